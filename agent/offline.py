@@ -153,6 +153,7 @@ def _read(request: ModelRequest) -> tuple[TalkSoFar, list[ChatMessage]]:
     real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
     end = real[-1] + 1 if real else 0
     start = end
+    # Messages in a row are one question: nothing was answered between them.
     while start - 1 in real:
         start -= 1
     talk = TalkSoFar(
@@ -293,6 +294,7 @@ def _zones(text: str) -> Iterable[str]:
 
 
 _SPOKEN = (
+    # First of all: the rules below read numbers, and a comma would end one.
     (r"(?<=\d),(?=\d{3}\b)", ""),
     (r"(\d[\d.]*)\s*(?:%|percent) of\b", r"\1 / 100 *"),
     (r"\b(?:the )?square root of (\d[\d.]*)", r"sqrt(\1)"),
@@ -322,6 +324,7 @@ def _expression(text: str) -> str | None:
     text = text.strip(" .")
     words = {word.lower() for word in re.findall(r"[A-Za-z_]+", text)}
     looks_computable = re.search(r"[\w)]\s*[-+*/%^\u00d7\u00f7]+\s*[-\w(]|\w\(", text)
+    # Days and months between hyphens or slashes would be subtracted or divided.
     is_date = re.fullmatch(r"\d+[-/.]\d+[-/.]\d+", text)
     return text if looks_computable and words <= calculate.NAMES and not is_date else None
 
@@ -341,6 +344,7 @@ def _list(_match: re.Match[str], _talk: TalkSoFar) -> str:
 
 
 def _count(match: re.Match[str], _talk: TalkSoFar) -> str:
+    # Python reads no number of more than 4,300 digits, and any of nine is beyond the limit.
     wanted = int(match[1][:9])
     last = min(wanted, COUNT_LIMIT)
     numbers = [str(number) for number in range(1, last + 1)]
@@ -437,6 +441,7 @@ ZONES = {
 }
 
 _OUR = r"(?:our|the|this) (?:conversation|chat)"
+# The first rule that matches and has an answer wins, so what is narrow stands above what is broad.
 _TABLE: tuple[tuple[str, Answer], ...] = (
     (r"\bwhat(?:'s| is| was)? my name\b|\bwho am i\b|\bremember my name\b", _your_name),
     (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),

@@ -284,6 +284,7 @@ def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
     """Return the auxiliary block completed by the main model's: its provider, its key."""
     main = settings.model
+    # A key goes to no other provider or address than the one that it was given for.
     same = block.provider in {"auto", "main", main.provider} and block.base_url is None
     return main.model_copy(
         update={

@@ -180,6 +180,7 @@ class UpdateReader:
         if decoded.my_chat_member is not None:
             _log_membership(decoded.my_chat_member)
         message = decoded.message or decoded.edited_message
+        # Posts of a channel are read by everybody and written by nobody in particular.
         if message is None or message.chat.type == "channel":
             return None
         if message.chat.type not in _CHAT_TYPES:
@@ -204,6 +205,7 @@ class UpdateReader:
             sender=who[0],
             sender_name=who[1],
             text=spoken(message, self.bot),
+            # A message may be edited again and again; each edit is an update of its own.
             dedupe_key=f"{key}:e{update['update_id']}" if is_edit else key,
             raw=raw_json(update),
             message_ref=str(message.message_id),
@@ -230,6 +232,8 @@ class UpdateReader:
 
     def _move(self, message: Message) -> Move | None:
         """Both chats tell of it, the old one and the new one."""
+        # A group that becomes a supergroup gets another id; whoever writes to the old one is
+        # refused.
         old, new = message.chat.id, message.migrate_to_chat_id
         if message.migrate_from_chat_id is not None:
             old, new = message.migrate_from_chat_id, message.chat.id
@@ -245,6 +249,7 @@ class UpdateReader:
         # Telegram copies a channel's posts into its discussion group; nobody wrote them there.
         if message.is_automatic_forward:
             return None
+        # Its `from` is then a stand-in of Telegram (GroupAnonymousBot). Source: Bot API, "Message".
         if message.sender_chat is not None:
             return str(message.sender_chat.id), _title(message.sender_chat, message)
         user = message.sender
@@ -273,6 +278,7 @@ def poison(update: Any, account: str, reason: str) -> Poison:
 def update_id(update: Any) -> int | None:
     """Return the number of an update, None where it has none."""
     number = update.get("update_id") if isinstance(update, dict) else None
+    # In Python `True` is an int as well.
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
@@ -416,6 +422,7 @@ def file_id_of(attachment: Attachment) -> str:
 
 def _file(message: Content) -> Attachment | None:
     """Return the attachment; an animation comes with a document that is the same file."""
+    # The document last: an animation has one, too, which says less of it.
     for read in (_photo, _moving, _sound, _sticker, _document):
         if found := read(message):
             return found
@@ -450,6 +457,7 @@ def _sticker(message: Content) -> Attachment | None:
     sticker = message.sticker
     if sticker is None or sticker.is_animated or sticker.is_video:
         return None
+    # Those that move are Lottie or WEBM, which no model looks at.
     return _attachment(sticker, "image", f"sticker_{message.message_id}.webp", "image/webp")
 
 
@@ -473,5 +481,6 @@ def _attachment(file: FilePart, kind: AttachmentKind, name: str, mime: str) -> A
 
 def _last_part(name: str) -> str:
     """Return a name without the folders in front of it, "" if nothing is left."""
+    # A sender's program may have put folders in front of it, in either way of writing.
     last = name.replace("\\", "/").rpartition("/")[2].strip()
     return "" if last in {".", ".."} else last

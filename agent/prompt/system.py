@@ -123,6 +123,8 @@ class SystemPrompt:
         if not self.layers or self.layers[-1][0] != OWN_LAYER:
             return self, ""
         shared = len(self.text) - self.layers[-1][1]
+        # The separator goes with what is behind it: the shared part is then the same with and
+        # without.
         shared -= len(SEPARATOR) if self.layers[:-1] else 0
         return SystemPrompt(self.text[:shared], self.layers[:-1]), self.text[shared:]
 
@@ -220,6 +222,7 @@ def _skills(facts: PromptFacts) -> str:
     """The index: names and descriptions, which are read with skill_view where they fit."""
     if not facts.skills or "skill_view" not in facts.tools:
         return ""
+    # The index stands in every request; skill_view without a name has the rest.
     shown = facts.skills[:INDEX_SKILLS]
     lines = [f"- {name}: {_cut(description, INDEX_CHARS)}" for name, description in shown]
     if left := len(facts.skills) - len(shown):
@@ -270,6 +273,7 @@ def _enforcement(facts: PromptFacts) -> str:
     """What a family of models has to be told before it uses its tools. Source: Hermes."""
     if not facts.tools:
         return ""
+    # The first family that fits: a claude model gets nothing, not the text for unknown ones.
     found = (text for family, text in _BY_FAMILY if family.search(facts.model))
     return next(found, _ACT)
 

@@ -113,6 +113,7 @@ class Pairing:
         source = source_of(message)
         whose, item = (source, message.sender), (source, message.dedupe_key)
         limits = self.limits
+        # One person is limited, and all together: a guesser may have many accounts.
         if not (limits.tries.has_room(whose, item) and limits.all_tries.has_room(None, item)):
             return "refused"
         if same_code(code, wanted):
@@ -126,7 +127,9 @@ class Pairing:
         whom = (message.address.platform, message.sender)
         name = shown_name(message.sender_name)
         members.let_in(conn, whom, name, "owner", granted_by="code")
+        # It must not let in a second one.
         members.set_owner_code(conn, None)
+        # Whoever is an owner now has nothing to ask for.
         members.drop_requests(conn, *whom)
         who_is = ":".join(whom)
         audit_log.append(conn, AuditEntry("owner_bound", by=who_is, subject=who_is))
@@ -188,6 +191,8 @@ class Pairing:
         for chat in self._owners.chats(conn, self._owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
                 text, choices = request_notice(request), request_choices(request)
+                # The key of an outbox row is unique: what was said in a chat is not said there
+                # again.
                 key = f"pairing:{request.id}:owner:{chat.id}"
                 if self._owners.say(conn, chat, key, text, choices):
                     told.add(chat.id)
@@ -297,6 +302,7 @@ async def owner_code(database: Database, settings: Settings) -> str | None:
 
 
 def _set_owner_code(conn: Connection, code: str | None) -> str | None:
+    # An owner who was let in by a code is in the database, not in the settings.
     if members.owners(conn):
         code = None
     members.set_owner_code(conn, code)
@@ -305,6 +311,7 @@ def _set_owner_code(conn: Connection, code: str | None) -> str | None:
 
 def new_code() -> str:
     """Return a code that nobody can guess."""
+    # Of 31 signs eight make 40 bits; `random` could be told ahead from a few codes.
     return "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
 
 
@@ -394,6 +401,7 @@ def _put_on_record(conn: Connection, kind: AuditKind, by: str, platform: str, se
 
 def shown_name(name: str) -> str:
     """Return a stranger's name on one line, without characters that are not seen."""
+    # Marks that turn the direction of writing would show an owner another name.
     seen = "".join(char for char in name if char.isprintable() or char.isspace())
     plain = " ".join(seen.split())
     return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"

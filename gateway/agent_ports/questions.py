@@ -86,6 +86,7 @@ class Inquiries:
             await asyncio.sleep(SWEEP_S)
 
     async def _sweep(self) -> None:
+        # A read costs no commit, and mostly nothing is due.
         if not await self.database.read(self._due):
             return
         for found in await self.database.write(self._expire):
@@ -106,6 +107,7 @@ class Inquiries:
 
     def _expire(self, conn: Connection) -> list[Question]:
         """Expire what is due; tell the chats, and have their turns go on."""
+        # Asked again, inside of the transaction: somebody may have answered since the look.
         due = self._due(conn)
         expired = [(found, place) for found, place in due if questions.expire(conn, found)]
         for found, place in expired:
@@ -172,6 +174,7 @@ class TurnPeople:
         if found is not None:
             return found, False
         lease = self.turn.lease
+        # A child has no chat: its parent's people are asked, where the parent's chat is.
         place = (lease.parent or lease.conversation, self.turn.id, call)
         if inquiry.kind == "approval":
             by = questions.approver(conn, place[0], inquiry)
@@ -185,6 +188,8 @@ class TurnPeople:
         entered = questions.enter(conn, *place, inquiry, timeout_s)
         parts = self.inquiries.rendered(entered, inquiry.question, self.turn)
         turn_journal.notify(conn, self.turn, parts)
+        # The chat goes on below the question: an answer that took the preview's place would stand
+        # above.
         turn_journal.leave_preview(conn, lease)
         return entered, True
 

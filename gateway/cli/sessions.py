@@ -304,6 +304,8 @@ def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]
     by_number = {node.number: node for node in nodes}
     below = {child for node in nodes for child in node.children}
     roots = [node for node in nodes if node.number not in below]
+    # A list and no recursion: a tree may be deeper than Python's stack. The last one is taken
+    # first.
     waiting = [(node, 1) for node in sorted(roots, key=_BY_PLACE, reverse=True)]
     while waiting:
         node, depth = waiting.pop()
@@ -403,6 +405,7 @@ def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
     waiting = deque(history.segments(conn, here.id))
     plan = next(each.plan for each in waiting if each.id == here.active_session_id)
     yield writer.conversation()
+    # Ids of segments grow with time: those up to that of the message have begun before it.
     for row in _all_recorded(conn, here):
         while waiting and waiting[0].id <= row.session_id:
             yield writer.segment(waiting.popleft())

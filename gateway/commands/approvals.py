@@ -237,6 +237,7 @@ def _by_its_number(conn: Connection, argument: str) -> Question | None:
 def _number(argument: str) -> int | None:
     """Return the number of a question that a reply begins with."""
     first = "".join(argument.split(maxsplit=1)[:1])
+    # `isdigit` holds for other scripts as well, and for superscripts, at which `int` fails.
     is_id = first.isascii() and first.isdigit() and len(first) <= LONGEST_ID
     return int(first) if is_id else None
 
@@ -281,6 +282,7 @@ def _which(waiting: list[Question]) -> str:
 def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
     """Return why an answer is not taken; empty where it is."""
     user = questions.place(reply.conn, question).user
+    # Rights come before states: whom a question does not concern is not told how it ended.
     if user not in {None, reply.message.sender} and not reply.is_owner:
         return NOT_YOURS
     if question.kind == "approval" and not may_approve(
@@ -311,6 +313,7 @@ def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
         return ReplyOutcome(HOW_TO_APPROVE)
     decided = _settle(reply, question, answer)
     if answer == "conversation":
+        # Calls that run side by side may all have asked; the one answer is meant for each of them.
         same = (question.kind, question.tool, question.definition)
         for other in questions.pending(reply.conn, question.conversation):
             if (other.kind, other.tool, other.definition) == same:
@@ -323,6 +326,7 @@ def _settle(reply: Reply, question: Question, answer: str) -> tuple[SettledQuest
     if not questions.answer(reply.conn, question.id, answer, reply.by):
         return ()
     if question.kind == "clarify":
+        # From now on the turn holds this person's words, and may do no more than this person may.
         questions.add_sender(reply.conn, question, reply.by)
     if not questions.is_awaited(reply.conn, question.conversation):
         conversations.make_ready(reply.conn, question.conversation)

@@ -32,6 +32,8 @@ async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
     agent = services.agent.preferring(turn.model)
     view, opened = await services.context.opened(agent, context.journal)
     topic = topic_of(context.argument)
+    # A turn that goes on after a crash may have compacted already; that one is told, no second is
+    # made.
     done = await services.database.read(compactions.made_by, turn)
     if done is None:
         with closing(opened):

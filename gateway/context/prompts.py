@@ -134,6 +134,8 @@ class OperatorFiles:
 
     def read(self) -> Snapshot:
         """Look at the files now; blocks. What cannot be read is logged and counts as not there."""
+        # Not scanned: SOUL.md is the operator's own order to the agent, and would look like an
+        # attack.
         identity = self._text(self.home / IDENTITY, IDENTITY_CHARS, scanned=False)
         profile = self._text(self.home / PROFILE, PROFILE_CHARS)
         name, context = self._context_file()
@@ -188,6 +190,7 @@ class OperatorFiles:
         try:
             names = self.shelf.names()
         except OSError as exc:
+            # Kept, so that it is logged once and not every two seconds.
             self._no_shelf = self._no_shelf or _unreadable(self.shelf.root, exc)
             return []
         self._no_shelf = None
@@ -219,6 +222,8 @@ def _stamp(path: Path) -> Stamp | None:
         return None
     except OSError:
         return NO_STAMP
+    # The time of the last change of rights as well, which mtime does not have: a file may become
+    # readable.
     return found.st_ctime_ns, found.st_size
 
 
@@ -226,6 +231,8 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
     """Return a file's text; of one that is huge only a beginning is looked at."""
     try:
         with os.fdopen(_open_now(path), "rb") as file:
+            # A character has at most 4 bytes in UTF-8; the rest is for the end, of which a part is
+            # shown.
             content = file.read(10 * most_chars)
             size = os.fstat(file.fileno()).st_size
     except OSError as exc:
@@ -248,6 +255,7 @@ def _unreadable(path: Path, error: OSError) -> Unreadable:
 
 def _open_now(path: Path) -> int:
     """Open a file, without waiting for whoever would write into a pipe."""
+    # Opening a pipe for reading waits for a writer, which may never come. Source: fifo(7).
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -365,6 +373,7 @@ def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) ->
         tools=orjson.dumps(agent.tools.schemas, option=orjson.OPT_SORT_KEYS).decode(),
         inputs={
             "instructions": hashlib.sha256(instructions.encode()).hexdigest()[:16],
+            # A change of any of these has the prompt written anew; see `sessions.settle_base`.
             "model": agent.models[0].name,
         },
         write=write,

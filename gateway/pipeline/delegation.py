@@ -207,6 +207,7 @@ class _Child:
         if result is not None:
             return result
         lost = await self._cut_off()
+        # A provider bills what it has written of a call that is broken off.
         await self.journal.book([lost] if lost else [])
         write = self.delegation.database.write
         self.journal.turn = await write(delegates.cut_short, self.journal.turn)
@@ -227,6 +228,7 @@ class _Child:
         turn, delegation = self.journal.turn, self.delegation
         used = await delegation.database.read(usage.totals, turn.lease.conversation, turn.id)
         view, planner = await delegation.parts.opened(self.agent, self.journal)
+        # Of all attempts: a child that is resumed has no second budget.
         tokens = used.usage.prompt_tokens + used.usage.output_tokens
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
         context = self._context(await delegation.toolkit.for_turn(turn, planner.engine))

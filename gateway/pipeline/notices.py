@@ -236,6 +236,7 @@ def failure_text(failure: ModelError) -> str:
     """Return what the person reads when no model answered. Holds nothing from the provider."""
     if isinstance(failure, ModelRefused):
         return REFUSED
+    # Before its base class: here a shorter conversation would not help.
     if isinstance(failure, LongContextRefused):
         why = (
             "the model provider does not give this account its long context. The operator needs"
@@ -246,6 +247,7 @@ def failure_text(failure: ModelError) -> str:
             "this conversation has grown too long for the model. Send /compress to condense it,"
             " or /new to start afresh"
         )
+    # Before its base class: the key is good, so another thing is to be done.
     elif isinstance(failure, CreditUsedUp):
         why = (
             "the account at the model provider has no credit left. The operator needs to add credit"

@@ -117,6 +117,7 @@ BILL_COLUMNS = (
 def _bill_cells(bill: Bill, summaries_usd: float | None, tariff: Tariff) -> tuple[str, ...]:
     usage, prices = bill.tally.billed, tariff.facts.prices
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    # A model that costs nothing has no prices whose ratio could be taken.
     ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
     counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
     asked_usd = cost_usd(usage, prices)
@@ -169,6 +170,7 @@ def economies(
     """
     found = timeline.compactions
     known = extracts or {}
+    # What one compaction saves is saved until the next one, which makes the view smaller anyway.
     ends = [*(each.before_call for each in found[1:]), len(timeline.calls)]
     return [
         _economy(
@@ -185,6 +187,7 @@ def economies(
 def _economy(
     row: CompactionRow, tariff: Tariff, extract_tokens: int, *, warm: bool, later: int
 ) -> Economy:
+    # Only a compaction that has made a summary has a share of facts that were kept.
     summarises = row.retained_share is not None
     read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
     cold_summary = Usage(input_tokens=read, output_tokens=written)
@@ -294,9 +297,11 @@ def _is_warm(call: int, billed: Billed, ttl: str) -> bool:
     times = billed.asked_s
     if not 0 < call < len(times):
         return False
+    # Reading an entry renews it, so only the time since the call before counts.
     return times[call] - times[call - 1] <= LIFETIMES_S[ttl]
 
 
 def _sum(*amounts: float | None) -> float | None:
     known = [amount for amount in amounts if amount is not None]
+    # A sum that lacks a part would be taken for the whole.
     return sum(known) if len(known) == len(amounts) else None

@@ -40,6 +40,7 @@ def evaluate(expression: str) -> Number:
     if len(expression) > MAX_EXPRESSION_CHARS:
         raise ToolError(f"the expression is longer than {MAX_EXPRESSION_CHARS} characters")
     try:
+        # Parsed, never run: what is not named below is refused, whatever Python could do with it.
         tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
         return _value(tree.body)
     except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
@@ -54,6 +55,8 @@ def evaluate(expression: str) -> Number:
 
 def shown(value: Number) -> str:
     """Return a number as text: 0.1 + 0.2 is 0.3, 6 / 3 is 2."""
+    # 15 digits are what a float keeps for certain; the 17 of `repr` show 0.1 + 0.2 as
+    # 0.30000000000000004.
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
@@ -90,6 +93,7 @@ def _bounded(value: object) -> Number:
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
+    # A root of a negative number: (-1) ** 0.5 is complex in Python.
     if isinstance(value, complex):
         raise ToolError("the result is not a real number")
     raise ToolError("the result is too large")
@@ -97,6 +101,7 @@ def _bounded(value: object) -> Number:
 
 def _power(base: Number, exponent: Number) -> Number:
     both_whole = isinstance(base, int) and isinstance(exponent, int)
+    # Told from logarithms before the work: 9**9**9 would take minutes and gigabytes.
     if both_whole and abs(base) > 1 and exponent * math.log2(abs(base)) > MAX_RESULT_BITS:
         raise ToolError("the result is too large")
     result: Number = base**exponent

@@ -39,6 +39,7 @@ async def read_conversation(context: ToolContext, arguments: HistoryArguments) -
     """Return messages, or rows of a stored output, one block each."""
     if arguments.output_id:
         return await _read_output(context, arguments, arguments.output_id)
+    # Only of this conversation: the reader was made for it, and no argument names another one.
     messages = await context.reader.read(
         from_seq=arguments.from_seq, limit=arguments.limit, contains=arguments.contains
     )

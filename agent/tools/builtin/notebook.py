@@ -47,6 +47,7 @@ async def todo(context: ToolContext, arguments: TodoArguments) -> str:
         raise ToolError("there is no list here")
     if arguments.items is None:
         return _shown_list(await context.services.notebook.todo())
+    # On one line: in the list a line break would look like another item.
     items = [TodoItem(" ".join(item.content.split()), item.state) for item in arguments.items]
     await context.services.notebook.set_todo(items)
     return _shown_list(items)
@@ -144,6 +145,7 @@ async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
     if context.services.skills is None:
         raise ToolError("there are no skills here")
+    # Files may lie on a slow disk, and the event loop serves everybody.
     return await asyncio.to_thread(_viewed, context.services.skills, arguments.name, arguments.file)
 
 
@@ -151,6 +153,7 @@ def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
     if name is None:
         return "\n".join(_listed(shelf)) or "There are no skills."
     if file is not None:
+        # Only SKILL.md is the operator's word: what lies beside it may have been downloaded.
         return scan(shelf.read(name, file)).text
     skill = shelf.load(name)
     files = shelf.files(name)

@@ -93,6 +93,7 @@ def _insert(conn: Connection, conversation_id: int, given: Attachment, **values:
         .insert()
         .values(
             conversation=conversation_id,
+            # Strangers choose both, and both stand in prompts and in the headers of downloads.
             name=clean_name(given.name),
             kind=given.kind,
             mime=clean_mime(given.mime),
@@ -135,6 +136,7 @@ def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list
 
 @built_once
 def _next_pending(platform: str, account: str, limit: int) -> Any:
+    # One of each conversation: a message with many files must not hold up those of other chats.
     firsts = _awaited(func.min(attachment.c.id)).group_by(attachment.c.conversation)
     place = (conversation.c.platform, conversation.c.account, conversation.c.chat)
     return (
@@ -254,6 +256,7 @@ def offer(
     leases.fence(conn, turn.lease)
     name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
     made = _made_by(conn, turn.id)
+    # A call that runs again after a crash offers the same bytes; they must not be shown twice.
     same = [each for each in made if (each.name, each.sha256) == (name, sha256)]
     if same:
         return _stored(same[0])

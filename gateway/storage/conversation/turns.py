@@ -182,6 +182,7 @@ def begin(
     whose = tuple(dict.fromkeys(whose))
     active = sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
+    # Only a root has none yet, and only a root begins with the examples.
     if active.system_prompt is None:
         transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
     turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose)

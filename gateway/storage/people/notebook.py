@@ -132,6 +132,7 @@ def change_notes(conn: Connection, current: Turn, change: Change) -> list[str]:
     gone = [text for text in before if text not in after]
     new = [text for text in after if text not in before]
     if gone and new:
+        # In its row, since notes are read in the order of their ids and this one takes its place.
         this = (*here, memory.c.text == gone[0])
         conn.execute(update(memory).where(*this).values(text=new[0], at=now_s()))
     elif gone:
@@ -181,6 +182,7 @@ def _held(notes: Sequence[str], change: Change) -> list[str]:
 
 def _require_room(before: Sequence[str], after: Sequence[str], max_chars: int) -> None:
     used, wanted = _chars(before), _chars(after)
+    # Where the limit was lowered, notes may be over it: making them shorter is always allowed.
     if wanted > max_chars and wanted > used:
         raise ToolError(
             f"there is no room: the notes have {used:,} of {max_chars:,} characters, with this"

@@ -75,6 +75,7 @@ class AuditFilter:
 def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
     """Return tool calls: those of the newest turn first, of each turn the newest first."""
     found: list[AuditRow] = []
+    # A page may end within a turn: the next one begins with what is left of it.
     turn_id, upto = wanted.before or (LARGEST_ID, 0)
     if upto:
         found += _wanted_of(conn, turn_id, wanted, upto)
@@ -92,6 +93,7 @@ def _wanted_of(
     if current is None:
         return []
     ordered = sorted(_of_turn(conn, current), key=lambda row: row.at)
+    # Before anything is left out, so that a number names the same call under every filter.
     numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
     return [
         row

@@ -53,6 +53,7 @@ def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
     """Return all (platform, account, number of conversations) that the database knows."""
     account = (conversation.c.platform, conversation.c.account)
+    # Nobody writes in a delegated child, so it is no chat of its account.
     written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
     rows = conn.execute(written_in.group_by(*account).order_by(*account))
     return [(row[0], row[1], row[2]) for row in rows]
@@ -66,6 +67,7 @@ def items(
     An edit is an item of its own, with the `ref` of the message that it changes.
     """
     rows = conn.execute(*_items(session_key, after_inbox, after_outbox)).all()
+    # Pages ask again and again, and mostly nothing is new.
     files = _files(conn, session_key) if rows else _FilesOfChat({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
@@ -289,6 +291,7 @@ def _overviews() -> Select[Any]:
             active.c.number,
             segments,
             here.message_head,
+            # Retention may have erased the newest message; a new conversation has none yet.
             func.coalesce(message.c.at, newest_turn.scalar_subquery(), here.created_at),
             active.c.prompt_tokens,
             compaction.c.tokens_after,

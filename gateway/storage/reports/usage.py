@@ -173,6 +173,7 @@ def _scaled(here: Session, tokens: int) -> int:
 @built_once
 def _newest_compaction(conversation_id: int) -> Any:
     """Select the newest compaction of the present lineage."""
+    # `/new` begins another root; what was compacted before says nothing about this view.
     root = (
         select(func.max(session.c.id))
         .where(session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
@@ -332,6 +333,7 @@ class Insights:
 
     def duration_s(self, share: float) -> float | None:
         """Return the time within which this share of the turns ended; None where none did."""
+        # The nearest rank: always the time of a turn that there was, not one between two.
         rank = math.ceil(share * len(self.durations_s))
         return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
 
@@ -425,6 +427,7 @@ def totals(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
         iterations=row.iterations,
         tool_calls=row.tool_calls,
         usage=spent.usage,
+        # A sum that lacks a part would be taken for the whole.
         usd=None if spent.money.unknown_calls else spent.money.usd,
         estimated=row.estimates > 0,
         last_model=row.last_model or "",

@@ -176,12 +176,15 @@ def gather(
     wanted = _wanted(conn, terms, ranges, count_searched(conn, conversations))
     if not wanted:
         return Gathered()
+    # One statement, since the arms of the union are known only now; its values are bound all the
+    # same.
     rows = conn.exec_driver_sql(*_candidates(wanted, ranges, only))
     holdings = {
         each.id: Holding(
             each.mask, each.terms, only.admits(each.id & _SEQ_MASK, each.role, each.at)
         )
         for each in rows
+        # Neighbours come by their ids: they may lie behind what the search may see.
         if each.id & _SEQ_MASK <= only.ends(each.id >> SEQ_BITS)
     }
     return Gathered(tuple(each.worth for each in wanted), holdings)
@@ -255,6 +258,7 @@ def _wanted(
     room = MAX_ROWS
     for count, n in found:
         room -= count
+        # The first one is never left to others for want of room: nothing would be read then.
         is_common = n in common or (room < 0 and bool(wanted))
         # The count ended at COMMON: the geometric mean of that and of all messages stands for it.
         messages = max(count, math.isqrt(COMMON * size)) if n in common else count
@@ -264,6 +268,8 @@ def _wanted(
 
 def _worth(size: int, messages: int) -> float:
     """Return what a term says about a message that has it: the inverse document frequency."""
+    # With 1 added it is never negative, so a term that most messages have takes nothing away (as
+    # BM25 in Lucene).
     return math.log(1 + (max(size, messages) - messages + 0.5) / (messages + 0.5))
 
 
@@ -445,11 +451,13 @@ def of(conn: Connection, conversation_id: int) -> Scope:
     """Return what the search of a conversation looks through."""
     own = conn.execute(*_with_keys_of(conversation_id)).all()
     title = own[0].title if own else ""
+    # Everybody in a group reads its answers: they must hold nothing from direct chats.
     if not any(map(is_direct, own)):
         return Scope({conversation_id: title}, is_direct=False)
     rows = conn.execute(*_with_keys_of_sender(own[0].platform, own[0].user))
     others = {row.id: row.title for row in rows if is_direct(row) and row.id != conversation_id}
     kept = list(others.items())[: MAX_CONVERSATIONS - 1]
+    # The turn's own comes first: it is searched even where others fill the list.
     titles = {conversation_id: title, **dict(kept)}
     return Scope(titles, is_direct=True, left_out=len(others) - len(kept))
 
@@ -493,6 +501,7 @@ def messages(rows: Sequence[tuple[int, int, str, str, float]]) -> dict[int, list
     found: dict[int, list[PastMessage]] = {}
     for n, seq, role, body, at in rows:
         message = decode(body)
+        # Prompts are read as orders, and what Parley wrote was said by nobody.
         if role != "system" and not message.get("synthetic"):
             past = PastMessage(seq, role, full_text(message), iso_time(at))
             found.setdefault(n, []).append(past)
