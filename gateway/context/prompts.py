@@ -134,8 +134,7 @@ class OperatorFiles:
 
     def read(self) -> Snapshot:
         """Look at the files now; blocks. What cannot be read is logged and counts as not there."""
-        # Not scanned: SOUL.md is the operator's own order to the agent, and would look like an
-        # attack.
+        # Not scanned: SOUL.md is the operator's own order to the agent.
         identity = self._text(self.home / IDENTITY, IDENTITY_CHARS, scanned=False)
         profile = self._text(self.home / PROFILE, PROFILE_CHARS)
         name, context = self._context_file()
@@ -231,8 +230,7 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
     """Return a file's text; of one that is huge only a beginning is looked at."""
     try:
         with os.fdopen(_open_now(path), "rb") as file:
-            # A character has at most 4 bytes in UTF-8; the rest is for the end, of which a part is
-            # shown.
+            # More than is shown: a character has up to 4 bytes, and what is cut keeps an end, too.
             content = file.read(10 * most_chars)
             size = os.fstat(file.fileno()).st_size
     except OSError as exc:

@@ -153,7 +153,7 @@ def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
     if name is None:
         return "\n".join(_listed(shelf)) or "There are no skills."
     if file is not None:
-        # Only SKILL.md is the operator's word: what lies beside it may have been downloaded.
+        # `load` scans SKILL.md itself; the files beside it come as they stand.
         return scan(shelf.read(name, file)).text
     skill = shelf.load(name)
     files = shelf.files(name)

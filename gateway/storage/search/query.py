@@ -501,7 +501,7 @@ def messages(rows: Sequence[tuple[int, int, str, str, float]]) -> dict[int, list
     found: dict[int, list[PastMessage]] = {}
     for n, seq, role, body, at in rows:
         message = decode(body)
-        # Prompts are read as orders, and what Parley wrote was said by nobody.
+        # Nobody has said what stands in a prompt, or what Parley wrote itself.
         if role != "system" and not message.get("synthetic"):
             past = PastMessage(seq, role, full_text(message), iso_time(at))
             found.setdefault(n, []).append(past)
