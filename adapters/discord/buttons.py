@@ -158,6 +158,7 @@ def snowflake_s(number: str) -> float:
 
 def snowflake_at(seconds: float) -> int:
     """Return the least id that could have been made then."""
+    # Below 0 there were no ids yet: everything in the channel is newer.
     return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
 
 
@@ -324,12 +325,15 @@ def _label(decoded: _Interaction, message: _Pressed) -> str:
 def noted(content: str, note: str) -> str:
     """Return a message with what became of it noted below, if there is room."""
     text = f"{content}\n-# {note}".strip()
+    # A text that is too long is refused as a whole, and the buttons would stay.
     return text if len(text) <= _MAX_TEXT_CHARS else content
 
 
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
     if admission.outcome in {"denied", "ignored"}:
         return _said(_DENIED)
+    # "Thinking…" can take the answer within 15 minutes; without it Discord shows an error after 3
+    # s.
     if interaction.pressed is None:
         return {"type": _DEFERRED}
     if admission.answer == "refused":

@@ -100,6 +100,7 @@ def styled(markdown: str, conventions: Conventions) -> StyledText:
         written = _TokenWriter(conventions).written(parse(markdown))
     except (TooDeep, RecursionError):
         return _plain(markdown)
+    # Of a link definition nothing is left, and no platform takes an empty message.
     return _plain(markdown) if not written.text.strip() else written
 
 
@@ -223,6 +224,7 @@ class _TokenWriter:
         self._frames.pop()
 
     def _code(self, token: Token) -> None:
+        # Behind the language there may be anything, such as a file's name.
         info = _LANGUAGE.match(token.info.strip())
         self._pre(
             self._begin(token), token.content.removesuffix("\n"), info.group() if info else ""
@@ -305,6 +307,7 @@ class Inlines:
         # `https://…` or `<https://…>`: the parser marks what is its own text.
         if token.info == "auto":
             self._target(label, marks)
+        # A link inside of a link's text: no platform has two targets for one place.
         elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
             self.write(inside, marks)
         elif not label.strip():
@@ -358,6 +361,7 @@ def _is_loose(tokens: Sequence[Token], index: int) -> bool:
     for place in range(index + 1, len(tokens)):
         token = tokens[place]
         if token.type == "paragraph_open" and token.level == level + 2:
+            # The parser hides paragraphs just where a list has no blank lines.
             return not token.hidden
         if token.level == level:
             break
@@ -392,6 +396,7 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
+        # Han, kana and emojis fill two columns of a fixed-width font, an accent that is added none.
         0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in {"W", "F"})
         for char in text
     )

@@ -145,6 +145,7 @@ async def _content(
     content = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         content += chunk
+        # Counted while it comes: the size that was announced is the sender's word.
         if len(content) > limit_bytes:
             raise FetchRejected(f"the file has more than {limit_bytes} bytes")
     return bytes(content)

@@ -340,11 +340,13 @@ def without_address(text: str, user: str) -> str:
 
 def unescaped(text: str) -> str:
     """Return the text with Slack's three entities decoded."""
+    # The ampersand last: "&amp;lt;" is what somebody wrote as "&lt;", and no bracket.
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
 def escaped(text: str) -> str:
     """Return the text so that Slack finds no markup in it."""
+    # The ampersand first, or those of the entities would be escaped once more.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -416,6 +418,7 @@ class Names:
                 answer = await self._client.web.users_info(user=user)
         except CallFailed as exc:
             log.debug("slack_name_unknown", reason=exc.code)
+            # Only a no is remembered: after an outage the name may be there at the next message.
             if isinstance(exc, CallRefused):
                 self._failed[user] = self._clock()
         else:

@@ -204,6 +204,8 @@ class Previews:
                 )
         except CallRefused as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=exc.code)
+            # Not asked for again there: it would be refused again, and each attempt costs a
+            # request.
             self._unstreamed[address] = None
             return None
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
@@ -358,6 +360,8 @@ def _rest(live: _Live | None, message: Outgoing) -> str | None:
 
     Slack drops blanks at the beginning of what is appended.
     """
+    # Where it is not known what stands there only an edit of the whole is sure; that also brings
+    # the buttons.
     if live is None or live.in_doubt or message.choices:
         return None
     if not message.payload.startswith(live.shown):
@@ -376,6 +380,7 @@ def settled(text: str) -> str:
     end = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(whole, sure, strict=False)))
     if end == len(sure):
         end += len(whole[end:]) - len(whole[end:].lstrip())
+    # The blank itself may be sent: what comes after it begins with a word, and Slack keeps it.
     if 0 < end < len(whole) and whole[end - 1].isspace():
         return whole[:end]
     words = whole[:end].rstrip()

@@ -190,6 +190,7 @@ def _maybe_shown(exc: TelegramError) -> bool:
 def _send_error(exc: TelegramError, reason: str) -> AdapterError:
     if isinstance(exc, TooManyRequests):
         return Flooded(reason, exc.retry_after_s)
+    # No refusal: the message is wanted, only its chat has another id.
     if isinstance(exc, ChatMigrated):
         return ChatMoved(str(exc.new_chat_id))
     if isinstance(exc, BadRequest | Forbidden):

@@ -224,6 +224,8 @@ class CrashJournal:
         with suppress(OSError):
             if path.stat().st_size:
                 path.replace(self.home / EARLIER_STACKS)
+                # Moved before it is read: should this process die here, the next one must not
+                # take these for its stacks.
                 kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS]
                 return kept.decode(errors="replace")
         return ""
@@ -247,6 +249,7 @@ class CrashJournal:
         if self._has_restarted(life):
             return "machine_restarted"
         group, kills = self.machine.own_oom_kills()
+        # The counter of another group says nothing: a container that is made anew has a new one.
         if group is not None and group == life.group and kills > life.group_oom_kills:
             return "out_of_memory"
         return "stop_cut_off" if life.asked else "killed"
@@ -255,6 +258,7 @@ class CrashJournal:
         boot_id, up_s = self.machine.boot_id(), self.machine.up_s()
         if boot_id and life.boot_id:
             return boot_id != life.boot_id
+        # Without a boot's id the time of the boot tells, if the clock was not set meanwhile.
         return up_s is not None and self.now() - up_s > life.alive_at + BEAT_S
 
     def _oom_kills_since(self, life: Life) -> int:
@@ -308,6 +312,7 @@ class CrashJournal:
         owed = asdict(self.owed) if self.owed else None
         data = orjson.dumps({"life": asdict(self._life), "owed": owed})
         try:
+            # Padded, so that a shorter record leaves nothing of a longer one behind it.
             os.pwrite(self._file, data.ljust(_SIZE - 1) + b"\n", 0)
         except OSError as exc:
             log.warning("crash_journal_failed", error=exc.strerror)
@@ -335,6 +340,8 @@ def kept(home: Path) -> Iterator[CrashJournal]:
 
 async def as_turn(turn_id: int, work: Awaitable[T]) -> T:
     """Await a turn's work in a frame that stacks show as `turn_<id>`."""
+    # A fatal signal leaves no time to ask who ran: `faulthandler` writes names of functions, and
+    # nothing else.
     code = _frame.__code__.replace(co_name=f"turn_{turn_id}")
     named: Callable[[Awaitable[T]], Awaitable[T]] = FunctionType(code, globals())
     return await named(work)

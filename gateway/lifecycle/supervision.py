@@ -78,6 +78,7 @@ class AccountTimes:
 
     def forget_all_but(self, conversations: Iterable[int]) -> None:
         """Forget the failures of conversations that wait for nothing any more."""
+        # Else what failed once would stay in memory for as long as the process lives.
         kept = set(conversations)
         self.failing = {each: at for each, at in self.failing.items() if each in kept}
         self.asked = {each: at for each, at in self.asked.items() if each in kept}
@@ -186,6 +187,7 @@ class Watch:
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
         for each in await self._database.read(outbox.waiting):
+            # Rows of accounts that are switched off wait, too, and nobody is to be told.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)
         return {account: self._judge(account, rows) for account, rows in waiting.items()}
@@ -229,6 +231,8 @@ class Watch:
         elif before is not None and since is None:
             del self._silent[account]
             sent = self.traffic.of(account).sent
+            # What waited may also have been given up: then it is over now, and not at a message
+            # that was taken.
             over = self.traffic.clock() if sent is None or sent <= before else sent
             log.warning(
                 "account_recovered",
@@ -286,6 +290,7 @@ class Supervised:
             except Exception as exc:
                 self.trouble = type(exc).__name__
                 log.exception("adapter_failed", adapter=self.name)
+            # A connection that is lost once a day must not wait a minute each time.
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
             # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))

@@ -263,8 +263,11 @@ class Player:
             conversation_id = admission.conversation or 0
             # The worker cannot have begun: nothing was awaited since the commit.
             self.model.play(str(conversation_id), recording, n, times[n])
+            # One message at a time: two that wait together would become one turn, which is not
+            # recorded.
             answer = await self._answer(conversation_id)
             if answer != text_of(exchange.steps[-1]):
+                # The first one is told: what comes after it mostly follows from it.
                 problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
         return await self._replayed(recording, conversation_id, started, problem)
 
@@ -327,6 +330,7 @@ def schedule(recording: Recording, gap: Gap) -> list[tuple[float, ...]]:
         Seconds on a clock of the conversation's own, never falling. The same recording has the
         same times in every replay.
     """
+    # By its name, so that a comparison of two settings compares the same pauses.
     clock = _Clock(gap, random.Random(recording.name))  # noqa: S311 - made-up pauses, no secret
     return [tuple(clock.times(exchange)) for exchange in recording.exchanges]
 
