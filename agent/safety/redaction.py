@@ -59,7 +59,7 @@ _SHAPES = (
     # Anthropic; OpenAI and OpenRouter, but not "task-…".
     _shape(
         r"sk-(?:ant-[A-Za-z0-9_-]{10,}|(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,})",
-        clue=r"k(?<=sk)-[A-Za-z0-9_-]{14}",
+        clue=r"-(?<=sk-)[A-Za-z0-9_-]{14}",
     ),
     # Slack.
     _shape(r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"),
@@ -72,7 +72,10 @@ _SHAPES = (
         rare="K",
     ),
     # GitHub.
-    _shape(r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{22,})"),
+    _shape(
+        r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{22,})",
+        clue=r"_(?:(?<=gh[pousr]_)[A-Za-z0-9]{36}|(?<=github_pat_)[A-Za-z0-9_]{22})",
+    ),
     # JSON web token.
     _shape(
         r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",

@@ -43,8 +43,8 @@ class Boundaries:
     @property
     def evicted(self) -> list[int]:
         """The positions that leave the view."""
-        pinned = set(self.pinned)
-        return [n for n in range(self.head_end, self.tail_start) if n not in pinned]
+        middle = range(self.head_end, self.tail_start)
+        return [n for n in middle if n not in self.pinned] if self.pinned else list(middle)
 
 
 def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> Boundaries | None:
@@ -66,13 +66,17 @@ def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Bo
     for head_end, tail_start, pinned in _choices(request, tail_starts):
         role = _role(request.entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
-        if role is not None and leaving(request.entries, found):
+        if role is not None and _leaves_anything(request.entries, found):
             yield found
 
 
 def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
     """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
     return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
+
+
+def _leaves_anything(entries: Sequence[Entry], cut: Boundaries) -> bool:
+    return any(not is_ephemeral(entries[n].message) for n in cut.evicted)
 
 
 def _choices(
@@ -242,12 +246,14 @@ def assemble(
     model thought is dropped from all that stays: it was signed for another history.
     """
     entries = request.entries
-    evicted = [entries[n].seq for n in cut.evicted]
+    evicted = cut.evicted
+    # In order: the first and the last one say it for all of them.
+    ends = [entries[n].seq for n in (*evicted[:1], *evicted[-1:])]
     earlier = request.plan.summaries
     summary = Summary(
         text=text,
-        first_seq=min([*evicted, *(each.first_seq for each in earlier)]),
-        last_seq=max([*evicted, *(each.last_seq for each in earlier)]),
+        first_seq=min([*ends, *(each.first_seq for each in earlier)]),
+        last_seq=max([*ends, *(each.last_seq for each in earlier)]),
         role=cut.role,
         source="model" if source == "model" else "extract",
         model=model,

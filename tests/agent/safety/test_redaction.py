@@ -122,6 +122,7 @@ class TestSpeed:
             ),
             *("github_pat_", "xox", "xoxa-", "Bearer ", "-----BEGIN RSA PRIVATE KEY-----\n"),
             *("-----BEGIN ", "-----BEGIN PRIVATE KEY-----a: b\n", "://a:aaaaaaaa", "ghp_", "\\n"),
+            *("-", "_", "-sk-", "gha_"),
         ],
     )
     def test_bait_does_not_slow_it_down(self, bait: str) -> None:
