@@ -227,9 +227,14 @@ def arguments_in(value: object) -> str:
     return text_in(value)
 
 
+def field_in(report: object, name: str) -> Any:
+    """Return a field of an object that may be anything; None where there is none."""
+    return report.get(name) if isinstance(report, dict) else None
+
+
 def tokens_in(report: object, name: str, default: int = 0) -> int:
     """Return a number of tokens out of a report; `default` where it holds none."""
-    value = getattr(report, name, None)
+    value = field_in(report, name)
     if not isinstance(value, int) or isinstance(value, bool):
         return default
     return value if 0 <= value <= MOST_TOKENS else default

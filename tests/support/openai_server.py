@@ -25,6 +25,7 @@ _TOP_KEYS = {
     "tools",
     "tool_choice",
     "max_tokens",
+    "logit_bias",
     "max_completion_tokens",
     "temperature",
     "top_p",

@@ -5,11 +5,11 @@ message decides only inside one status and type, where the API has nothing else.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import AsyncIterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import anthropic
 import httpx2
@@ -41,6 +41,7 @@ from agent.models.api import (
     error_class,
     model_info,
     required_key,
+    sent,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -48,6 +49,7 @@ from agent.models.draft import (
     AnswerDraft,
     CallDraft,
     arguments_in,
+    field_in,
     readable,
     storable,
     text_in,
@@ -56,14 +58,6 @@ from agent.models.draft import (
 )
 from agent.settings import ModelSettings
 from agent.usage import Usage
-
-if TYPE_CHECKING:
-    from anthropic.types import (
-        RawContentBlockDeltaEvent,
-        RawContentBlockStartEvent,
-        RawMessageStartEvent,
-        RawMessageStreamEvent,
-    )
 
 _STOP_REASONS: dict[str | None, StopReason] = {
     "tool_use": "tool_calls",
@@ -122,10 +116,11 @@ class AnthropicAnswer(StreamedAnswer):
         self._miss_reason: str | None = None
         self._stop_reason: str | None = None
         self._finished = False
-        self._calls: dict[int, CallDraft] = {}
-        self._thinking: dict[int, tuple[Block, Place]] = {}
+        self._calls: dict[object, CallDraft] = {}
+        self._thinking: dict[object, tuple[Block, Place]] = {}
 
-    async def read(self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]") -> None:
+    @override
+    async def read(self, stream: AsyncIterable[Any]) -> None:
         """Take every event; what happens to the connection after the last one does not matter.
 
         The SDK keeps pings to itself. An answer that is larger than it may be is left.
@@ -156,66 +151,68 @@ class AnthropicAnswer(StreamedAnswer):
         streamed = "" if self._is_counted else self._draft.streamed
         return usage_so_far(self._usage, streamed, name)
 
-    def _take(self, event: "RawMessageStreamEvent") -> None:
+    def _take(self, event: Any) -> None:
         if event is None:
             return  # `data: null`
-        if event.type == "message_start":
-            self._begin(event)
-        elif event.type == "content_block_start":
-            self._begin_block(event)
-        elif event.type == "content_block_delta":
-            self._grow_block(event)
-        elif event.type == "message_delta":
-            self._stop_reason = event.delta.stop_reason
+        kind = event.get("type")
+        if kind == "message_start":
+            self._begin(event["message"])
+        elif kind == "content_block_start":
+            self._begin_block(event.get("index"), event["content_block"])
+        elif kind == "content_block_delta":
+            self._grow_block(event.get("index"), event["delta"])
+        elif kind == "message_delta":
+            self._stop_reason = event["delta"].get("stop_reason")
+            usage = event.get("usage")
             # Where there is no last count, the first one tells nothing of what came since.
-            self._is_counted = tokens_in(event.usage, "output_tokens") > 0
-            self._usage = _usage(event.usage, self._usage)
-        elif event.type == "message_stop":
+            self._is_counted = tokens_in(usage, "output_tokens") > 0
+            self._usage = _usage(usage, self._usage)
+        elif kind == "message_stop":
             self._finished = True
 
-    def _begin(self, event: "RawMessageStartEvent") -> None:
-        message = event.message
-        self.id = text_in(message.id)
-        self._model = text_in(message.model)
-        self._usage = _usage(message.usage, Usage())
-        if message.diagnostics and message.diagnostics.cache_miss_reason:
-            self._miss_reason = text_in(message.diagnostics.cache_miss_reason.type)
+    def _begin(self, message: Block) -> None:
+        self.id = text_in(message.get("id"))
+        self._model = text_in(message.get("model"))
+        self._usage = _usage(message.get("usage"), Usage())
+        missed = field_in(message.get("diagnostics"), "cache_miss_reason")
+        self._miss_reason = text_in(field_in(missed, "type")) or None
 
-    def _begin_block(self, event: "RawContentBlockStartEvent") -> None:
-        block = event.content_block
+    def _begin_block(self, index: object, block: Block) -> None:
+        kind = block.get("type")
         self._draft.admit_part()
-        if block.type == "text":
-            self._draft.say(self._draft.admit(text_in(block.text)))
-        elif block.type == "tool_use":
+        if kind == "text":
+            self._draft.say(self._draft.admit(text_in(block.get("text"))))
+        elif kind == "tool_use":
             # Some proxies send the whole input here and no deltas.
-            whole = [self._draft.admit(arguments_in(block.input))] if block.input else []
-            call = CallDraft(text_in(block.id), self._draft.admit(text_in(block.name)), whole)
-            self._calls[event.index] = call
+            given = block.get("input")
+            whole = [self._draft.admit(arguments_in(given))] if given else []
+            name = self._draft.admit(text_in(block.get("name")))
+            call = CallDraft(text_in(block.get("id")), name, whole)
+            self._calls[index] = call
             self._draft.calls.append(call)
-        elif block.type in {"thinking", "redacted_thinking"}:
+        elif kind in {"thinking", "redacted_thinking"}:
             # The API takes signed blocks back only where they stood.
             place = (len(self._draft.text), len(self._draft.calls))
+            self._draft.admit_part(len(str(block)))
             # As it came: the API takes a signed block back only unchanged.
-            kept = block.model_dump(exclude_unset=True, warnings=False)
-            self._draft.admit_part(len(str(kept)))
-            self._thinking[event.index] = kept, place
+            self._thinking[index] = block, place
 
-    def _grow_block(self, event: "RawContentBlockDeltaEvent") -> None:
+    def _grow_block(self, index: object, delta: Block) -> None:
         """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
-        delta = event.delta
-        if delta.type == "text_delta":
-            self._draft.say(self._draft.admit(text_in(delta.text)))
-        elif delta.type == "input_json_delta" and event.index in self._calls:
-            if piece := self._draft.admit(arguments_in(delta.partial_json)):
-                self._calls[event.index].arguments.append(piece)
-        elif delta.type == "thinking_delta":
-            self._think(event.index, self._draft.admit(text_in(delta.thinking)))
-        elif delta.type == "signature_delta" and event.index in self._thinking:
-            signature = text_in(delta.signature)
+        kind = delta.get("type")
+        if kind == "text_delta":
+            self._draft.say(self._draft.admit(text_in(delta.get("text"))))
+        elif kind == "input_json_delta" and index in self._calls:
+            if piece := self._draft.admit(arguments_in(delta.get("partial_json"))):
+                self._calls[index].arguments.append(piece)
+        elif kind == "thinking_delta":
+            self._think(index, self._draft.admit(text_in(delta.get("thinking"))))
+        elif kind == "signature_delta" and index in self._thinking:
+            signature = text_in(delta.get("signature"))
             self._draft.admit_part(len(signature))
-            self._thinking[event.index][0]["signature"] = signature
+            self._thinking[index][0]["signature"] = signature
 
-    def _think(self, index: int, thought: str) -> None:
+    def _think(self, index: object, thought: str) -> None:
         self._draft.think(thought)
         if index in self._thinking:
             block, _ = self._thinking[index]
@@ -225,7 +222,7 @@ class AnthropicAnswer(StreamedAnswer):
 def _usage(reported: object, before: Usage) -> Usage:
     """Return the totals as reported by now; what a report leaves out stays as it was `before`."""
     hour = tokens_in(
-        getattr(reported, "cache_creation", None),
+        field_in(reported, "cache_creation"),
         "ephemeral_1h_input_tokens",
         before.cache_write_1h_tokens,
     )
@@ -263,8 +260,6 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         # Proxies that only look like the API may refuse the field.
         self._is_diagnosed = is_official(str(self._client.base_url))
         self._newest_ids: OrderedDict[str, str] = OrderedDict()
-        # Loads the SDK's types now and not inside the first turn.
-        self._messages = self._client.messages
 
     @override
     async def close(self) -> None:
@@ -282,9 +277,12 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
         # The operator's fields come last: they may change all that Parley does not need itself.
         body = request_body(request, self.name) | self._diagnostics(request) | self._extra
-        # The SDK demands its own arguments; `extra_body` takes their place on the wire.
-        stream = await self._messages.create(
-            model=self.name, max_tokens=1, messages=[], stream=True, extra_body=body
+        stream = await self._client.post(
+            "/v1/messages",
+            cast_to=object,
+            content=sent(body),
+            stream=True,
+            stream_cls=anthropic.AsyncStream[object],
         )
         async with stream:
             with readable(self.api):
@@ -292,14 +290,14 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     async def _asked(self) -> object:
-        return await self._client.models.retrieve(self.name)
+        return await self._client.get(f"/v1/models/{quote(self.name, safe='')}", cast_to=object)
 
     @override
     def _info(self, found: object) -> ModelInfo | None:
         # A page of HTML: the SDK returns it as a text.
         if isinstance(found, str):
             return None
-        return model_info(getattr(found, "max_input_tokens", None)) or ModelInfo()
+        return model_info(field_in(found, "max_input_tokens")) or ModelInfo()
 
     def _diagnostics(self, request: ModelRequest) -> dict[str, Any]:
         """Return the field that asks why the cache was missed, compared with the answer before."""

@@ -4,10 +4,10 @@ What the SDK raises becomes a ModelError: by status, code and type of the error.
 message decides only inside one status, where compatible servers have no code.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
@@ -37,6 +37,7 @@ from agent.models.api import (
     error_class,
     model_info,
     required_key,
+    sent,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -44,20 +45,17 @@ from agent.models.draft import (
     AnswerDraft,
     CallDraft,
     arguments_in,
+    field_in,
     readable,
     storable,
     text_in,
     tokens_in,
     usd_in,
 )
-from agent.models.openai.wire import OpaqueParts, origin_of, request_body
+from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.models.reasoning import ReasoningFilter
 from agent.settings import ModelSettings
 from agent.usage import Usage
-
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionChunk
-    from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 
 _STOP_REASONS: dict[str, StopReason] = {
     "tool_calls": "tool_calls",
@@ -121,9 +119,10 @@ class OpenAIAnswer(StreamedAnswer):
         self._finish_reason: str | None = None
         self._refusal: list[str] = []
         self._structured = False
-        self._slots: dict[int, CallDraft] = {}
+        self._slots: dict[object, CallDraft] = {}
 
-    async def read(self, stream: "openai.AsyncStream[ChatCompletionChunk]") -> None:
+    @override
+    async def read(self, stream: AsyncIterable[Any]) -> None:
         """Take every chunk; what happens to the connection after the last one does not matter.
 
         The SDK keeps comments to itself; a chunk without choices says as little as one. An answer
@@ -133,7 +132,7 @@ class OpenAIAnswer(StreamedAnswer):
             async for chunk in stream:
                 if chunk is None:
                     continue  # `data: null`
-                if chunk.choices:
+                if chunk.get("choices"):
                     self._clock.note()
                 self._take(chunk)
                 if self._draft.is_full:
@@ -164,57 +163,58 @@ class OpenAIAnswer(StreamedAnswer):
     def _streamed(self) -> str:
         return "".join((self._draft.streamed, self._filter.held_back, *self._refusal))
 
-    def _take(self, chunk: "ChatCompletionChunk") -> None:
-        self._model = text_in(chunk.model) or self._model
-        if chunk.usage:
-            self._usage = _usage(chunk.usage)
-            self._cost_usd = _cost_usd(chunk.usage)
-        for choice in chunk.choices or []:
-            if choice.delta:
-                self._grow(choice.delta)
-            self._finish_reason = choice.finish_reason or self._finish_reason
+    def _take(self, chunk: Fields) -> None:
+        self._model = text_in(chunk.get("model")) or self._model
+        if usage := chunk.get("usage"):
+            self._usage = _usage(usage)
+            self._cost_usd = _cost_usd(usage)
+        for choice in chunk.get("choices") or []:
+            if delta := choice.get("delta"):
+                self._grow(delta)
+            self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
-    def _grow(self, delta: "ChoiceDelta") -> None:
-        self._grow_reasoning(delta.model_extra or {})
-        if said := text_in(delta.content):
+    def _grow(self, delta: Fields) -> None:
+        self._grow_reasoning(delta)
+        if said := text_in(delta.get("content")):
             self._draft.say(self._filter.feed(self._draft.admit(said)))
-        if refusal := text_in(delta.refusal):
+        if refusal := text_in(delta.get("refusal")):
             self._refusal.append(self._draft.admit(refusal))
-        for call in delta.tool_calls or []:
+        for call in delta.get("tool_calls") or []:
             self._grow_call(call)
 
-    def _grow_reasoning(self, extra: dict[str, Any]) -> None:
+    def _grow_reasoning(self, delta: Fields) -> None:
         """Take the reasoning of a delta; the field's name differs, and some servers fill both."""
         for name in ("reasoning_content", "reasoning"):
-            if isinstance(thought := extra.get(name), str) and thought:
+            if isinstance(thought := delta.get(name), str) and thought:
                 self._structured = True
                 self._draft.think(self._draft.admit(thought))
                 self._opaque.take_field(name)
                 break
-        if details := extra.get("reasoning_details"):
+        if details := delta.get("reasoning_details"):
             self._draft.admit_part(len(str(details)))
             self._opaque.take_details(details)
 
-    def _grow_call(self, delta: "ChoiceDeltaToolCall") -> None:
-        slot = self._slots.get(delta.index)
+    def _grow_call(self, delta: Fields) -> None:
+        index = delta.get("index")
+        slot = self._slots.get(index)
         # Some servers give every call of a message the index 0 and tell them apart by id.
-        call_id = text_in(delta.id)
+        call_id = text_in(delta.get("id"))
         if slot is None or (call_id and slot.id and call_id != slot.id):
-            slot = self._slots[delta.index] = CallDraft()
+            slot = self._slots[index] = CallDraft()
             self._draft.admit_part()
             self._draft.calls.append(slot)
         slot.id = slot.id or call_id
-        if delta.function:
-            slot.name = slot.name or self._draft.admit(text_in(delta.function.name))
-            if piece := arguments_in(delta.function.arguments):
+        if function := delta.get("function"):
+            slot.name = slot.name or self._draft.admit(text_in(function.get("name")))
+            if piece := arguments_in(function.get("arguments")):
                 slot.arguments.append(self._draft.admit(piece))
-        if extra := (delta.model_extra or {}).get("extra_content"):
+        if extra := delta.get("extra_content"):
             self._draft.admit_part(len(str(extra)))
             slot.opaque = extra
 
 
 def _usage(reported: object) -> Usage:
-    details = getattr(reported, "prompt_tokens_details", None)
+    details = field_in(reported, "prompt_tokens_details")
     written = tokens_in(details, "cache_write_tokens")
     # DeepSeek and Moonshot report what was cached in places of their own.
     cached = (
@@ -237,10 +237,9 @@ def _cost_usd(reported: object) -> float | None:
 
     Source: https://openrouter.ai/docs/use-cases/usage-accounting
     """
-    cost = usd_in(getattr(reported, "cost", None))
-    details = getattr(reported, "cost_details", None)
-    upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
-    if cost is None or not getattr(reported, "is_byok", False):
+    cost = usd_in(field_in(reported, "cost"))
+    upstream = field_in(field_in(reported, "cost_details"), "upstream_inference_cost")
+    if cost is None or not field_in(reported, "is_byok"):
         return cost
     return cost + (usd_in(upstream) or 0.0)
 
@@ -270,8 +269,6 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
             default_headers=HEADERS,
             http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [bound]}),
         )
-        # Loads the SDK's types now and not inside the first turn.
-        self._completions = self._client.chat.completions
 
     @override
     async def close(self) -> None:
@@ -288,9 +285,14 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
     @override
     async def _stream(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
         body = request_body(request, self.name, self._limit_key, self.cache_layout, self._origin)
-        # The SDK demands its own arguments; `extra_body` takes their place on the wire.
-        stream = await self._completions.create(
-            model=self.name, messages=[], stream=True, extra_body=body | self._extra
+        stream = await self._client.post(
+            "/chat/completions",
+            cast_to=object,
+            content=sent(body | self._extra),
+            # Else the SDK adds a key of another kind where the environment holds one.
+            options={"security": {"bearer_auth": True}},
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
         )
         async with stream:
             with readable(self.api):

@@ -44,6 +44,31 @@ async def test_fields_that_parley_writes_are_refused(double: Double, field: str)
     assert server.requests == []
 
 
+async def test_numbers_as_keys_are_sent_as_texts() -> None:
+    """YAML has them, as in `logit_bias`; JSON has not."""
+    async with OpenAIServer(default=Reply(text="ok")) as server:
+        await ask(server, extra_body={"logit_bias": {50256: -100}})
+    assert server.requests[0].body["logit_bias"] == {"50256": -100}
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_fields_that_are_no_json_are_refused(double: Double) -> None:
+    """The error comes at start-up and not with the first answer."""
+    async with double() as server:
+        with pytest.raises(BadRequest, match=r"^model\.extra_body is no JSON: "):
+            await ask(server, extra_body={"metadata": {"tags": {"a", "b"}}})
+    assert server.requests == []
+
+
+async def test_no_key_of_the_environment_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenAI's SDK knows keys for administration; a model's server gets the model's key alone."""
+    monkeypatch.setenv("OPENAI_ADMIN_KEY", "sk-admin-0123456789")
+    async with OpenAIServer(default=Reply(text="ok")) as server:
+        await ask(server)
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "sk-admin" not in str(server.requests[0].headers)
+
+
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize("name", ["multi_tool_use.parallel", "web search", "", "x" * 65])
 async def test_a_call_of_what_is_no_tool_can_be_sent_back(double: Double, name: str) -> None:
