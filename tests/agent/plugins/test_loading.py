@@ -1,4 +1,7 @@
-"""Plugins are found without running them, and loaded only where they are enabled."""
+"""Plugins are found without running them, and loaded only where they are enabled.
+
+What is secret among the options of a plugin is shown to that plugin alone.
+"""
 
 import re
 import sys
@@ -17,6 +20,8 @@ from agent.plugins.finding import PLUGINS, PluginInfo, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
 from agent.prompt.system import SourcedText
 from agent.settings import PluginSettings
+from gateway.settings.loading import secret_values
+from gateway.settings.tree import Settings
 from tests.agent.plugins.plugins import BOMB, install, tool, write_plugin
 
 FULL = """
@@ -322,3 +327,31 @@ def test_a_tool_that_is_no_use_is_left_out_alone(
         found = load(tmp_path, "one").tools(())
     assert [each.name for each in found] == ["weather"]
     assert [each["tool"] for each in logs if each["log_level"] == "warning"] == ["bad name"]
+
+
+BLOCK = {
+    "api_key": "abcdefgh1",
+    "deep": [{"authToken": 7, "auth-token": "ijklmnop2"}],
+    "appSecret": "mnopqrst3",
+    "keyboard": "qwerty",
+    "monkey": "banana",
+}
+
+
+def test_secrets_are_hidden_in_the_settings() -> None:
+    """By the ends of their keys, at any depth; the plugin gets what was written."""
+    settings = PluginSettings(options={"mine": BLOCK})
+    assert "abcdefgh1" not in repr(settings)
+    assert "ijklmnop2" not in repr(settings)
+    assert "mnopqrst3" not in repr(settings)
+    assert "qwerty" in repr(settings)
+    assert "banana" in repr(settings)
+    assert settings.options_of("mine") == BLOCK
+    assert settings.options_of("other") == {}
+
+
+@pytest.mark.parametrize("secret", ["abcdefgh1", "ijklmnop2", "mnopqrst3"])
+def test_secrets_are_masked_in_logs(secret: str) -> None:
+    """Like every other one that is configured."""
+    settings = Settings(home=Path("/x"), plugins=PluginSettings(options={"mine": BLOCK}))
+    assert secret in secret_values(settings)

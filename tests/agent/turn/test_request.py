@@ -1,11 +1,12 @@
-"""One request: made for the model that is asked, and booked as what it cost."""
+"""One request: made for the model that is asked, and booked as what it cost, if it failed too."""
 
 import pytest
 
-from agent.errors import CredentialsRefused, ModelUnreachable
+from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest
 from agent.models.catalog import ModelFacts
+from agent.ports import ModelCall
 from agent.prompt_caching import is_marked
 from agent.settings import AgentSettings, CachingSettings
 from agent.usage import CacheLayout, Prices, Usage
@@ -178,3 +179,39 @@ async def test_a_failed_call_that_was_reported_is_booked_at_its_price() -> None:
     (lost,) = bench.journal.booked
     assert lost.model == "scripted"
     assert lost.cost_usd == pytest.approx(6)
+
+
+async def lost_by(error: ModelError) -> tuple[Bench, list[ModelCall]]:
+    """Return what a call that ends so leaves behind; the next one is answered."""
+    bench = bench_of(model(error, "Hi."))
+    await bench.run()
+    return bench, bench.journal.booked
+
+
+def cut(usage: Usage | None = None, written_tokens: int = 0) -> ModelError:
+    error = ModelUnreachable("cut")
+    error.usage, error.written_tokens = usage, written_tokens
+    return error
+
+
+async def test_what_was_reported_counts() -> None:
+    """It holds what was written, too."""
+    _, [lost] = await lost_by(cut(Usage(10, 1), written_tokens=40))
+    assert lost.usage == Usage(10, 1)
+
+
+async def test_an_answer_that_had_begun_is_booked_as_expected() -> None:
+    """Where nothing was reported: the prompt that was forecast, and what had been streamed."""
+    bench, [lost] = await lost_by(cut(written_tokens=40))
+    forecast = bench.spending.forecasts[0]
+    assert lost.usage is not None
+    assert lost.usage.prompt_tokens > 0
+    assert (lost.usage.output_tokens, lost.purpose, lost.estimated) == (40, "lost", True)
+    assert forecast is not None
+    assert lost.cost_usd == pytest.approx(forecast + 40 * 5)
+
+
+async def test_an_answer_that_had_not_begun_costs_nothing() -> None:
+    """Nobody bills an error."""
+    _, booked = await lost_by(cut())
+    assert booked == []

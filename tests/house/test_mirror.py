@@ -1,0 +1,75 @@
+"""Tests mirror the product, file by file: who changes a file finds its tests at the first guess."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.house.source import PACKAGES
+
+ROOT = Path(__file__).resolve().parents[2]
+DOUBLE = "the double itself, by what the real one does and refuses"
+BOTH_SDKS = "one suite for the clients of all providers: each must behave like the others"
+WAY_IN = "one of the two ways in of receive.py, behind a real HTTP server"
+APART = {
+    "adapters/discord/test_conversations.py": "what the whole adapter makes of what comes in",
+    "adapters/discord/test_edges.py": "what the whole adapter does where something is missing",
+    "adapters/discord/test_server.py": DOUBLE,
+    "adapters/discord/test_with_gateway.py": "the adapter with the gateway's own intake",
+    "adapters/rendering/test_renderer.py": "what all of rendering costs, on every platform",
+    "adapters/slack/test_bolt.py": "what Bolt hands on to receive.py, whatever Slack sends",
+    "adapters/slack/test_webhook.py": WAY_IN,
+    "adapters/slack/test_working.py": "what stands beside the answers: several small files at once",
+    "adapters/telegram/test_uploads.py": "the files that send.py sends, with chats of their own",
+    "adapters/telegram/test_webhook.py": WAY_IN,
+    "adapters/web/test_guard.py": "who is let in, on every route of the page and of the socket",
+    "adapters/web/test_terminal.py": "`parley chat` against a real web chat",
+    "adapters/web/test_uploads.py": "messages with files, from the form to the turn",
+    "agent/context/test_ephemeral.py": "one kind of message, in all phases of a compaction",
+    "agent/context/test_invariants.py": "what holds for all phases and engines (invariants 4 to 8)",
+    "agent/models/test_connections.py": BOTH_SDKS,
+    "agent/models/test_doubles.py": DOUBLE,
+    "agent/models/test_errors.py": BOTH_SDKS,
+    "agent/models/test_faults.py": BOTH_SDKS,
+    "agent/models/test_look_up.py": BOTH_SDKS,
+    "agent/models/test_odd_streams.py": BOTH_SDKS,
+    "agent/models/test_requests.py": BOTH_SDKS,
+    "agent/models/test_scripted_model.py": DOUBLE,
+    "agent/processes/test_unprivileged.py": "the sandbox for a user who may less than root",
+    "agent/test_asking_images.py": "pictures, from the transcript to the request and back",
+    "agent/test_planner_models.py": "the planner where the line of models changes below it",
+    "gateway/storage/test_bytes.py": "what a message takes on the disk, in all tables",
+    "gateway/storage/test_ephemeral.py": "one kind of row, wherever it is read",
+    "gateway/storage/test_pages.py": "the pages of all long lists",
+}
+"""Tests that mirror no file, by their paths below tests/: why they stand by themselves."""
+
+
+def files_of_tests() -> Iterator[Path]:
+    """Yield all files of tests that stand in a room of the product, below tests/."""
+    for top in PACKAGES:
+        for file in sorted((ROOT / "tests" / top).rglob("test_*.py")):
+            yield file.relative_to(ROOT / "tests")
+
+
+def mirrors(test: Path) -> bool:
+    """Whether a test is named after a file, a room, or a migration of the product."""
+    name = test.stem.removeprefix("test_")
+    if name.startswith("migrate_"):
+        return any((ROOT / "migrations/versions").glob(f"{name.removeprefix('migrate_')}_*.py"))
+    place = ROOT / test.parent / name
+    return place.with_suffix(".py").exists() or place.is_dir()
+
+
+@pytest.mark.parametrize("test", [*files_of_tests()], ids=str)
+def test_a_test_mirrors_a_file_or_says_why_not(test: Path) -> None:
+    """Else its file was moved without it, or it belongs to the tests of another one."""
+    if str(test) in APART:
+        assert not mirrors(test), f"{test} mirrors a file: strike it from APART"
+    else:
+        assert mirrors(test), f"{test}: name it after what it tests, or say in APART why not"
+
+
+def test_each_exception_is_there() -> None:
+    """A list that names what is gone would hide what takes its name next."""
+    assert set(APART) <= {str(test) for test in files_of_tests()}
