@@ -149,12 +149,14 @@ class _Line:
             database's; known only where this process put it off.
         flawed: The row whose sending raised what it should not, by its seq.
         flaws: How often it did.
+        first: The row to begin with; None to look for it.
     """
 
     again: bool = False
     due_at: float = math.inf
     flawed: int = 0
     flaws: int = 0
+    first: Due | None = None
 
 
 class Delivery:
@@ -182,26 +184,33 @@ class Delivery:
         self._traffic = traffic
         self._burials = burials
         self._least_failures = least_failures(burials.retry_for_s)
-        self._waiting: asyncio.Queue[int] = asyncio.Queue()
+        self._waiting: asyncio.Queue[int | Due] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
         self._idle = asyncio.Event()
         self._swept = False
 
-    def notify(self, conversation_id: int) -> None:
-        """Hint that a conversation has something to be sent."""
+    def notify(self, new: int | Due) -> None:
+        """Hint that a conversation has something to be sent.
+
+        Args:
+            new: The conversation; or its row that was just committed, before which nothing is to be
+                shown. Such a row is sent as one that was found in the outbox is; where its
+                conversation is being sent it is looked for, since it may have been sent by now.
+        """
         self._idle.clear()
-        self._waiting.put_nowait(conversation_id)
+        self._waiting.put_nowait(new)
 
     async def run(self) -> None:
         """Send until cancelled, beginning with what an earlier process left."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="unsent")
             while True:
-                conversation_id = await self._waiting.get()
+                new = await self._waiting.get()
+                conversation_id = new.message.conversation if isinstance(new, Due) else new
                 if conversation_id in self._lines:
                     self._lines[conversation_id].again = True
                     continue
-                self._lines[conversation_id] = _Line()
+                self._lines[conversation_id] = _Line(first=new if isinstance(new, Due) else None)
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
 
     async def _sweep(self) -> None:
@@ -246,7 +255,9 @@ class Delivery:
 
     async def _send_all(self, conversation_id: int) -> None:
         """Send a conversation's rows, in order, until a look or a receipt finds no other."""
-        due = await self._database.write(outbox.next_due, conversation_id)
+        line = self._lines[conversation_id]
+        due, line.first = line.first, None
+        due = due or await self._database.write(outbox.next_due, conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
             receipt = await self._deliver(due)

@@ -32,7 +32,7 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.queue import outbox
-from gateway.storage.queue.outbox import OutboxPart, parts_of
+from gateway.storage.queue.outbox import Due, OutboxPart, parts_of
 
 TROUBLE_NOTICE_AFTER = 3
 """Waits for the model in a turn before its user is told that it takes longer."""
@@ -149,10 +149,10 @@ class TurnChat:
             replacing(text) if preview.is_lost else text,
         )
 
-    def ended(self, reaction: Reaction) -> None:
-        """Have everybody told of the end that was committed."""
+    def ended(self, reaction: Reaction, due: Due | None = None) -> None:
+        """Have everybody told of the end that was committed, with the row to be shown next."""
         conversation = self.turn.lease.conversation
-        self.wakeups.outbox(conversation)
+        self.wakeups.outbox(due or conversation)
         self.wakeups.transcript(conversation)
         self.wakeups.mark(self.turn, reaction)
 

@@ -35,7 +35,7 @@ from gateway.pipeline.next_turn import tell_buried
 from gateway.pipeline.notices import TurnChat, TurnChats
 from gateway.signals import Stops
 from gateway.storage.conversation import questions, transcript, turn_journal
-from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turn_journal import Committed, TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
 from gateway.storage.engine import Database
 from gateway.storage.reports import usage
@@ -66,13 +66,11 @@ class CommittedTurn:
 
     Attributes:
         answer: Empty where there was none.
-        released: Whether its conversation was given back with it.
     """
 
     end: TurnEnd
-    totals: Totals
+    committed: Committed
     answer: str = ""
-    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,11 +136,12 @@ class TurnRunner:
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
                 return False
         # After the commit: hints, the log line and the plugins speak of what is stored.
-        chat.ended("failed" if ended.end.outcome in notices.NO_ANSWER else "answered")
+        failed = ended.end.outcome in notices.NO_ANSWER
+        chat.ended("failed" if failed else "answered", ended.committed.due)
         _log_finished(turn, ended, started)
         if turn.command is None:
             self.recall.finished(Finished(turn, ended.end.outcome, ended.answer))
-        return ended.released
+        return ended.committed.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:
         """End an attempt that waits for a person; what people saw of it stays where it is.
@@ -166,12 +165,13 @@ class TurnRunner:
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
-            totals, released = await self.database.write(
+            committed = await self.database.write(
                 turn_journal.commit_and_release, journal.turn, done.messages, parts, done.end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
-            return CommittedTurn(end, await self._cancel(journal.turn, chat, end))
+            totals = await self._cancel(journal.turn, chat, end)
+            return CommittedTurn(end, Committed(totals))
         except (asyncio.CancelledError, LeaseLost):
             # What was begun is billed, whoever goes on with the turn.
             cut_off = await self._cut_off(journal, chat)
@@ -180,7 +180,7 @@ class TurnRunner:
         # Behind the commit: the call that was answered has warmed the provider's cache.
         self.preparations.answered(journal.turn.session.id)
         answer = done.text if done.kind == "answer" else ""
-        return CommittedTurn(done.end, totals, answer, released)
+        return CommittedTurn(done.end, committed, answer)
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -286,7 +286,7 @@ class TurnWork:
 
 def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:
     """Write the one canonical line of a turn."""
-    end, totals = ended.end, ended.totals
+    end, totals = ended.end, ended.committed.totals
     last = end.call.usage if end.call else None
     if end.outcome == "provider_failed":
         # The operator's line: whoever watches for errors sees it.

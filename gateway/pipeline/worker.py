@@ -45,7 +45,7 @@ RETRY_AFTER_S = 2.0
 LONGEST_RETRY_S = 54.0
 """Back-off after an unexpected exception, doubled each time; the turn's attempts are counted.
 
-Below `conversations.LONGEST_BACKOFF_S`, as every back-off that is stored."""
+Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import Committed
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.migrations import database_path
-from gateway.storage.reports.usage import Totals
 from tests.support.gateway import Running, agent_of, newest_question, running, settings_of
 from tests.support.long_chats import (
     LongChatModel,
@@ -422,10 +422,10 @@ async def test_compress_is_answered_for_what_was_done_before(
     monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
     commit, failures = turn_journal.commit, [KeyError("bug")]
 
-    def breaking(conn: Connection, turn: Turn, *args: Any) -> Totals:
+    def breaking(conn: Connection, turn: Turn, *args: Any, **how: Any) -> Committed:
         if turn.command is not None and failures:
             raise failures.pop()
-        return commit(conn, turn, *args)
+        return commit(conn, turn, *args, **how)
 
     monkeypatch.setattr(turn_journal, "commit", breaking)
     model = LongChatModel()

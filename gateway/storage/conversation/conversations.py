@@ -1,4 +1,4 @@
-"""Conversations: the one owner of their table. Only this file writes to it.
+"""Conversations: their table's owner. Beside `storage/queue/leases.py` nobody else writes to it.
 
 A row says where a conversation is and whose it is, how far its inbox, outbox, transcript and search
 index go, which segment is active, who works on it, and what was stopped or chosen in it. Functions
@@ -15,14 +15,12 @@ from sqlalchemy import (
     Integer,
     ScalarSelect,
     Select,
-    Update,
     and_,
     case,
     delete,
     func,
     literal_column,
     select,
-    tuple_,
     update,
 )
 
@@ -32,9 +30,7 @@ from gateway.storage.schema import (
     conversation,
     inbox,
     inquiry,
-    is_noted,
     is_pending,
-    is_running,
     is_unanswered,
     now_s,
     outbox,
@@ -42,8 +38,6 @@ from gateway.storage.schema import (
 )
 from gateway.storage.statements import built_once
 
-LONGEST_BACKOFF_S = 300.0
-"""No back-off is longer: what is held for later than this shows a clock that was set back."""
 TITLE_CHARS = 60
 
 
@@ -88,13 +82,13 @@ class Conversation(NamedTuple):
         return self.platform, self.account
 
 
-# Without the last three fields: these are read from other tables, where they are asked for.
-_COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
+COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
+"""Those of a `Conversation`; its last three fields are read elsewhere, where they are asked for."""
 # In words: for SQLite SQLAlchemy leaves out the tables' names in a RETURNING clause, so that `id`
 # would be that of the subquery's own table.
-_ITS_ID: ColumnElement[int] = literal_column("conversation.id", Integer)
-_is_asking = select(inquiry.c.id).where(inquiry.c.conversation == _ITS_ID, is_unanswered).exists()
-_waits = _is_asking.label("waits")
+ITS_ID: ColumnElement[int] = literal_column("conversation.id", Integer)
+_is_asking = select(inquiry.c.id).where(inquiry.c.conversation == ITS_ID, is_unanswered).exists()
+WAITS = _is_asking.label("waits")
 _pending = (
     select(func.count())
     .where(inbox.c.conversation == conversation.c.id, is_pending)
@@ -111,7 +105,7 @@ def get(conn: Connection, conversation_id: int) -> Conversation:
 
 @built_once
 def _by_id(conversation_id: int) -> Any:
-    return select(*_COLUMNS).where(conversation.c.id == conversation_id)
+    return select(*COLUMNS).where(conversation.c.id == conversation_id)
 
 
 def exists(conn: Connection, conversation_id: int) -> bool:
@@ -131,7 +125,7 @@ def locked(conn: Connection, conversation_id: int) -> Conversation:
 
 @built_once
 def _locked(conversation_id: int) -> Any:
-    found = select(*_COLUMNS, _waits, _pending).where(conversation.c.id == conversation_id)
+    found = select(*COLUMNS, WAITS, _pending).where(conversation.c.id == conversation_id)
     # For PostgreSQL. SQLite has no such clause and needs none: one thread writes.
     return found.with_for_update(of=conversation)
 
@@ -145,7 +139,7 @@ def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
 def of_key(session_key: Any, *beside: Any) -> Select[Any]:
     """Select the conversation of a session key, locked, and what else is asked beside it."""
     return (
-        select(*_COLUMNS, _waits, _pending, *beside)
+        select(*COLUMNS, WAITS, _pending, *beside)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
         .with_for_update(of=conversation)
@@ -198,7 +192,7 @@ def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation
 
 
 def _keyed() -> Select[Any]:
-    return select(*_COLUMNS, alias.c.session_key).join(
+    return select(*COLUMNS, alias.c.session_key).join(
         alias, alias.c.conversation == conversation.c.id
     )
 
@@ -371,7 +365,7 @@ def _take_inbox_seq(conversation_id: int) -> Any:
 @built_once
 def _take_seq_of_work(conversation_id: int) -> Any:
     begins_to_wait = and_(*_is_idle, ~_is_asking)
-    ready_no = case((begins_to_wait, _next_ready_no()), else_=conversation.c.ready_no)
+    ready_no = case((begins_to_wait, next_ready_no()), else_=conversation.c.ready_no)
     return (
         update(conversation)
         .where(conversation.c.id == conversation_id)
@@ -444,191 +438,6 @@ def active_session_id(conversation_id: int) -> ScalarSelect[Any]:
     return active.scalar_subquery()
 
 
-def take_ready(
-    conn: Connection, replica_id: int, limit: int, accounts: Sequence[tuple[str, str]]
-) -> None:
-    """Lease up to `limit` ready conversations of the given (platform, account) pairs."""
-    conn.execute(*_take_ready(replica_id, accounts, limit))
-
-
-@built_once
-def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int) -> Any:
-    ready = (
-        select(conversation.c.id)
-        .where(
-            *_is_ready,
-            tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
-        )
-        .order_by(conversation.c.ready_no)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-        # It reads the table that the update changes: SQLAlchemy would take both for one.
-        .correlate(None)
-    )
-    return (
-        update(conversation)
-        .where(conversation.c.id.in_(ready))
-        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
-    )
-
-
-_is_ready = (
-    conversation.c.owner.is_(None),
-    conversation.c.ready_no.is_not(None),
-    # What is held for longer than any back-off shows a clock that was set back.
-    ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
-)
-
-
-def owned(conn: Connection, replica_id: int) -> list[Conversation]:
-    """Return the conversations that a replica has leased."""
-    return [Conversation(*row) for row in conn.execute(*_owned(replica_id))]
-
-
-@built_once
-def _owned(replica_id: int) -> Any:
-    return select(*_COLUMNS).where(conversation.c.owner == replica_id)
-
-
-def disown_others(conn: Connection, replica_id: int) -> int:
-    """Take their conversations from all other replicas, ready at once; returns how many."""
-    orphaned = conn.execute(
-        update(conversation)
-        .where(conversation.c.owner.is_not(None), conversation.c.owner != replica_id)
-        .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=_next_ready_no())
-    )
-    return orphaned.rowcount
-
-
-def leased(
-    conn: Connection, conversation_id: int, replica_id: int, epoch: int
-) -> Conversation | None:
-    """Return a conversation, locked, or None where this lease on it does not hold any more."""
-    row = conn.execute(*_leased(conversation_id, replica_id, epoch)).one_or_none()
-    return None if row is None else Conversation(*row)
-
-
-@built_once
-def _leased(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    held = is_leased(conversation_id, replica_id, epoch)
-    return select(*_COLUMNS).where(*held).with_for_update()
-
-
-def is_leased(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnElement[bool], ...]:
-    """Match a conversation as long as a lease on it holds."""
-    return (
-        conversation.c.id == conversation_id,
-        conversation.c.owner == replica_id,
-        conversation.c.epoch == epoch,
-    )
-
-
-def fenced(conversation_id: int, replica_id: int, epoch: int) -> ColumnElement[bool]:
-    """Return the condition that a lease holds, for statements about other tables."""
-    return select(conversation.c.id).where(*is_leased(conversation_id, replica_id, epoch)).exists()
-
-
-class Activity(NamedTuple):
-    """What goes on in a leased conversation: see `leases.Held`."""
-
-    platform: str
-    account: str
-    chat: str
-    thread: str | None
-    user: str | None
-    epoch: int
-    cancel_upto_seq: int
-    model: str | None
-    waits: bool
-    runs: bool
-    noted: bool
-
-    @property
-    def address(self) -> Address:
-        """Where it is, as its platform knows it."""
-        return Address(self.platform, self.account, self.chat, self.thread)
-
-
-_begun = select(turn.c.id).where(turn.c.conversation == _ITS_ID, is_running)
-_noted = select(inbox.c.seq).where(inbox.c.conversation == _ITS_ID, is_noted)
-_ACTIVITY = (
-    *(conversation.c[name] for name in Activity._fields[:-3]),
-    _waits,
-    _begun.exists().label("runs"),
-    _noted.exists().label("noted"),
-)
-
-
-def activity(
-    conn: Connection, conversation_id: int, replica_id: int, epoch: int
-) -> Activity | None:
-    """Return what goes on in a conversation, or None where the lease does not hold any more."""
-    row = conn.execute(*_activity(conversation_id, replica_id, epoch)).one_or_none()
-    return None if row is None else Activity(*row)
-
-
-@built_once
-def _activity(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    return (
-        select(*_ACTIVITY)
-        .where(*is_leased(conversation_id, replica_id, epoch))
-        .with_for_update(of=conversation)
-    )
-
-
-def take(conn: Connection, conversation_id: int, replica_id: int) -> Activity | None:
-    """Lease one ready conversation, and return what goes on in it; None where it is not ready."""
-    row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
-    return None if row is None else Activity(*row)
-
-
-@built_once
-def _take(conversation_id: int, replica_id: int) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id, *_is_ready)
-        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
-        .returning(*_ACTIVITY)
-    )
-
-
-def give_back(
-    conversation_id: int, replica_id: int, epoch: int, has_work: ColumnElement[bool]
-) -> Update:
-    """Return the statement that ends a lease; it returns the place in the line, NULL for none."""
-    return (
-        update(conversation)
-        .where(*is_leased(conversation_id, replica_id, epoch))
-        .values(owner=None, ready_no=case((has_work, _next_ready_no())), turn_not_before=0.0)
-        .returning(conversation.c.ready_no)
-    )
-
-
-def give_back_idle(
-    conversation_id: int, replica_id: int, epoch: int, has_work: ColumnElement[bool]
-) -> Update:
-    """Return the statement that ends a lease where there is no work; else it changes nothing."""
-    return (
-        update(conversation)
-        .where(*is_leased(conversation_id, replica_id, epoch), ~has_work)
-        .values(owner=None, ready_no=None, turn_not_before=0.0)
-    )
-
-
-def back_off(conn: Connection, conversation_id: int, seconds: float) -> None:
-    """Have nobody take a conversation for so long."""
-    conn.execute(*_back_off(conversation_id, seconds))
-
-
-@built_once
-def _back_off(conversation_id: int, seconds: float) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(turn_not_before=now_s() + seconds)
-    )
-
-
 def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
     """Have nobody take a conversation before that time, if it is not held for longer already."""
     later = func.max(conversation.c.turn_not_before, at)
@@ -646,7 +455,7 @@ def _make_ready(conversation_id: int) -> Any:
     return (
         update(conversation)
         .where(conversation.c.id == conversation_id, *_is_idle)
-        .values(ready_no=_next_ready_no())
+        .values(ready_no=next_ready_no())
     )
 
 
@@ -659,7 +468,8 @@ def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
     return list(conn.scalars(found.limit(limit)))
 
 
-def _next_ready_no() -> ScalarSelect[int]:
+def next_ready_no() -> ScalarSelect[int]:
+    """Select the number at the end of the ready line."""
     # In the words of ix_conversation_ready: then the newest number is one look at its end.
     newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
         conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)

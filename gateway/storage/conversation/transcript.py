@@ -41,7 +41,15 @@ def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage
     The caller holds the conversation's fence (or its admission lock).
     """
     head = conversations.take_message_seqs(conn, place.conversation, len(messages))
-    first = head - len(messages) + 1
+    insert(conn, place, messages, head)
+    return head
+
+
+def insert(
+    conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage], newest_seq: int
+) -> None:
+    """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them."""
+    first = newest_seq - len(messages) + 1
     rows = [
         {
             "conversation": place.conversation,
@@ -56,7 +64,6 @@ def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage
     ]
     if rows:
         conn.execute(_INSERT, rows)
-    return head
 
 
 _INSERT = kept(message.insert().values(at=now_s()))

@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Integer,
+    and_,
+    bindparam,
+    case,
+    func,
+    select,
+    update,
+)
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import JournaledEffect, ModelCall, ToolStatus
@@ -23,8 +33,8 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxState
-from gateway.storage.queue.leases import Lease, fence
-from gateway.storage.queue.outbox import OutboxPart, file_part
+from gateway.storage.queue.leases import Lease, PlaceAtEnd, fence
+from gateway.storage.queue.outbox import Due, OutboxPart, file_part
 from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.usage import Totals
 from gateway.storage.schema import is_running, now_s, step, turn
@@ -42,11 +52,12 @@ def record_message(
     proceed(conn, current)
     seq = transcript.append(conn, current.place, [message])
     if message["role"] == "assistant":
-        journal_model(conn, current, call, seq)
+        _journal_model(conn, current, call, seq)
+        conn.execute(*_get_further(current.id))
     return seq
 
 
-def journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
+def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
     """Note a step of the model, the message `seq`; its call is booked and tells about the view."""
     name = "" if call is None else call.model
     booked = None if call is None or call.usage is None else call.id
@@ -88,6 +99,7 @@ def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: Journale
         effect=effect,
         request_hash=hashlib.sha256(arguments).hexdigest()[:16],
     )
+    conn.execute(*_get_further(current.id))
 
 
 @built_once
@@ -96,21 +108,17 @@ def _note_again(turn_id: int, call_id: str, effect: str) -> Any:
 
 
 def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
-    n = conn.scalar(*_next_n(current.id))
-    conn.execute(_INSERT_STEP, {"turn_id": current.id, "n": n, **values})
+    """Note the next step of a turn; the caller has its row say that it has got further."""
+    conn.execute(_INSERT_STEP, {"turn_id": current.id, "of_turn": current.id, **values})
 
 
-_INSERT_STEP = kept(step.insert().values(at=now_s()))
+_NEXT_N = select(turn.c.progress + 1).where(turn.c.id == bindparam("of_turn")).scalar_subquery()
+_INSERT_STEP = kept(step.insert().values(n=_NEXT_N, at=now_s()))
 
 
 @built_once
-def _next_n(turn_id: int) -> Any:
-    return (
-        update(turn)
-        .where(turn.c.id == turn_id)
-        .values(progress=turn.c.progress + 1)
-        .returning(turn.c.progress)
-    )
+def _get_further(turn_id: int) -> Any:
+    return update(turn).where(turn.c.id == turn_id).values(progress=turn.c.progress + 1)
 
 
 def record_result(conn: Connection, current: Turn, message: ChatMessage, status: ToolStatus) -> int:
@@ -165,10 +173,18 @@ def enter(
     conn: Connection, current: Turn, place: Conversation, parts: Sequence[OutboxPart]
 ) -> None:
     """Enter rows into the outbox of `place`, the turn's conversation as it is now."""
-    if place.chat != current.lease.address.chat:
-        # The chat has moved since the turn began: message ids begin anew there.
-        parts = [replace(part, preview_ref=None, reply_to=None) for part in parts]
+    parts = _shown_in(place, current, parts)
     outbox.append(conn, place.id, parts, inbox_seq=current.upto_seq, turn_id=current.id)
+
+
+def _shown_in(
+    place: Conversation, current: Turn, parts: Sequence[OutboxPart]
+) -> Sequence[OutboxPart]:
+    """Return rows as they can be shown in a turn's conversation as it is now."""
+    if place.chat == current.lease.address.chat:
+        return parts
+    # The chat has moved since the turn began: message ids begin anew there.
+    return [replace(part, preview_ref=None, reply_to=None) for part in parts]
 
 
 def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
@@ -188,7 +204,7 @@ def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
 def _announce_preview(
     turn_id: int, mark: str, conversation_id: int, replica_id: int, epoch: int
 ) -> Any:
-    fenced = conversations.fenced(conversation_id, replica_id, epoch)
+    fenced = leases.fenced(conversation_id, replica_id, epoch)
     here = turn.c.id == turn_id
     return update(turn).where(here, is_running, fenced).values(preview_ref=mark)
 
@@ -263,39 +279,80 @@ class TurnEnd:
     chosen: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the commit of a turn has led to.
+
+    Attributes:
+        released: Whether its conversation was given back.
+        due: The row that its chat is to be shown next; None where that has to be looked up.
+    """
+
+    totals: Totals
+    released: bool = False
+    due: Due | None = None
+
+
 def commit(
     conn: Connection,
     current: Turn,
     messages: Sequence[ChatMessage],
     parts: Sequence[OutboxPart],
     end: TurnEnd,
-) -> Totals:
+    *,
+    releases: bool = False,
+) -> Committed:
     """Answer: final messages, outbox rows, inbox done and counters in one transaction.
 
     The files that its tools have made are shown behind `parts`. A repeat of a commit that succeeded
     has no effect.
 
+    Args:
+        conn: The writing connection.
+        current: The turn.
+        messages: What the transcript gets.
+        parts: What the chat is shown; the keys of these rows are new. A delegated child has none.
+        end: How it has ended.
+        releases: Whether its conversation is given back where nothing else waits in it.
+
     Raises:
+        LeaseLost: Another worker has the conversation.
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
-    place = proceed(conn, current)
-    # A commit whose answer was lost is made again by its caller.
-    if not _is_running(conn, current):
-        return usage.totals(conn, current.lease.conversation, current.id)
-    seq = transcript.append(conn, current.place, messages)
-    enter(conn, current, place, parts)
+    ended, taken = (current.id, current.upto_seq), (len(messages), len(parts))
+    ending = leases.end_turn(conn, current.lease, ended, taken, releases=releases)
+    if ending is None:
+        proceed(conn, current)
+        # It has ended: a commit whose answer was lost is made again by its caller.
+        return Committed(usage.totals(conn, current.lease.conversation, current.id))
+    place = ending.place
+    transcript.insert(conn, current.place, messages, place.message_head)
+    due = _enter_answer(conn, current, ending, parts)
     if messages or is_step(end.call):
-        journal_model(conn, current, end.call, seq)
+        last_steps = 1
+        _journal_model(conn, current, end.call, place.message_head)
     else:
+        last_steps = 0
         book(conn, current, end.call)
     if end.chosen is not None:
-        conversations.choose_model(conn, current.lease.conversation, end.chosen or None)
-    totals = _close(conn, current, "done", "done", end)
+        conversations.choose_model(conn, place.id, end.chosen or None)
+    totals = _close(conn, current, "done", "done", end, last_steps)
     if current.retries is not None and end.error is None:
         dead_letters.settle(conn, current.retries)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
-    return totals
+    return Committed(totals, ending.released, due)
+
+
+def _enter_answer(
+    conn: Connection, current: Turn, ending: PlaceAtEnd, parts: Sequence[OutboxPart]
+) -> Due | None:
+    """Enter the rows of an answer; return the first one where nothing waits before it."""
+    place, parts = ending.place, _shown_in(ending.place, current, parts)
+    first = place.outbox_head - len(parts) + 1
+    of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
+    outbox.insert(conn, place.id, parts, first_seq=first, **of_turn)
+    return None if ending.waits or not parts else outbox.due_now(place, first, parts[0])
 
 
 def commit_and_release(
@@ -304,31 +361,14 @@ def commit_and_release(
     messages: Sequence[ChatMessage],
     parts: Sequence[OutboxPart],
     end: TurnEnd,
-) -> tuple[Totals, bool]:
-    """Do as `commit` does; where nothing else waits in the conversation, give it back.
-
-    Returns:
-        The totals, and whether it was given back.
-
-    Raises:
-        TurnCancelled: As for `commit`.
-    """
-    totals = commit(conn, current, messages, parts, end)
-    return totals, leases.release_idle(conn, current.lease)
+) -> Committed:
+    """Do as `commit` does; where nothing else waits in the conversation, give it back."""
+    return commit(conn, current, messages, parts, end, releases=True)
 
 
 def _made_files(conn: Connection, current: Turn) -> list[OutboxPart]:
     made = attachments.of_turn(conn, current.id)
     return [file_part(f"turn:{current.id}:file:{file.id}", file.id, file.name) for file in made]
-
-
-def _is_running(conn: Connection, current: Turn) -> bool:
-    return bool(conn.scalar(*_state(current.id)) == "running")
-
-
-@built_once
-def _state(turn_id: int) -> Any:
-    return select(turn.c.state).where(turn.c.id == turn_id)
 
 
 def cancel(
@@ -376,27 +416,20 @@ def _close(
     state: Literal["done", "cancelled", "dead"],
     entries: InboxState,
     end: TurnEnd,
+    last_steps: int = 0,
 ) -> Totals:
+    """End a turn with so many steps of which its row does not know yet; returns what it took."""
     inbox.finish_turn(conn, current.lease.conversation, current.id, entries)
-    totals = usage.totals(conn, current.lease.conversation, current.id)
-    tokens = totals.usage
-    conn.execute(
-        _CLOSE,
-        {
-            "closed_id": current.id,
-            "state": state,
-            "outcome": end.outcome,
-            "error": end.error,
-            "model": _answered_by(end.call) or totals.last_model,
-            "iterations": totals.iterations,
-            "tool_calls": totals.tool_calls,
-            "input_tokens": tokens.input_tokens,
-            "cache_read_tokens": tokens.cache_read_tokens,
-            "cache_write_tokens": tokens.cache_write_5m_tokens + tokens.cache_write_1h_tokens,
-            "output_tokens": tokens.output_tokens,
-            "usd": totals.usd,
-        },
-    )
+    values = {
+        "in_conversation": current.lease.conversation,
+        "closed_id": current.id,
+        "state": state,
+        "outcome": end.outcome,
+        "error": end.error,
+        "answered_by": _answered_by(end.call) or None,
+        "last_steps": last_steps,
+    }
+    totals = usage.totals_in(conn.execute(_CLOSE, values).one())
     # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
@@ -404,8 +437,29 @@ def _close(
     return totals
 
 
-# All values but the id are named as columns, and are set besides the time.
-_CLOSE = kept(update(turn).where(turn.c.id == bindparam("closed_id")).values(finished_at=now_s()))
+def _closing() -> Any:
+    here = bindparam("in_conversation", type_=Integer)
+    this = bindparam("closed_id", type_=Integer)
+    sums = usage.sums_of_turn(here, this).add_columns(this.label("turn_id")).subquery("sums")
+    known = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
+    written = sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens
+    return (
+        update(turn)
+        .where(turn.c.id == this, turn.c.id == sums.c.turn_id)
+        # State, outcome and error are named as columns, and are set besides these.
+        .values({
+            **{name: sums.c[name] for name in known},
+            "cache_write_tokens": written,
+            "usd": case((sums.c.unknown_calls == 0, sums.c.usd)),
+            "model": func.coalesce(bindparam("answered_by"), sums.c.last_model, ""),
+            "progress": turn.c.progress + bindparam("last_steps"),
+            "finished_at": now_s(),
+        })
+        .returning(*usage.of_closed(here, this))
+    )
+
+
+_CLOSE = kept(_closing())
 
 
 def _answered_by(call: ModelCall | None) -> str:

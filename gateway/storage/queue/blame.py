@@ -46,7 +46,7 @@ SUSPECT_AFTER = 2
 """Deaths that a turn ran at, without getting further, until it is a suspect."""
 QUIET_S = 10.0
 """How long a process lives without a suspect before its first trial."""
-LONGEST_QUIET_S = 0.8 * conversations.LONGEST_BACKOFF_S
+LONGEST_QUIET_S = 0.8 * leases.LONGEST_BACKOFF_S
 """Below that back-off: what is held for longer counts as a clock that was set back."""
 TRIAL_SHARE = 0.25
 """A trial takes this much of the quiet time before it."""

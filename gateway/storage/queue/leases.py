@@ -1,6 +1,7 @@
 """Leases: who works on a conversation, and the fencing token that keeps everyone else out.
 
-A lease is (replica, epoch). Every claim and every reclaim raises the epoch, so a worker that was
+They stand in the rows of conversations, which this file changes for them. A lease is
+(replica, epoch). Every claim and every reclaim raises the epoch, so a worker that was
 stopped for a minute and wakes up finds its token stale and writes nothing.
 """
 
@@ -9,31 +10,51 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
+    Integer,
     Select,
+    and_,
+    bindparam,
+    case,
     delete,
+    func,
+    null,
     select,
+    tuple_,
     update,
 )
 
 from adapters.messages import Address
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
-from gateway.storage.conversation.conversations import Activity, Conversation
+from gateway.storage.conversation.conversations import (
+    COLUMNS,
+    ITS_ID,
+    WAITS,
+    Conversation,
+    next_ready_no,
+)
 from gateway.storage.schema import (
     attachment,
+    conversation,
     file_is_awaited,
     inbox,
     inquiry,
+    is_noted,
     is_pending,
+    is_running,
     is_unanswered,
     is_unsent,
     now_s,
     outbox,
     replica,
+    turn,
 )
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
+LONGEST_BACKOFF_S = 300.0
+"""No back-off is longer: what is held for later than this shows a clock that was set back."""
 STUCK_AT_ONCE = 1000
 """Most conversations that one look of `ready_stuck` makes ready."""
 LEASE_S = 12.0
@@ -131,7 +152,11 @@ def reap_others(conn: Connection, replica_id: int) -> int:
     Returns:
         How many conversations an earlier process had left behind.
     """
-    orphaned = conversations.disown_others(conn, replica_id)
+    orphaned = conn.execute(
+        update(conversation)
+        .where(conversation.c.owner.is_not(None), conversation.c.owner != replica_id)
+        .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=next_ready_no())
+    )
     # The platform may have shown what was under way: it is asked before anything is sent again.
     conn.execute(
         update(outbox)
@@ -139,7 +164,7 @@ def reap_others(conn: Connection, replica_id: int) -> int:
         .values(state="unknown", doubt=True, sender=None)
     )
     conn.execute(delete(replica).where(replica.c.id != replica_id))
-    return orphaned
+    return orphaned.rowcount
 
 
 def claim(
@@ -150,11 +175,45 @@ def claim(
     Returns:
         Everything that the replica owns now, also what it took in a claim whose answer was lost.
     """
-    conversations.take_ready(conn, replica_id, limit, accounts)
+    conn.execute(*_take_ready(replica_id, accounts, limit))
+    owned = (Conversation(*row) for row in conn.execute(*_owned(replica_id)))
     return [
-        Lease(here.id, replica_id, here.epoch, here.address, here.user is None)
-        for here in conversations.owned(conn, replica_id)
+        Lease(here.id, replica_id, here.epoch, here.address, here.user is None) for here in owned
     ]
+
+
+@built_once
+def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int) -> Any:
+    ready = (
+        select(conversation.c.id)
+        .where(
+            *_is_ready,
+            tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
+        )
+        .order_by(conversation.c.ready_no)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        # It reads the table that the update changes: SQLAlchemy would take both for one.
+        .correlate(None)
+    )
+    return (
+        update(conversation)
+        .where(conversation.c.id.in_(ready))
+        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+    )
+
+
+_is_ready = (
+    conversation.c.owner.is_(None),
+    conversation.c.ready_no.is_not(None),
+    # What is held for longer than any back-off shows a clock that was set back.
+    ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
+)
+
+
+@built_once
+def _owned(replica_id: int) -> Any:
+    return select(*COLUMNS).where(conversation.c.owner == replica_id)
 
 
 def take(
@@ -165,14 +224,44 @@ def take(
     Returns:
         None where it is not ready, has another owner, or is none of the given accounts.
     """
-    found = conversations.take(conn, conversation_id, replica_id)
-    if found is None:
+    row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
+    if row is None:
         return None
-    lease = Lease(conversation_id, replica_id, found.epoch, found.address, found.user is None)
-    if (found.platform, found.account) not in accounts:
+    lease = Lease(conversation_id, replica_id, row.epoch, _address(row), row.user is None)
+    if (row.platform, row.account) not in accounts:
         release(conn, lease)
         return None
-    return _held(lease, found)
+    return _held(lease, row)
+
+
+@built_once
+def _take(conversation_id: int, replica_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, *_is_ready)
+        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+        .returning(*_OF_HELD)
+    )
+
+
+_begun = select(turn.c.id).where(turn.c.conversation == ITS_ID, is_running)
+_told = select(inbox.c.seq).where(inbox.c.conversation == ITS_ID, is_noted)
+_PLACE = ("platform", "account", "chat", "thread", "user", "epoch", "cancel_upto_seq", "model")
+_OF_HELD = (
+    *(conversation.c[name] for name in _PLACE),
+    WAITS,
+    _begun.exists().label("runs"),
+    _told.exists().label("noted"),
+)
+
+
+def _held(lease: Lease, row: Any) -> Held:
+    going_on = (bool(row.waits), bool(row.runs), bool(row.noted))
+    return Held(lease, row.cancel_upto_seq, row.model, *going_on)
+
+
+def _address(row: Any) -> Address:
+    return Address(row.platform, row.account, row.chat, row.thread)
 
 
 def fence(conn: Connection, lease: Lease) -> Conversation:
@@ -185,10 +274,31 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     """
     # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
-    found = conversations.leased(conn, held, lease.replica, lease.epoch)
-    if found is None:
+    row = conn.execute(*_leased(held, lease.replica, lease.epoch)).one_or_none()
+    if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
-    return found
+    return Conversation(*row)
+
+
+@built_once
+def _leased(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    held = _is_leased(conversation_id, replica_id, epoch)
+    return select(*COLUMNS).where(*held).with_for_update()
+
+
+def _is_leased(
+    conversation_id: int, replica_id: int, epoch: int
+) -> tuple[ColumnElement[bool], ...]:
+    return (
+        conversation.c.id == conversation_id,
+        conversation.c.owner == replica_id,
+        conversation.c.epoch == epoch,
+    )
+
+
+def fenced(conversation_id: int, replica_id: int, epoch: int) -> ColumnElement[bool]:
+    """Return the condition that a lease holds, for statements about other tables."""
+    return select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch)).exists()
 
 
 def look(conn: Connection, lease: Lease) -> Held:
@@ -197,15 +307,19 @@ def look(conn: Connection, lease: Lease) -> Held:
     Raises:
         LeaseLost: As for `fence`.
     """
-    found = conversations.activity(conn, lease.conversation, lease.replica, lease.epoch)
-    if found is None:
+    row = conn.execute(*_look(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
-    return _held(replace(lease, address=found.address), found)
+    return _held(replace(lease, address=_address(row)), row)
 
 
-def _held(lease: Lease, found: Activity) -> Held:
-    going_on = (bool(found.waits), bool(found.runs), bool(found.noted))
-    return Held(lease, found.cancel_upto_seq, found.model, *going_on)
+@built_once
+def _look(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    return (
+        select(*_OF_HELD)
+        .where(*_is_leased(conversation_id, replica_id, epoch))
+        .with_for_update(of=conversation)
+    )
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -222,26 +336,115 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     # Behind the release, which has taken back an earlier back-off.
     if not_before_s:
-        conversations.back_off(conn, lease.conversation, not_before_s)
+        conn.execute(*_back_off(lease.conversation, not_before_s))
     return released.ready_no is not None
-
-
-def release_idle(conn: Connection, lease: Lease) -> bool:
-    """Give a conversation back if it has no work; return whether it was."""
-    held = (lease.conversation, lease.replica, lease.epoch)
-    return bool(conn.execute(*_release_idle(*held)).rowcount)
-
-
-@built_once
-def _release_idle(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    has_work = _first_work(conversation_id).exists()
-    return conversations.give_back_idle(conversation_id, replica_id, epoch, has_work)
 
 
 @built_once
 def _release(conversation_id: int, replica_id: int, epoch: int) -> Any:
     has_work = _first_work(conversation_id).scalar_subquery().is_not(None)
-    return conversations.give_back(conversation_id, replica_id, epoch, has_work)
+    return (
+        update(conversation)
+        .where(*_is_leased(conversation_id, replica_id, epoch))
+        .values(owner=None, ready_no=case((has_work, next_ready_no())), turn_not_before=0.0)
+        .returning(conversation.c.ready_no)
+    )
+
+
+@built_once
+def _back_off(conversation_id: int, seconds: float) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(turn_not_before=now_s() + seconds)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceAtEnd:
+    """A conversation in which a turn ends.
+
+    Attributes:
+        place: With the newest seqs that were taken.
+        released: Whether its lease ended with the turn.
+        waits: Whether anything was to be shown in it before.
+    """
+
+    place: Conversation
+    released: bool
+    waits: bool
+
+
+def end_turn(
+    conn: Connection,
+    lease: Lease,
+    ended: tuple[int, int],
+    taken: tuple[int, int],
+    *,
+    releases: bool,
+) -> PlaceAtEnd | None:
+    """Fence, take the seqs of all that ends a turn, and end its lease where nothing else waits.
+
+    Args:
+        conn: The writing connection.
+        lease: The lease that has to hold.
+        ended: The turn, which has to be running, and its `upto_seq`, which nobody may have stopped.
+        taken: How many seqs of the transcript and of the outbox.
+        releases: Whether the lease may end.
+
+    Returns:
+        None where the lease is lost, or the turn was stopped or does not run: nothing was done.
+    """
+    values = {
+        "own_id": lease.conversation,
+        # Who is stopped is who has the lease: for a delegated child, its parent.
+        "held_id": lease.parent or lease.conversation,
+        "replica": lease.replica,
+        "held_epoch": lease.epoch,
+        "ended_id": ended[0],
+        "upto_seq": ended[1],
+        "messages": taken[0],
+        "rows": taken[1],
+        "releases": releases,
+    }
+    row = conn.execute(_END_TURN, values).one_or_none()
+    if row is None:
+        return None
+    released = releases and row.owner is None
+    return PlaceAtEnd(Conversation(*row[:-2]), released, bool(row.waits))
+
+
+def _ending_turn() -> Any:
+    held = conversation.alias("held")
+    own_id, ended_id = bindparam("own_id", type_=Integer), bindparam("ended_id", type_=Integer)
+    may_end = select(held.c.id).where(
+        held.c.id == bindparam("held_id"),
+        held.c.owner == bindparam("replica"),
+        held.c.epoch == bindparam("held_epoch"),
+        held.c.cancel_upto_seq < bindparam("upto_seq"),
+    )
+    runs = select(turn.c.id).where(turn.c.id == ended_id, is_running)
+    pending = select(inbox.c.seq).where(
+        inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != ended_id
+    )
+    unsent = select(outbox.c.seq).where(outbox.c.conversation == own_id, is_unsent)
+    # Files that are awaited, and questions that the turn leaves open, hold up what waits: whoever
+    # goes on with it finds that out.
+    released = and_(bindparam("releases", type_=Integer) == 1, ~pending.exists())
+    return (
+        update(conversation)
+        .where(conversation.c.id == own_id, may_end.exists(), runs.exists())
+        .values(
+            message_head=conversation.c.message_head + bindparam("messages"),
+            outbox_head=conversation.c.outbox_head + bindparam("rows"),
+            owner=case((released, null()), else_=conversation.c.owner),
+            turn_not_before=case((released, 0.0), else_=conversation.c.turn_not_before),
+        )
+        .returning(*COLUMNS, conversation.c.owner, unsent.exists().label("waits"))
+    )
+
+
+_END_TURN = kept(_ending_turn())
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:

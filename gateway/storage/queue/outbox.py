@@ -17,7 +17,8 @@ from sqlalchemy import Connection, Row, and_, func, or_, select, update
 from adapters.base import Renderer
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation import attachments, conversations
-from gateway.storage.schema import conversation, is_unsent, now_s, outbox
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.schema import UNSENT, conversation, is_unsent, now_s, outbox
 from gateway.storage.statements import built_once, kept
 
 MAX_MESSAGES = 20
@@ -137,27 +138,50 @@ def append(
         seq = conversations.take_outbox_seq(conn, conversation_id, part.source_key)
         if seq is None:
             continue
-        file = part.attachment
-        if part.content is not None:
-            file = attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
-        conn.execute(
-            _INSERT,
-            {
-                "conversation": conversation_id,
-                "seq": seq,
-                "source_key": part.source_key,
-                "inbox_seq": inbox_seq,
-                "turn_id": turn_id,
-                "payload": part.payload,
-                "markdown": None if part.markdown == part.payload else part.markdown,
-                "preview_ref": part.preview_ref,
-                "reply_to": part.reply_to,
-                "choices": _encoded(part.choices),
-                "attachment": file,
-            },
-        )
+        insert(conn, conversation_id, [part], first_seq=seq, inbox_seq=inbox_seq, turn_id=turn_id)
         is_new = True
     return is_new
+
+
+def insert(
+    conn: Connection,
+    conversation_id: int,
+    parts: Sequence[OutboxPart],
+    *,
+    first_seq: int,
+    inbox_seq: int,
+    turn_id: int | None = None,
+) -> None:
+    """Insert rows whose source keys are new, under the seqs from `first_seq` on, which are taken.
+
+    Raises:
+        IntegrityError: A row of one of these keys is there.
+    """
+    rows = [
+        {
+            "conversation": conversation_id,
+            "seq": seq,
+            "source_key": part.source_key,
+            "inbox_seq": inbox_seq,
+            "turn_id": turn_id,
+            "payload": part.payload,
+            "markdown": None if part.markdown == part.payload else part.markdown,
+            "preview_ref": part.preview_ref,
+            "reply_to": part.reply_to,
+            "choices": _encoded(part.choices),
+            "attachment": _file_of(conn, conversation_id, part),
+        }
+        for seq, part in enumerate(parts, start=first_seq)
+    ]
+    if rows:
+        conn.execute(_INSERT, rows)
+
+
+def _file_of(conn: Connection, conversation_id: int, part: OutboxPart) -> int | None:
+    """Return the id of the file that a row shows; one that comes with it is stored."""
+    if part.content is None:
+        return part.attachment
+    return attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
 
 
 _INSERT = kept(outbox.insert().values(state="pending", at=now_s()))
@@ -226,6 +250,29 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
     )
 
 
+def due_now(place: Conversation, seq: int, part: OutboxPart) -> Due:
+    """Return a row that was entered just now, and before which nothing waits to be shown.
+
+    It is what `next_due` finds as soon as that is committed.
+
+    Args:
+        place: Its conversation, as it is now.
+        seq: Its own.
+        part: What it shows, no file that came with it.
+    """
+    message = Outgoing(
+        conversation=place.id,
+        address=place.address,
+        seq=seq,
+        payload=part.payload,
+        nonce=nonce_of(part.source_key),
+        preview_ref=part.preview_ref,
+        reply_to=part.reply_to,
+        choices=part.choices,
+    )
+    return Due(message, in_s=0.0, failures=0, attachment=part.attachment)
+
+
 def next_due(conn: Connection, conversation_id: int) -> Due | None:
     """Return the conversation's first unsent row; None when all is sent.
 
@@ -283,17 +330,26 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | None:
     """Record the receipt; return the conversation's next unsent row."""
     ref, resent = receipt.platform_ref, receipt.resent
-    conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
-    return next_due(conn, message.conversation)
+    sent = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    # Mostly it was the only one: then that is all.
+    return next_due(conn, message.conversation) if sent.scalar() else None
 
 
 @built_once
 def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
+    others = outbox.alias("others")
+    waits = select(others.c.seq).where(
+        # Without this row: SQLite does not say which state of it a RETURNING clause would see.
+        others.c.conversation == conversation_id,
+        others.c.seq != seq,
+        others.c.state.in_(UNSENT),
+    )
     # Not only what is unsent: it was shown, also where a `/stop` has dropped the row meanwhile.
     return (
         update(outbox)
         .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
         .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
+        .returning(waits.exists().label("waits"))
     )
 
 

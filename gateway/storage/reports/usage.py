@@ -14,6 +14,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Select,
+    case,
     func,
     select,
 )
@@ -24,7 +25,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import shown_ranges
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import BilledAnswer
-from gateway.storage.reports.ledger import SUMS, Group, Spent, grouped, spent_in, total
+from gateway.storage.reports.ledger import SUMS, Group, Spent, grouped, total, usage_in
 from gateway.storage.schema import (
     compaction,
     inbox,
@@ -408,7 +409,6 @@ class Totals:
         usage: Of all its calls in the ledger, also those that were lost or made a summary.
         usd: What they cost; None where that of any is not known.
         estimated: Whether any of it is Parley's estimate.
-        last_model: Who took the last step; empty for nobody.
     """
 
     iterations: int
@@ -416,27 +416,33 @@ class Totals:
     usage: Usage
     usd: float | None = 0.0
     estimated: bool = False
-    last_model: str = ""
 
 
 def totals(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
     """Return what a turn took so far."""
-    row = conn.execute(*_turn_sums(conversation_id, turn_id)).one()
-    spent = spent_in(row)
+    return totals_in(conn.execute(*_totals(conversation_id, turn_id)).one())
+
+
+def totals_in(row: Any) -> Totals:
+    """Return the totals in a row of `_totals`, or of a turn that was closed (`of_closed`)."""
     return Totals(
         iterations=row.iterations,
         tool_calls=row.tool_calls,
-        usage=spent.usage,
-        # A sum that lacks a part would be taken for the whole.
-        usd=None if spent.money.unknown_calls else spent.money.usd,
+        usage=usage_in(row),
+        # A sum that lacks a part would be taken for the whole: None where a price is not known.
+        usd=row.known_usd,
         estimated=row.estimates > 0,
-        last_model=row.last_model or "",
     )
 
 
 @built_once
-def _turn_sums(conversation_id: int, turn_id: int) -> Any:
-    """Select all of it in one row."""
+def _totals(conversation_id: int, turn_id: int) -> Any:
+    sums = sums_of_turn(conversation_id, turn_id).subquery("sums")
+    return select(sums, case((sums.c.unknown_calls == 0, sums.c.usd)).label("known_usd"))
+
+
+def sums_of_turn(conversation_id: Any, turn_id: Any) -> Select[Any]:
+    """Select what a turn took so far in one row: `SUMS`, and what its journal says."""
     steps = select(func.count()).where(step.c.turn_id == turn_id)
     answered = select(step.c.name).where(step.c.turn_id == turn_id, step.c.kind == "model")
     return select(
@@ -446,3 +452,22 @@ def _turn_sums(conversation_id: int, turn_id: int) -> Any:
         *SUMS,
         func.count().filter(ledger.c.estimated).label("estimates"),
     ).where(ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
+
+
+def of_closed(conversation_id: Any, turn_id: Any) -> list[Any]:
+    """Return the columns of a turn's row that hold its totals, and what it does not hold of them.
+
+    For the statement that writes them: what it sums up cannot be returned by it.
+    """
+    calls = (ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
+    kept_for_5m = func.coalesce(func.sum(ledger.c.cache_write_5m_tokens), 0)
+    written_5m = select(kept_for_5m).where(*calls).scalar_subquery()
+    estimates = select(func.count()).where(*calls, ledger.c.estimated).scalar_subquery()
+    held = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
+    return [
+        *(turn.c[name] for name in held),
+        turn.c.usd.label("known_usd"),
+        written_5m.label("cache_write_5m_tokens"),
+        (turn.c.cache_write_tokens - written_5m).label("cache_write_1h_tokens"),
+        estimates.label("estimates"),
+    ]

@@ -18,8 +18,8 @@ from gateway.commands.model import NO_ROOM, found, price_text
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import Committed
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports.usage import Totals
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.scripted_model import ScriptedModel
 
@@ -178,10 +178,10 @@ async def test_a_choice_whose_answer_was_lost_is_made_once(
     monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
     commit, failures = turn_journal.commit, [KeyError("bug")]
 
-    def breaking(conn: Connection, turn: Turn, *args: Any) -> Totals:
+    def breaking(conn: Connection, turn: Turn, *args: Any, **how: Any) -> Committed:
         if turn.command is not None and failures:
             raise failures.pop()
-        return commit(conn, turn, *args)
+        return commit(conn, turn, *args, **how)
 
     monkeypatch.setattr(turn_journal, "commit", breaking)
     async with long_chat(tmp_path) as chat:

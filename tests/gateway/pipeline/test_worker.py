@@ -13,10 +13,11 @@ from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import LONGEST_RETRY_S, TURNS_PER_LEASE, Slots
 from gateway.settings.tree import QueueSettings
 from gateway.storage import schema
-from gateway.storage.conversation.conversations import LONGEST_BACKOFF_S
+from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry, merged_text
+from gateway.storage.queue.leases import LONGEST_BACKOFF_S
 from tests.support.gateway import HeldModel, newest_question, running
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -209,7 +210,7 @@ async def test_a_failed_release_is_made_up_for(
 
     monkeypatch.setattr(leases, "release", release)
     # As if something waited behind the answer.
-    monkeypatch.setattr(leases, "release_idle", lambda *_: False)
+    monkeypatch.setattr(turn_journal, "commit_and_release", turn_journal.commit)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
         await chat.logged("release_failed")

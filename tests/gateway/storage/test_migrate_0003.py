@@ -129,9 +129,8 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         assert running.session.system_prompt == "You are a test."
         assert running.session.tools == newer.tools
         end = TurnEnd("final_text", model_call(USAGE))
-        totals = await database.write(
-            turn_journal.commit, running, [assistant_message("x")], [], end
-        )
+        done = await database.write(turn_journal.commit, running, [assistant_message("x")], [], end)
+        totals = done.totals
         assert (totals.iterations, totals.usage) == (3, USAGE + USAGE)
         assert (totals.usd, totals.estimated) == (None, True)
 

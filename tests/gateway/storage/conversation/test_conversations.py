@@ -1,4 +1,4 @@
-"""Conversations: one file writes to their table, and few others read its columns."""
+"""Conversations: two files write to their table, and few others read its columns."""
 
 import ast
 from pathlib import Path
@@ -7,12 +7,15 @@ import pytest
 from sqlalchemy import func, select
 
 from adapters.messages import Address
+from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
+from gateway.storage.queue import leases
 from gateway.storage.schema import conversation, outbox
 from tests.support.storage import Store, admit, inbound, turn_of
 
 STORAGE = Path(__file__).resolve().parents[4] / "gateway"
-OWNER = "storage/conversation/conversations.py"
+OWNERS = {"storage/conversation/conversations.py", "storage/queue/leases.py"}
+"""The second one writes who works on a conversation, and what that one takes of it at once."""
 READ_IN_JOINS = {
     "storage/conversation/attachments.py",
     "storage/maintenance.py",
@@ -45,18 +48,18 @@ def _uses(path: Path) -> list[ast.expr]:
     return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
 
 
-def test_only_the_owner_and_joins_use_the_table() -> None:
-    """Another file has to ask `conversations`; who is listed here and does so leaves the list."""
+def test_only_its_owners_and_joins_use_the_table() -> None:
+    """Another file has to ask these; who is listed here and does so leaves the list."""
     users = {_named(path) for path in STORAGE.rglob("*.py") if _uses(path)}
-    assert users - {OWNER} == READ_IN_JOINS - {"storage/schema.py"}
+    assert users - OWNERS == READ_IN_JOINS - {"storage/schema.py"}
 
 
-def test_only_the_owner_writes_to_the_table() -> None:
+def test_only_its_owners_write_to_the_table() -> None:
     """No other file has an `update`, `insert` or `delete` of it."""
     written = [
         _named(path)
         for path in STORAGE.rglob("*.py")
-        if _named(path) != OWNER
+        if _named(path) not in OWNERS
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and _is_write(node)
     ]
@@ -115,12 +118,12 @@ def test_a_withdrawn_conversation_is_neither_leased_nor_indexed(store: Store) ->
     """Who has leased it loses the lease, and no message of it waits for the index."""
     current = store.run(turn_of, "hello")
     lease = current.lease
-    held = (lease.conversation, lease.replica, lease.epoch)
-    assert store.run(conversations.leased, *held) is not None
+    assert store.run(leases.fence, lease).id == lease.conversation
     assert store.run(conversations.count_unsearched, None) > 0
     store.run(conversations.withdraw, lease.conversation)
-    assert store.run(conversations.leased, *held) is None
-    assert store.run(conversations.activity, *held) is None
+    for looking in (leases.fence, leases.look):
+        with pytest.raises(LeaseLost):
+            store.run(looking, lease)
     assert store.run(conversations.count_unsearched, None) == 0
     store.run(conversations.note_searched, lease.conversation, 0, 1)
     indexed = select(func.max(conversation.c.searched_seq))

@@ -157,7 +157,7 @@ def test_a_commit_stores_answer_and_delivery_together(store: Store, current: Tur
     ask(store, current, "a")
     store.run(turn_journal.record_result, current, tool_message("a", "look", "seen"), "ok")
     final = assistant_message("Hi there.")
-    totals = store.run(turn_journal.commit, current, [final], parts(current), ANSWERED)
+    totals = store.run(turn_journal.commit, current, [final], parts(current), ANSWERED).totals
     assert view(store, current)[-1] == final
     assert store.one(inbox_table).state == "done"
     row = store.one(outbox_table)
@@ -188,6 +188,52 @@ def test_a_turn_without_calls_is_not_asked_for_files(store: Store, current: Turn
     assert not any("attachment" in statement for statement in asked)
 
 
+def test_an_answer_is_committed_in_few_statements(store: Store, current: Turn) -> None:
+    """One of the conversation fences it, takes all seqs, and gives the conversation back."""
+    answer = (current, [assistant_message("hi")], parts(current), ANSWERED)
+    assert store.statements(turn_journal.commit_and_release, *answer) == [
+        "UPDATE conversation",
+        "INSERT message",
+        "INSERT outbox",
+        "INSERT step",
+        "INSERT ledger",
+        "UPDATE session",
+        "UPDATE inbox",
+        "UPDATE turn",
+    ]
+
+
+def test_the_row_to_be_shown_next_is_handed_over(store: Store, current: Turn) -> None:
+    """It is the one that delivery would find."""
+    rows = [*parts(current), *parts(current, "and more", kind="more")]
+    done = store.run(turn_journal.commit, current, [assistant_message("hi")], rows, ANSWERED)
+    found = store.run(outbox.next_due, current.lease.conversation)
+    assert done.due is not None
+    assert replace(done.due, in_s=0.0) == replace(
+        found, in_s=0.0, message=replace(found.message, age_s=0.0)
+    )
+
+
+def test_a_row_behind_others_is_not_handed_over(store: Store, current: Turn) -> None:
+    """What was said before it is shown before it."""
+    store.run(turn_journal.notify, current, parts(current, "please wait", "trouble"))
+    rows = parts(current)
+    done = store.run(turn_journal.commit, current, [assistant_message("hi")], rows, ANSWERED)
+    assert done.due is None
+
+
+def test_a_conversation_with_more_to_do_is_not_given_back(store: Store, current: Turn) -> None:
+    """Without anything behind it, it is."""
+    store.run(admit, inbound("and?"))
+    done = (current, [assistant_message("hi")], [], ANSWERED)
+    assert not store.run(turn_journal.commit_and_release, *done).released
+    second = store.run(begin_turn, current.lease)
+    done = (second, [assistant_message("hi")], [], ANSWERED)
+    assert store.run(turn_journal.commit_and_release, *done).released
+    row = store.conversation(current.lease.conversation)
+    assert (row.owner, row.ready_no, row.epoch) == (None, None, current.lease.epoch)
+
+
 def test_a_finished_turn_holds_its_figures(store: Store, current: Turn) -> None:
     """What the statistics need stands in the turn's row."""
     store.run(turn_journal.commit, current, [assistant_message("hi")], [], ANSWERED)
@@ -209,10 +255,10 @@ def test_a_commit_notes_how_full_the_window_is(store: Store, current: Turn) -> N
 
 def test_an_empty_last_answer_is_counted(store: Store, current: Turn) -> None:
     """A call that said nothing was paid for all the same."""
-    totals = store.run(
+    done = store.run(
         turn_journal.commit, current, [], parts(current), TurnEnd("empty", model_call(USAGE))
     )
-    assert totals.usage == USAGE
+    assert done.totals.usage == USAGE
 
 
 def test_a_turn_without_an_answer_still_ends(store: Store, current: Turn) -> None:
@@ -229,7 +275,8 @@ def test_a_second_commit_has_no_effect(store: Store, current: Turn) -> None:
     final = [assistant_message("hi")]
     first = store.run(turn_journal.commit, current, final, parts(current), ANSWERED)
     before = everything(store)
-    assert store.run(turn_journal.commit, current, final, parts(current), ANSWERED) == first
+    again = store.run(turn_journal.commit, current, final, parts(current), ANSWERED)
+    assert (again.totals, again.released, again.due) == (first.totals, False, None)
     assert everything(store) == before
 
 

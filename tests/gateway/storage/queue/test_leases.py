@@ -28,11 +28,10 @@ from typing_extensions import override
 from adapters.messages import Address, Attachment
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import attachments
-from gateway.storage.conversation.conversations import LONGEST_BACKOFF_S
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxState
-from gateway.storage.queue.leases import LEASE_S, Lease
-from gateway.storage.schema import conversation, now_s, outbox, replica
+from gateway.storage.queue.leases import LEASE_S, LONGEST_BACKOFF_S, Lease, PlaceAtEnd
+from gateway.storage.schema import conversation, now_s, outbox, replica, turn
 from gateway.storage.schema import inbox as inbox_table
 from tests.support.storage import ACCOUNTS, Store, admit, claim_one, copy_database, inbound, turn_of
 
@@ -54,6 +53,22 @@ def finish_all(conn: Connection, lease: Lease) -> None:
         .where(inbox_table.c.conversation == lease.conversation)
         .values(state="done")
     )
+
+
+def end_a_turn(
+    conn: Connection, lease: Lease, taken: tuple[int, int] = (0, 0)
+) -> PlaceAtEnd | None:
+    """Begin a turn that answers nothing of what waits, and end it."""
+    root = conn.scalar(
+        select(conversation.c.active_session_id).where(conversation.c.id == lease.conversation)
+    )
+    values = {"conversation": lease.conversation, "session_id": root, "first_seq": 1}
+    values |= {"upto_seq": 1, "state": "running", "epoch": lease.epoch, "attempt": 1}
+    begun = turn.insert().values(**values, started_at=now_s()).returning(turn.c.id)
+    turn_id = conn.execute(begun).scalar_one()
+    ending = leases.end_turn(conn, lease, (turn_id, 1), taken, releases=True)
+    conn.execute(update(turn).where(turn.c.id == turn_id).values(state="done"))
+    return ending
 
 
 def test_a_claim_takes_what_is_ready(store: Store) -> None:
@@ -152,13 +167,24 @@ def test_what_has_no_work_is_given_back(store: Store) -> None:
     """What has some is kept, and so is what another has by now."""
     conversation_id, _ = store.run(admit, inbound())
     lease = store.run(claim_one, conversation_id)
-    assert not store.run(leases.release_idle, lease)
+    ending = store.run(end_a_turn, lease)
+    assert (ending.released, ending.waits) == (False, False)
     assert store.conversation(conversation_id).owner == lease.replica
     store.run(finish_all, lease)
-    assert not store.run(leases.release_idle, replace(lease, epoch=lease.epoch - 1))
-    assert store.run(leases.release_idle, lease)
+    assert store.run(end_a_turn, replace(lease, epoch=lease.epoch - 1)) is None
+    assert store.run(end_a_turn, lease).released
     row = store.conversation(conversation_id)
     assert (row.owner, row.ready_no, row.epoch) == (None, None, lease.epoch)
+
+
+def test_the_end_of_a_turn_takes_its_seqs(store: Store) -> None:
+    """Those of its messages and of its rows, in one statement; nothing where it does not run."""
+    conversation_id, _ = store.run(admit, inbound())
+    lease = store.run(claim_one, conversation_id)
+    place = store.run(end_a_turn, lease, (2, 3)).place
+    assert (place.message_head, place.outbox_head) == (2, 3)
+    assert store.run(leases.end_turn, lease, (4711, 1), (2, 3), releases=True) is None
+    assert store.run(leases.fence, lease) == place
 
 
 def test_what_is_owned_is_not_claimed_by_another(store: Store) -> None:
@@ -451,11 +477,12 @@ class LeaseMachine(RuleBasedStateMachine):
         return multiple()
 
     @rule(token=tokens)
-    def release_idle(self, token: Lease) -> None:
+    def end_turn(self, token: Lease) -> None:
         has_work = self.store.run(leases.has_work, token.conversation)
-        is_given_back = self.store.run(leases.release_idle, token)
-        assert is_given_back is (self.is_current(token) and not has_work)
-        if is_given_back:
+        ending = self.store.run(end_a_turn, token)
+        assert (ending is not None) is self.is_current(token)
+        assert ending is None or ending.released is not has_work
+        if ending is not None and ending.released:
             self.held[token.conversation] = Held(None, token.epoch)
             self.backed_off.discard(token.conversation)
 

@@ -44,7 +44,8 @@ def think(store: Store, current: Turn, call: ModelCall) -> None:
 
 def finish(store: Store, current: Turn, call: ModelCall | None) -> Totals:
     end = TurnEnd("final_text", call)
-    return store.run(turn_journal.commit, current, [assistant_message("hi")], parts(current), end)
+    said = [assistant_message("hi")]
+    return store.run(turn_journal.commit, current, said, parts(current), end).totals
 
 
 def purposes(store: Store) -> list[str]:
@@ -186,7 +187,7 @@ def test_a_turn_of_one_unknown_price_is_of_unknown_cost(store: Store, current: T
 
 def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None:
     """That is known, unlike the price of a call."""
-    totals = store.run(turn_journal.commit, current, [], [], TurnEnd("spend_limit"))
+    totals = store.run(turn_journal.commit, current, [], [], TurnEnd("spend_limit")).totals
     assert (totals.usd, totals.estimated, totals.usage) == (0.0, False, Usage())
     assert (store.one(turn).usd, store.one(turn).model) == (0.0, "")
 
@@ -216,7 +217,7 @@ def test_a_commit_is_booked_once(store: Store, current: Turn) -> None:
 def test_a_lost_call_is_no_step(store: Store, current: Turn) -> None:
     """A turn that failed in the middle of a stream has no answer, but a bill."""
     end = TurnEnd("provider_failed", LOST, error="cut off")
-    totals = store.run(turn_journal.commit, current, [], parts(current), end)
+    totals = store.run(turn_journal.commit, current, [], parts(current), end).totals
     assert (totals.iterations, totals.usd, totals.usage) == (0, 0.25, USAGE)
     assert store.rows(step) == []
 
