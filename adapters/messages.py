@@ -13,6 +13,8 @@ Addressing = Literal["direct", "thread", "overheard"]
 """Whom a message is for. direct: the bot (a direct chat, a mention, a reply to it, a command, a
 button). thread: it was said in a thread, and is for the bot if the bot has a conversation there.
 overheard: said in a group, not to the bot."""
+UNKNOWN_AUTHOR = "?"
+"""Somebody of whom the platform does not say who it is; no id of any platform."""
 Reaction = Literal["received", "answered", "failed"]
 """What an acknowledging reaction tells about a message."""
 
@@ -51,6 +53,8 @@ class Attachment:
         size_bytes: As the platform says; None where it does not.
         ref: What `Adapter.fetch` needs to find it, also hours later and after a restart.
         content: The bytes, where they came with the message itself (web); `ref` is empty then.
+        authors: Of a file of a quoted or forwarded message: whose it is, as in
+            `InboundMessage.authors`.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Attachment:
     size_bytes: int | None = None
     ref: str = ""
     content: bytes | None = None
+    authors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,9 @@ class InboundMessage:
         message_ref: The platform's id of the message, for replies and reactions; an edit has that
             of the message it changes.
         attachments: Files, in the order of the message; fetched after admission.
+        authors: Whose words and files it holds beside its sender's: ids of who is quoted or
+            forwarded, `UNKNOWN_AUTHOR` where the platform does not say who that is. Neither the
+            sender nor the bot itself, whose words are nobody's.
         unreadable: What the message carries that is neither text nor a file ("a location"); the
             model and, where there is nothing else, the sender get told.
         addressed: Whom it is for; what is not for the bot is admitted as `access.groups` says.
@@ -89,6 +97,7 @@ class InboundMessage:
     message_ref: str | None = None
     kind: InboundKind = "message"
     attachments: tuple[Attachment, ...] = ()
+    authors: tuple[str, ...] = ()
     unreadable: str | None = None
     addressed: Addressing = "direct"
     pressed: bool = False

@@ -7,6 +7,7 @@ text. What cannot be decoded is kept as poison, and the cursor moves on.
 import hashlib
 import json
 import re
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -17,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from adapters.messages import AttachmentKind
+from adapters.messages import UNKNOWN_AUTHOR, AttachmentKind
 
 MAX_QUOTE_CHARS = 500
 # SQLite refuses lone surrogates, and cuts a text at NUL in some of its functions.
@@ -80,6 +81,17 @@ def quote(said: str, author: str = "") -> str:
 def quoted_lines(lines: list[str]) -> str:
     """Return lines as a quote."""
     return "\n".join(f"> {line}" for line in lines)
+
+
+def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, ...]:
+    """Return whose words a message holds beside its sender's, each once.
+
+    Args:
+        authors: Of what it quotes or forwards; None where the platform does not say.
+        known: The sender and the bot: their quoted words are those of nobody else.
+    """
+    named = (author or UNKNOWN_AUTHOR for author in authors)
+    return tuple(dict.fromkeys(author for author in named if author not in known))
 
 
 def file_kind(mime: str) -> AttachmentKind:

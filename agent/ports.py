@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from secrets import token_hex
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from agent.context_engine import Archive, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall
@@ -20,6 +20,21 @@ ToolStatus = Literal[
 ]
 """What became of a call. The last three did not run: the sender may not, a plugin said no, a person
 did or nobody said yes."""
+
+OriginKind = Literal["quoted", "page", "mcp"]
+
+
+class Origin(NamedTuple):
+    """Where a text comes from that a conversation has read beside the words of its own people.
+
+    Attributes:
+        kind: quoted: somebody who was quoted or forwarded; page: of the web; mcp: a server.
+        which: Names it: "platform:sender id", a host, a server.
+    """
+
+    kind: OriginKind
+    which: str
+
 
 CALL_ID_BYTES = 6
 """Enough, since ids are compared within one turn."""

@@ -12,6 +12,7 @@ import orjson
 from pydantic import BeforeValidator, Field, ValidationError
 
 from adapters.messages import (
+    UNKNOWN_AUTHOR,
     Address,
     Addressing,
     Attachment,
@@ -27,6 +28,7 @@ from adapters.wire import (
     file_kind,
     flaw,
     key_of_bytes,
+    others,
     quote,
     quoted_lines,
     raw_json,
@@ -299,6 +301,9 @@ def _inbound(
     )
     text = _with_quote(_plain_text(message, bot, context), message)
     files = [file for said in _parts(message) for file in said.attachments]
+    # Discord does not say who wrote what is forwarded.
+    forwarded = (UNKNOWN_AUTHOR,) if message.message_snapshots else ()
+    known = {message.author.id, bot.id}
     return InboundMessage(
         address=address,
         chat_kind=chat_kind(address, context.channel_kind),
@@ -309,7 +314,11 @@ def _inbound(
         raw=raw_json(data),
         message_ref=message.id,
         kind="edit" if edited else "message",
-        attachments=tuple(_attachment(file, message) for file in files),
+        attachments=tuple(
+            _attachment(file, message, () if file in message.attachments else forwarded)
+            for file in files
+        ),
+        authors=others([*forwarded, *_authors_replied_to(text, message)], known),
         unreadable=_unreadable(message, text, files),
         addressed=addressed,
     )
@@ -400,11 +409,20 @@ def _quoted(message: Message) -> str:
     return ""
 
 
+def _authors_replied_to(text: str, message: Message) -> list[str | None]:
+    """Return who wrote what a message replies to, where that is quoted; None if it is not told."""
+    replied = message.referenced_message
+    is_quoted = replied is not None and replied.content.strip() and message.content
+    if replied is None or not is_quoted or text.startswith("/"):
+        return []
+    return [None if replied.author is None else replied.author.id]
+
+
 def _parts(message: Message) -> list[Content]:
     return [message, *(each.message for each in message.message_snapshots)]
 
 
-def _attachment(file: AttachedFile, message: Message) -> Attachment:
+def _attachment(file: AttachedFile, message: Message, authors: tuple[str, ...]) -> Attachment:
     mime = (file.content_type or "").partition(";")[0].strip()
     location = {
         "channel": message.channel_id,
@@ -418,6 +436,7 @@ def _attachment(file: AttachedFile, message: Message) -> Attachment:
         mime=mime,
         size_bytes=file.size,
         ref=orjson.dumps(location).decode(),
+        authors=authors,
     )
 
 

@@ -29,7 +29,17 @@ from adapters.messages import (
 )
 from adapters.slack.client import USERS, Client, RateLimits
 from adapters.slack.errors import CallFailed, CallRefused
-from adapters.wire import Text, WirePart, file_kind, flaw, key_of_bytes, quote, raw_json, storable
+from adapters.wire import (
+    Text,
+    WirePart,
+    file_kind,
+    flaw,
+    key_of_bytes,
+    others,
+    quote,
+    raw_json,
+    storable,
+)
 
 log = structlog.get_logger()
 
@@ -162,6 +172,7 @@ class _Shared(WirePart):
 
     text: Text = ""
     fallback: Text = ""
+    author_id: Text = ""
     author_name: Text = ""
     from_url: Text = ""
     is_share: bool = False
@@ -232,7 +243,12 @@ def _inbound(
     message: _Message, event: _Event, raw: str, reading: Reading, *, edit: str | None = None
 ) -> InboundMessage:
     address, kind, addressed = _destination(message, event, reading)
-    attachments = tuple(_attachment(file) for file in _files(message) if _is_readable(file))
+    known = {message.user, message.bot_id, reading.identity.user, reading.identity.bot}
+    attachments = tuple(
+        _attachment(file, others(authors, known))
+        for authors, file in _files(message)
+        if _is_readable(file)
+    )
     text = _text(message, reading)
     key = f"{event.channel}:{message.ts}"
     return InboundMessage(
@@ -246,6 +262,7 @@ def _inbound(
         message_ref=message.ts,
         kind="message" if edit is None else "edit",
         attachments=attachments,
+        authors=others(_authors(message, text, attachments), known),
         unreadable=_unreadable(message, text, attachments),
         addressed=addressed,
     )
@@ -278,11 +295,17 @@ def _text(message: _Message, reading: Reading) -> str:
 
 
 def _quoted(shared: _Shared, reading: Reading) -> str:
-    """Return what somebody said elsewhere; what Slack shows of a link is nobody's word."""
-    if shared.from_url and not (shared.is_share or shared.is_msg_unfurl):
+    """Return what somebody said elsewhere; empty for nothing."""
+    if not _is_quoted(shared):
         return ""
     said = readable(shared.text or shared.fallback, reading.name_of)
-    return quote(said, readable(shared.author_name)) if said.strip() else ""
+    return quote(said, readable(shared.author_name))
+
+
+def _is_quoted(shared: _Shared) -> bool:
+    """Whether it holds words; what Slack shows of a link is nobody's word."""
+    is_preview = bool(shared.from_url) and not (shared.is_share or shared.is_msg_unfurl)
+    return not is_preview and bool((shared.text or shared.fallback).strip())
 
 
 def _name(message: _Message, reading: Reading) -> str:
@@ -292,22 +315,38 @@ def _name(message: _Message, reading: Reading) -> str:
     return known or message.user or message.bot_id
 
 
-def _files(message: _Message) -> list[_SharedFile]:
-    shared = [file for each in message.attachments for file in each.files]
-    return [*message.files, *shared]
+def _authors(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> list[str | None]:
+    """Return whose words and files a message shares; None for somebody who is not told."""
+    quoted = [] if text.startswith("/") else filter(_is_quoted, message.attachments)
+    of_words = [author for each in quoted for author in _author(each, message)]
+    return [*of_words, *(author for file in attachments for author in file.authors)]
+
+
+def _author(shared: _Shared, message: _Message) -> list[str | None]:
+    """Return who wrote what is shared; nobody else where a bot shows it below its own text."""
+    is_own = bool(message.bot_id) and not (shared.is_share or shared.is_msg_unfurl)
+    return [] if is_own else [shared.author_id or None]
+
+
+def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
+    """Return the files of a message and of what it shares, with whose they are."""
+    own: list[tuple[list[str | None], _SharedFile]] = [([], file) for file in message.files]
+    shared = [(_author(each, message), file) for each in message.attachments for file in each.files]
+    return [*own, *shared]
 
 
 def _is_readable(file: _SharedFile) -> bool:
     return bool(file.id) and not file.is_external and file.mode not in _GONE_FILES
 
 
-def _attachment(file: _SharedFile) -> Attachment:
+def _attachment(file: _SharedFile, authors: tuple[str, ...]) -> Attachment:
     return Attachment(
         name=file.name or file.title or file.id,
         kind="voice" if file.subtype == "slack_audio" else file_kind(file.mimetype),
         mime=file.mimetype,
         size_bytes=file.size,
         ref=file.id,
+        authors=authors,
     )
 
 

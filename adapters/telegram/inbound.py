@@ -5,7 +5,7 @@ words: files, and what can only be named.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -38,7 +38,7 @@ from adapters.telegram.wire import (
     before,
     marked,
 )
-from adapters.wire import file_kind, filled, flaw, key_of_bytes, quote, raw_json
+from adapters.wire import file_kind, filled, flaw, key_of_bytes, others, quote, raw_json
 
 log = structlog.get_logger()
 
@@ -199,6 +199,8 @@ class UpdateReader:
         # A message's number is its own only within its chat.
         key = f"{message.chat.id}:{message.message_id}"
         told = self._addressed(message)
+        known = {who[0], str(self.bot.id)}
+        files = _files(message, told, known)
         return InboundMessage(
             address=self._address(message),
             chat_kind=_chat_kind(message),
@@ -210,7 +212,8 @@ class UpdateReader:
             raw=raw_json(update),
             message_ref=str(message.message_id),
             kind="edit" if is_edit else "message",
-            attachments=attachments(message) or _answered_files(message, told),
+            attachments=files,
+            authors=others(_authors(message, self.bot, files), known),
             unreadable=unreadable(content, message),
             addressed=told,
         )
@@ -287,11 +290,42 @@ def source_name(account: str) -> str:
     return f"{PLATFORM}:{account}"
 
 
-def _answered_files(message: Message, told: Addressing) -> tuple[Attachment, ...]:
-    """Return the file of what a question is a reply to: "@bot, what is this?"."""
+def _files(message: Message, told: Addressing, known: set[str]) -> tuple[Attachment, ...]:
+    """Return the file of a message, else of what it replies to: "@bot, what is this?"."""
+    if own := attachments(message):
+        return _made_by(own, _origins(message), known)
     if told != "direct" or not message.words.strip() or message.words.startswith("/"):
         return ()
-    return attachments(message.reply_to_message)
+    return _made_by(attachments(message.reply_to_message), _authors_replied_to(message), known)
+
+
+def _made_by(
+    files: tuple[Attachment, ...], authors: list[str | None], known: set[str]
+) -> tuple[Attachment, ...]:
+    return tuple(replace(file, authors=others(authors, known)) for file in files)
+
+
+def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:
+    """Return all whose words or files a message holds beside those of who sent it."""
+    of_files = [author for file in files for author in file.authors]
+    is_quoted = bool(_quoted(_without_name(message, bot), message))
+    return [*_origins(message), *(_authors_replied_to(message) if is_quoted else []), *of_files]
+
+
+def _origins(message: Message | Replied) -> list[str | None]:
+    """Return who else wrote what a message says: whom it is forwarded from, a bot it is via."""
+    origin, bot = message.forward_origin, message.via_bot
+    forwarded = [] if origin is None else [origin.author]
+    return forwarded if bot is None else [*forwarded, str(bot.id)]
+
+
+def _authors_replied_to(message: Message) -> list[str | None]:
+    """Return who wrote what a message replies to; None for somebody who is not told."""
+    replied = message.reply_to_message
+    if replied is None:
+        return [message.external_reply.origin.author if message.external_reply else None]
+    said_by = replied.sender_chat or replied.sender
+    return [None if said_by is None else str(said_by.id), *_origins(replied)]
 
 
 def _chat_kind(message: Message) -> ChatKind:
@@ -377,13 +411,18 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
 
 
 def _with_quote(text: str, message: Message) -> str:
-    """Put what was replied to in front, except in front of a command or of no text at all."""
+    """Put what was replied to in front, if anything is to be quoted."""
+    said = _quoted(text, message)
+    return f"{quote(said)}\n\n{text}" if said else text
+
+
+def _quoted(text: str, message: Message) -> str:
+    """Return what was replied to; nothing in front of a command or of no text at all."""
+    if not text or text.startswith("/"):
+        return ""
     replied = message.reply_to_message
     said = message.quote.text if message.quote else ""
-    said = (said or (replied.text or replied.caption if replied else "")).strip()
-    if not said or not text or text.startswith("/"):
-        return text
-    return f"{quote(said)}\n\n{text}"
+    return (said or (replied.text or replied.caption if replied else "")).strip()
 
 
 def is_service(content: dict[str, Any]) -> bool:

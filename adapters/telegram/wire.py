@@ -73,10 +73,36 @@ class Content(WirePart):
     sticker: FilePart | None = None
 
 
+class MessageOrigin(WirePart):
+    """Who wrote a message that was forwarded or is quoted from another chat.
+
+    Of somebody who hides it only a name is told, which anybody can choose.
+    """
+
+    sender_user: User | None = None
+    sender_chat: Chat | None = None
+    chat: Chat | None = None
+
+    @property
+    def author(self) -> str | None:
+        """The id of the person, group or channel; None where it is not told."""
+        told = self.sender_user or self.sender_chat or self.chat
+        return None if told is None else str(told.id)
+
+
+class ExternalReply(Content):
+    """A message of another chat that is replied to; its text comes as the quote."""
+
+    origin: MessageOrigin = MessageOrigin()
+
+
 class Replied(Content):
     """The message that was replied to."""
 
     sender: User | None = Field(default=None, alias="from")
+    sender_chat: Chat | None = None
+    forward_origin: MessageOrigin | None = None
+    via_bot: User | None = None
     text: Text = ""
     caption: Text = ""
     forum_topic_created: Any = None
@@ -103,6 +129,9 @@ class Message(Content):
     is_topic_message: bool = False
     media_group_id: Text | None = None
     reply_to_message: Replied | None = None
+    external_reply: ExternalReply | None = None
+    forward_origin: MessageOrigin | None = None
+    via_bot: User | None = None
     quote: Quote | None = None
     edit_date: int | None = None
     migrate_to_chat_id: int | None = None

@@ -129,12 +129,13 @@ class Workspaces:
 def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     """Return what a turn may do, as things are now.
 
-    In a direct chat there is nobody else; elsewhere all count whose words the conversation holds
-    since it began anew last.
+    All count whose words the conversation holds since it began anew last. In a direct chat these
+    are its sender and whoever was quoted or forwarded there.
     """
     scope = notebook.scope_of(conn, turn.lease.conversation)
     # The weakest decides: the model cannot keep the wishes of people apart (decision 089).
     everybody = set(turn.senders)
+    everybody |= {origin.which for origin in turn.session.origins if origin.kind == "quoted"}
     if everybody and notebook.is_shared(scope):
         everybody |= turns.senders_since_root(conn, turn.lease.conversation, turn.session.id)
     weakest = access.weakest(conn, everybody)

@@ -327,7 +327,9 @@ def _settle(reply: Reply, question: Question, answer: str) -> tuple[SettledQuest
         return ()
     if question.kind == "clarify":
         # From now on the turn holds this person's words, and may do no more than this person may.
-        questions.add_sender(reply.conn, question, reply.by)
+        platform, quoted = reply.message.address.platform, reply.message.authors
+        everybody = [reply.by, *(f"{platform}:{author}" for author in quoted)]
+        questions.add_senders(reply.conn, question, everybody)
     if not questions.is_awaited(reply.conn, question.conversation):
         conversations.make_ready(reply.conn, question.conversation)
     return (SettledQuestion(question, answer, reply.by),)

@@ -114,7 +114,8 @@ class AdmissionBatch:
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""
         tx = self._tx
-        tx.said = registry.parse(message.text)
+        # What somebody else wrote is no command of who forwards it.
+        tx.said = registry.parse("" if message.authors else message.text)
         known, tx.place = inbox.arrival(tx.conn, tx.key(message), message)
         if known:
             return self._answers.again(message)
@@ -230,7 +231,9 @@ class AdmissionBatch:
         seq = inbox.append(self._tx.conn, row.id, told, kind=kind, state="queued", command=name)
         if command is None or begins_anew:
             limit_bytes = self._tx.rules.attachments.max_bytes
-            attachments.append(self._tx.conn, row.id, seq, message.attachments, limit_bytes)
+            strangers = self._strangers_among(message)
+            files = message.attachments
+            attachments.append(self._tx.conn, row.id, seq, files, limit_bytes, strangers)
         elif message.attachments:
             self._tx.tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
             self._tx.after.wake.add(row.id)
@@ -249,6 +252,12 @@ class AdmissionBatch:
             # Not any more: what it waited for was withdrawn just now.
             conversations.make_ready(self._tx.conn, row.id)
         return Admission("queued", row.id, seq)
+
+    def _strangers_among(self, message: InboundMessage) -> set[str]:
+        """Return whose files are not fetched: authors of quoted files who may not act."""
+        platform, access = message.address.platform, self._tx.rules.access
+        authors = {author for file in message.attachments for author in file.authors}
+        return {who for who in authors if not access.may_act(self._tx.conn, [f"{platform}:{who}"])}
 
 
 class _Edits:

@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0014"
+REVISION = "0015"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -218,6 +218,7 @@ inbox = Table(
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
     Column("command", Text),  # its name (gateway/commands); NULL for what is none of them
+    Column("authors", Text),  # JSON [id, …]: who is quoted or forwarded; NULL for nobody
     UniqueConstraint("source", "dedupe_key"),
 )
 # Partial: else SQLite takes it for the index of what waits, and reads a conversation's whole inbox.
@@ -294,6 +295,7 @@ session = Table(
     Column("moved", Text),  # why the next request may begin otherwise than that one
     Column("base_id", Integer, ForeignKey("prompt_base.id")),  # NULL until its first turn
     Column("own_prompt", Text),  # the end of its system prompt, behind that of the base
+    Column("origins", Text),  # JSON [[kind, which], …]: whose words its lineage holds; NULL: none
     Index("ix_session_conversation", "conversation"),
     sqlite_autoincrement=True,
 )

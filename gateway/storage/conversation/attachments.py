@@ -33,6 +33,8 @@ from gateway.storage.statements import built_once
 PART_BYTES = 1_048_576
 """A file that is fetched is stored in a transaction for each such part (decision 085)."""
 NAME_CHARS = 120
+OF_A_STRANGER = "it is from somebody who was not let in, so it was not fetched"
+"""Why the file of a quoted or forwarded message is not taken, in words for the model."""
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control and formatting characters: they would change how the text around a name is read."""
@@ -66,6 +68,7 @@ def append(
     inbox_seq: int,
     attachments: Sequence[Attachment],
     limit_bytes: int,
+    strangers: Collection[str] = (),
 ) -> None:
     """Enter the files of a message; what came with its bytes is stored at once.
 
@@ -75,13 +78,16 @@ def append(
         inbox_seq: Its place there.
         attachments: In the order of the message.
         limit_bytes: Larger ones are entered as failed.
+        strangers: Authors who may not act; theirs are entered as failed, too.
     """
     for each in attachments:
         size_bytes = each.size_bytes if each.content is None else len(each.content)
         attachment_id = _insert(
             conn, conversation_id, each, inbox_seq=inbox_seq, size_bytes=size_bytes
         )
-        if size_bytes is not None and size_bytes > limit_bytes:
+        if not set(strangers).isdisjoint(each.authors):
+            fail(conn, attachment_id, OF_A_STRANGER)
+        elif size_bytes is not None and size_bytes > limit_bytes:
             fail(conn, attachment_id, too_large(limit_bytes))
         elif each.content is not None:
             _store(conn, attachment_id, each.content)

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, CursorResult, Row, func, select, update
 
+from agent.ports import Origin
 from agent.tools.context import Inquiry, InquiryKind
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
-from gateway.storage.conversation import conversations
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.queue import outbox
 from gateway.storage.schema import (
     inquiry,
@@ -274,17 +275,20 @@ def _put_on_record(
     audit_log.append(conn, entry)
 
 
-def add_sender(conn: Connection, found: Question, sender: str) -> None:
-    """Note that a turn now holds the words of somebody else, who may not be allowed the same.
+def add_senders(conn: Connection, found: Question, senders: Sequence[str]) -> None:
+    """Note that a turn now holds the words of others, who may not be allowed the same.
 
-    A delegated child's words come back to its parent's turn.
+    A delegated child's words come back to its parent's turn. Who is quoted, all but the first, is
+    noted for the lineage as well.
     """
+    if quoted := [Origin("quoted", sender) for sender in senders[1:]]:
+        sessions.note_origins(conn, sessions.active(conn, found.conversation), quoted)
     waiting = (turn.c.conversation == found.conversation) | (turn.c.id == found.turn_id)
     rows = conn.execute(select(turn.c.id, turn.c.senders).where(waiting, is_running)).all()
     for row in rows:
-        senders = orjson.loads(row.senders or _UNKNOWN)
-        if sender not in senders:
-            stored = orjson.dumps([*senders, sender]).decode()
+        known = orjson.loads(row.senders or _UNKNOWN)
+        if new := [sender for sender in senders if sender not in known]:
+            stored = orjson.dumps([*known, *new]).decode()
             conn.execute(update(turn).where(turn.c.id == row.id).values(senders=stored))
 
 

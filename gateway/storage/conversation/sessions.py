@@ -7,7 +7,7 @@ lies beside the reference in the segment's row.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import ChatMessage
-from agent.ports import ModelCall, PlannerState
+from agent.ports import ModelCall, Origin, PlannerState
 from agent.prefix import Prefix
 from agent.prompt.system import SystemPrompt
 from agent.view.view import ViewPlan, dump_plan, load_plan
@@ -44,6 +44,8 @@ from gateway.storage.schema import (
 from gateway.storage.statements import built_once, kept
 
 DIGEST_BYTES = 16
+MOST_ORIGINS = 100
+"""As many are noted of a lineage; of more nobody looks who they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class Session:
         prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
             before version 0.5.
         base_id: Names the stored base that holds prompt, tools and inputs; inherited with them.
+        origins: What its lineage has read beside the words of its own people; inherited.
     """
 
     id: int
@@ -194,6 +197,7 @@ class Session:
     moved: str | None = None
     prompt_layers: tuple[tuple[str, int], ...] = ()
     base_id: int | None = None
+    origins: tuple[Origin, ...] = ()
 
     @property
     def prompt(self) -> SystemPrompt:
@@ -419,6 +423,33 @@ _SET_BASE = kept(
 )
 
 
+def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> Session:
+    """Note what a segment's lineage has read; returns the segment with it.
+
+    It is read anew: others may have noted something since. Nothing is written where all is known.
+    """
+    new = [each for each in dict.fromkeys(read) if each not in active.origins]
+    if not new:
+        return active
+    stored = conn.execute(*_origins(active.id)).scalar_one()
+    origins = tuple(dict.fromkeys([*load_origins(stored), *new]))
+    if len(origins) > MOST_ORIGINS:
+        # One that nobody knows counts as the strictest.
+        origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
+    conn.execute(*_set_origins(active.id, dump_origins(origins)))
+    return replace(active, origins=origins)
+
+
+@built_once
+def _origins(session_id: int) -> Any:
+    return select(session.c.origins).where(session.c.id == session_id)
+
+
+@built_once
+def _set_origins(session_id: int, stored: str | None) -> Any:
+    return update(session).where(session.c.id == session_id).values(origins=stored)
+
+
 def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
     """Note what a call tells about the view up to and including message `seq`, which it made.
 
@@ -484,6 +515,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "moved": fresh.moved,
         "base_id": fresh.base_id,
         "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
+        "origins": dump_origins(fresh.origins),
     }
     return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
 
@@ -512,7 +544,18 @@ def _session(row: Row[Any]) -> Session:
         moved=row.moved,
         prompt_layers=() if prompt is None else prompt.layers,
         base_id=row.base_id,
+        origins=load_origins(row.origins),
     )
+
+
+def dump_origins(origins: Iterable[Origin]) -> str | None:
+    """Return origins as they are stored."""
+    return _dumped([tuple(each) for each in origins] or None)
+
+
+def load_origins(stored: str | None) -> tuple[Origin, ...]:
+    """Return stored origins."""
+    return () if stored is None else tuple(Origin(*each) for each in orjson.loads(stored))
 
 
 def _prompt(row: Row[Any]) -> SystemPrompt | None:

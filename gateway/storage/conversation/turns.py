@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Integer, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, user_message
+from agent.ports import Origin
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import conversations, sessions, transcript
@@ -182,6 +183,11 @@ def begin(
     whose = tuple(dict.fromkeys(whose))
     active = sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
+    if not lease.shared:
+        # Where several people write all senders of the lineage are looked up anyway.
+        own = {f"{lease.address.platform}:{entry.sender}" for entry in entries}
+        quoted = [Origin("quoted", who) for who in whose if who not in own]
+        session = sessions.note_origins(conn, session, quoted)
     # Only a root has none yet, and only a root begins with the examples.
     if active.system_prompt is None:
         transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
@@ -455,8 +461,9 @@ def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
 
 
 def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return who wrote these entries, as "platform:sender id"."""
-    return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
+    """Return all whose words these entries hold, as "platform:sender id": quoted ones, too."""
+    platform = lease.address.platform
+    return tuple(dict.fromkeys(f"{platform}:{who}" for each in entries for who in each.speakers))
 
 
 def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
+import orjson
 from sqlalchemy import (
     Connection,
     and_,
@@ -61,6 +62,7 @@ class InboxEntry:
     Attributes:
         turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
         command: The name of the command that it is; None for a message.
+        authors: JSON of the ids of who is quoted or forwarded; None for nobody.
         has_files: Whether files came with it.
         awaits_files: Whether any of them is not there yet.
     """
@@ -75,8 +77,14 @@ class InboxEntry:
     at: float
     turn_id: int | None = None
     command: str | None = None
+    authors: str | None = None
     has_files: bool = False
     awaits_files: bool = False
+
+    @property
+    def speakers(self) -> tuple[str, ...]:
+        """Ids of all whose words it holds: its sender first, then who is quoted or forwarded."""
+        return (self.sender, *orjson.loads(self.authors or "[]"))
 
     @property
     def argument(self) -> str:
@@ -198,12 +206,17 @@ def append(
             "raw": message.raw,
             "state": state,
             "command": command,
+            "authors": _dumped(message.authors),
         },
     )
     return seq
 
 
 _INSERT = kept(inbox.insert().values(at=now_s()))
+
+
+def _dumped(authors: Iterable[str]) -> str | None:
+    return orjson.dumps(list(authors)).decode() if authors else None
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:
@@ -309,25 +322,29 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
     """
     if message.message_ref is None:
         return None
-    seq = conn.scalar(
-        select(inbox.c.seq).where(
+    waiting = conn.execute(
+        select(inbox.c.seq, inbox.c.authors).where(
             inbox.c.conversation == conversation_id,
             is_pending,
             inbox.c.message_ref == message.message_ref,
             inbox.c.kind == "message",
             inbox.c.state == "queued",
         )
-    )
-    if seq is None:
+    ).first()
+    if waiting is None:
         return None
+    seq = waiting.seq
     here = (inbox.c.conversation == conversation_id, inbox.c.seq == seq)
+    # Its files stay, so their authors do.
+    authors = dict.fromkeys([*orjson.loads(waiting.authors or "[]"), *message.authors])
     files = select(attachment.c.id).where(
         attachment.c.conversation == conversation_id, attachment.c.inbox_seq == seq
     )
     text = message.text if message.text.strip() else ""
     is_empty = not text and conn.scalar(files.limit(1)) is None
     state = "cancelled" if is_empty else "queued"
-    conn.execute(update(inbox).where(*here).values(text=text, state=state))
+    changed = {"text": text, "state": state, "authors": _dumped(authors)}
+    conn.execute(update(inbox).where(*here).values(changed))
     return "emptied" if is_empty else "reworded"
 
 

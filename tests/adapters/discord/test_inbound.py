@@ -194,6 +194,26 @@ def test_a_reply_to_the_bot_is_for_the_bot() -> None:
     assert (message.addressed, message.text) == ("direct", "> a\n\nwhy?")
 
 
+REPLIED: dict[str, Any] = {"author": BEN, "content": "one"}
+
+
+@pytest.mark.parametrize(
+    ("text", "replied", "authors"),
+    [
+        ("why?", REPLIED, ("8",)),
+        ("why?", REPLIED | {"author": ANN}, ()),
+        ("why?", REPLIED | {"author": PARLEY}, ()),
+        ("why?", {"content": "gone"}, ("?",)),
+        ("why?", REPLIED | {"content": " "}, ()),
+        ("/new", REPLIED, ()),
+        ("", REPLIED, ()),
+    ],
+)
+def test_whose_words_a_reply_holds(text: str, replied: Any, authors: tuple[str, ...]) -> None:
+    """Those of who is quoted; the sender's and the bot's own are nobody else's."""
+    assert read(text, type=19, referenced_message=replied).authors == authors
+
+
 def test_a_forwarded_message() -> None:
     """It is quoted whole, with its files."""
     file = {"id": "9", "filename": "a.txt", "size": 1, "url": "https://cdn.discordapp.com/a"}
@@ -201,6 +221,8 @@ def test_a_forwarded_message() -> None:
     snapshots = [{"message": inside}]
     message = read("", message_reference={"type": 1}, message_snapshots=snapshots)
     assert message.text == "> said elsewhere"
+    # Discord does not say who wrote it.
+    assert (message.authors, message.attachments[0].authors) == (("?",), ("?",))
     assert [item.name for item in message.attachments] == ["a.txt"]
     assert message.unreadable is None
 

@@ -247,10 +247,42 @@ def test_a_shared_message_is_quoted_and_brings_its_files() -> None:
     assert [each.ref for each in message.attachments] == ["F1"]
 
 
+SHARED: dict[str, Any] = {"is_share": True, "text": "one", "author_id": "U2"}
+
+
+@pytest.mark.parametrize(
+    ("shared", "authors"),
+    [
+        (SHARED, ("U2",)),
+        ({"is_msg_unfurl": True, "from_url": "x", "text": "one", "author_id": "U2"}, ("U2",)),
+        (SHARED | {"author_id": "U1"}, ()),
+        (SHARED | {"author_id": "UBOT"}, ()),
+        (SHARED | {"author_id": ""}, ("?",)),
+        (SHARED | {"text": " "}, ()),
+        (SHARED | {"text": "", "files": [{"id": "F1"}]}, ("U2",)),
+        ({"from_url": "https://a.example", "text": "A page"}, ()),
+        ({"text": "shown by an app"}, ("?",)),
+    ],
+)
+def test_whose_words_a_message_shares(shared: Any, authors: tuple[str, ...]) -> None:
+    """Those of who wrote what is shown; what Slack shows of a link is nobody's word."""
+    message = said(text="see", attachments=[shared])
+    assert message.authors == authors
+    assert [each.authors for each in message.attachments] in ([], [authors])
+
+
+def test_what_a_bot_shows_below_its_text_is_its_own() -> None:
+    """Of a bot that is listened to; what it shares is somebody else's."""
+    reading = replace(READING, allow_bots=frozenset({"B9"}))
+    own = said(reading, bot_id="B9", subtype="bot_message", attachments=[{"text": "one"}])
+    shared = said(reading, bot_id="B9", subtype="bot_message", attachments=[SHARED])
+    assert (own.authors, shared.authors) == ((), ("U2",))
+
+
 def test_a_command_stands_alone() -> None:
     """A quote in front of it would hide it."""
     message = said(text="!new", attachments=[{"text": "quoted"}])
-    assert message.text == "/new"
+    assert (message.text, message.authors) == ("/new", ())
 
 
 @pytest.mark.parametrize(

@@ -166,10 +166,56 @@ def test_a_command_within_a_text_addresses_nobody() -> None:
     assert in_group(text, mark("bot_command", text, "/new")).addressed == "overheard"
 
 
+BOB: dict[str, Any] = {"id": 8, "is_bot": False, "first_name": "Bob"}
+SAID: dict[str, Any] = {"from": BOB, "text": "said before"}
+NEWS: dict[str, Any] = {"id": -7, "type": "channel", "title": "News"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "authors"),
+    [
+        ({}, ()),
+        ({"reply_to_message": SAID}, ("8",)),
+        ({"reply_to_message": SAID | {"from": ANN}}, ()),
+        ({"reply_to_message": SAID | {"from": {"id": 42, "is_bot": True}}}, ()),
+        ({"reply_to_message": SAID | {"text": ""}}, ()),
+        ({"reply_to_message": {"text": "by nobody"}}, ("?",)),
+        ({"reply_to_message": SAID | {"sender_chat": NEWS}}, ("-7",)),
+        ({"reply_to_message": SAID | {"forward_origin": {"type": "hidden_user"}}}, ("8", "?")),
+        ({"reply_to_message": SAID | {"text": ""}, "quote": {"text": "a part"}}, ("8",)),
+        ({"external_reply": {"origin": {"sender_user": BOB}}, "quote": {"text": "x"}}, ("8",)),
+        ({"external_reply": {"origin": {"sender_user": BOB}}}, ()),
+        ({"external_reply": {}, "quote": {"text": "x"}}, ("?",)),
+        ({"forward_origin": {"type": "user", "sender_user": BOB}}, ("8",)),
+        ({"forward_origin": {"type": "user", "sender_user": ANN}}, ()),
+        ({"forward_origin": {"type": "hidden_user", "sender_user_name": "Ann Lee"}}, ("?",)),
+        ({"forward_origin": {"type": "channel", "chat": NEWS}}, ("-7",)),
+        ({"forward_origin": {"type": "chat", "sender_chat": GROUP}}, ("-100",)),
+        ({"forward_origin": {"type": "new kind"}}, ("?",)),
+        ({"via_bot": {"id": 99, "is_bot": True}}, ("99",)),
+    ],
+)
+def test_whose_words_a_message_holds(fields: dict[str, Any], authors: tuple[str, ...]) -> None:
+    """Whoever is quoted or forwarded; neither the sender nor the bot, whose words are nobody's."""
+    assert read("so?", **fields).authors == authors
+
+
+def test_the_file_of_another_names_its_author() -> None:
+    """Of a forwarded message, or of one that is replied to; a file of one's own names nobody."""
+    file = {"document": {"file_id": "f"}}
+    forwarded = read(None, **file, forward_origin={"sender_user": BOB})
+    replied = read("what is it?", reply_to_message=file | {"from": BOB})
+    own = read(None, caption="mine", **file, reply_to_message=SAID)
+    for message in (forwarded, replied):
+        assert (message.authors, message.attachments[0].authors) == (("8",), ("8",))
+    assert (own.authors, own.attachments[0].authors) == (("8",), ())
+
+
 def test_a_command_gets_no_quote_in_front() -> None:
     """A command sent as a reply still begins with its slash."""
     fields = {"entities": [mark("bot_command", "/stop", "/stop")]}
-    assert read("/stop", reply_to_message={"text": "long story"}, **fields).text == "/stop"
+    message = read("/stop", reply_to_message={"text": "long story"}, **fields)
+    assert (message.text, message.authors) == ("/stop", ())
 
 
 def test_a_topic_is_a_thread() -> None:

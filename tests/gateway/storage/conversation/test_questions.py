@@ -201,7 +201,7 @@ def test_a_turn_of_an_older_version_holds_unknown_words(store: Store, current: T
     found = store.run(ask, current)
     store.run(lambda conn: conn.execute(update(turn).values(senders=None)))
     assert store.run(questions.senders, found) == ("?:",)
-    store.run(questions.add_sender, found, "telegram:42")
+    store.run(questions.add_senders, found, ["telegram:42"])
     assert store.run(questions.senders, found) == ("?:", "telegram:42")
 
 
@@ -214,7 +214,7 @@ def test_who_answers_a_childs_question_counts_for_its_parent_too(
     child = store.run(delegates.open_child, current, "d1", "t", BASE)
     assert isinstance(child, Turn)
     found = store.run(ask, child)
-    store.run(questions.add_sender, found, "telegram:9")
+    store.run(questions.add_senders, found, ["telegram:9"])
     senders = {row.id: orjson.loads(row.senders) for row in store.rows(turn)}
     assert senders == {turn_id: ["telegram:42", "telegram:9"] for turn_id in (current.id, child.id)}
 
