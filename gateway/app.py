@@ -45,6 +45,7 @@ from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import with_engine_tools
 from gateway.http import control
+from gateway.http.connections import Connections
 from gateway.http.server import ChatHistory, Health, HttpServer
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
@@ -499,4 +500,7 @@ def _server(
         settings.home / control.SOCKET,
         public=public,
         private=[*private, *hidden],
+        connections=Connections(
+            settings.web.max_connections, settings.web.max_connections_per_address
+        ),
     )

@@ -26,7 +26,8 @@ FILE_HEADERS = {
 }
 MAX_FILES = 10
 MAX_FIELD_BYTES = 1_000_000
-"""More than the longest text that is taken."""
+"""Of all fields together: more than the longest text that is taken."""
+FIELDS = ("id", "text")
 UPLOAD_TIMEOUT_S = 600.0
 # What aiohttp raises for a form that is none.
 _MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
@@ -50,6 +51,10 @@ class _Form:
 
     fields: dict[str, str] = field(default_factory=dict)
     files: list[Attachment] = field(default_factory=list)
+
+    @property
+    def field_chars(self) -> int:
+        return sum(map(len, self.fields.values()))
 
     @property
     def file_bytes(self) -> int:
@@ -89,8 +94,13 @@ async def _read(request: web.Request, limit_bytes: int) -> _Form:
         if not isinstance(part, BodyPartReader):
             raise Refusal(400, "bad_form", "A form has no forms inside.")
         if part.filename is None:
-            content = await _content(part, MAX_FIELD_BYTES, "The message is too long.")
-            form.fields[part.name or ""] = content.decode()
+            name = part.name or ""
+            # Else what is read, and kept until the end, would grow with each field.
+            if name not in FIELDS or name in form.fields:
+                raise Refusal(400, "bad_form", f"A form has the fields {' and '.join(FIELDS)}.")
+            left = MAX_FIELD_BYTES - form.field_chars
+            content = await _content(part, left, "The message is too long.")
+            form.fields[name] = content.decode()
         else:
             form.files.append(await _file(part, form, limit_bytes))
     return form

@@ -8,21 +8,21 @@ the web chat reads (`adapters.base.History`).
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from aiohttp import web
-from typing_extensions import override
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.messages import Address, OutgoingFile
-from gateway import descriptors
 from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, StorageError
+from gateway.http.connections import IDLE_S, MAX_HEADERS, Connections, Handler, Site, counting
 from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
@@ -32,12 +32,10 @@ from gateway.storage.reports import history, usage
 
 log = structlog.get_logger()
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 SHUTDOWN_S = 2.0
 """How long a stop waits for requests that are under way."""
-BACKLOG = 128
-"""Connections that may wait for being accepted."""
+READY_S = 1.0
+"""How long an answer of `/readyz` holds for those who are told nothing else."""
 WRITE_TIMEOUT_S = 2.0
 """How long `/readyz` waits for a commit."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -56,12 +54,15 @@ class HttpServer:
         *,
         public: Sequence[web.RouteDef],
         private: Sequence[web.RouteDef],
+        connections: Connections | None = None,
     ) -> None:
+        connections = connections or Connections()
         self._host = host
         self._port = port
         self._socket = socket
         self._bound = False
-        self._public = _runner(public)
+        self._connections = connections
+        self._public = _runner(public, counting(connections))
         self._private = _runner([*public, *private])
 
     async def start(self) -> int:
@@ -71,7 +72,7 @@ class HttpServer:
             GatewayError: The port is taken or may not be used.
         """
         await self._public.setup()
-        site = _Site(self._public, self._host, self._port)
+        site = Site(self._public, self._host, self._port, self._connections)
         try:
             await site.start()
         except OSError as exc:
@@ -100,61 +101,6 @@ class HttpServer:
         self._bound = True
 
 
-class _Site(web.BaseSite):
-    """Listens on host and port, and turns connections away before descriptors run out."""
-
-    def __init__(self, runner: web.AppRunner, host: str, port: int) -> None:
-        super().__init__(runner)
-        self._host = host
-        self._port = port
-
-    @property
-    @override
-    def name(self) -> str:
-        return f"http://{self._host}:{self._port}"
-
-    @override
-    async def start(self) -> None:
-        await super().start()
-        loop = asyncio.get_running_loop()
-        # asyncio accepts as many at a time as its queue is long; before the first of them is closed
-        # those of four times are open. The system's own queue may be longer.
-        at_once = min(BACKLOG, (descriptors.limit() - descriptors.ceiling()) // 5)
-        self._server = await loop.create_server(
-            self._protocol, self._host, self._port, backlog=at_once
-        )
-        for each in self._server.sockets:
-            # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
-            with socket.socket(fileno=os.dup(each.fileno())) as same:
-                same.listen(BACKLOG)
-
-    def _protocol(self) -> asyncio.Protocol:
-        server = self._runner.server
-        assert server is not None  # noqa: S101 - the runner is set up before its sites
-        return _Door(server)
-
-
-class _Door(asyncio.Protocol):
-    """Lets a connection in, or ends it: one that nobody accepts would wait for its own time limit.
-
-    The number of its descriptor tells how many are in use.
-    """
-
-    def __init__(self, inside: Callable[[], asyncio.BaseProtocol]) -> None:
-        self._inside = inside
-
-    @override
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        connection = cast("asyncio.Transport", transport)
-        if connection.get_extra_info("socket").fileno() >= descriptors.ceiling():
-            connection.abort()
-            log.warning("connection_refused", limit=descriptors.limit())
-            return
-        protocol = self._inside()
-        connection.set_protocol(protocol)
-        protocol.connection_made(connection)
-
-
 @web.middleware
 async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Answer 503 where nothing could be stored, so that clients send again."""
@@ -166,13 +112,19 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         return web.json_response({"error": "storage_unavailable", "message": text}, status=503)
 
 
-def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:
+def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
     application = web.Application(
-        client_max_size=MAX_BODY_BYTES, middlewares=[_tell_storage_trouble]
+        client_max_size=MAX_BODY_BYTES, middlewares=[*middlewares, _tell_storage_trouble]
     )
     application.add_routes(routes)
     return web.AppRunner(
-        application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
+        application,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=SHUTDOWN_S,
+        # Of aiohttp also the deadline for the first request's head, which bytes do not put off.
+        keepalive_timeout=IDLE_S,
+        max_headers=MAX_HEADERS,
     )
 
 
@@ -186,15 +138,32 @@ class Health:
         self._replica = replica
         self._adapters = adapters
         self._watch = watch
+        self._known: tuple[float, bool] | None = None
+        self._looking = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return both routes; they tell nothing that is secret."""
+        """Return both routes; over the port `/readyz` says only whether all is well."""
         return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, request: web.Request) -> web.Response:
+        if _is_local(request):
+            body = await self._look()
+        else:
+            body = {"ready": await self._is_ready()}
+        return web.json_response(body, status=200 if body["ready"] else 503)
+
+    async def _is_ready(self) -> bool:
+        """Look at most once in `READY_S`, however many ask: each look is a commit."""
+        async with self._looking:
+            now = time.monotonic()
+            if self._known is None or now - self._known[0] >= READY_S:
+                self._known = now, bool((await self._look())["ready"])
+            return self._known[1]
+
+    async def _look(self) -> dict[str, Any]:
         database = await self._database_state()
         adapters = {supervised.name: supervised.state for supervised in self._adapters}
         connected = all(state == "connected" for state in adapters.values())
@@ -203,15 +172,13 @@ class Health:
             database, accounts = await self._account_states()
         silent = any(each["silent_s"] is not None for each in accounts.values())
         scarce = is_scarce()
-        body: dict[str, Any] = {
+        return {
             "ready": database == "writable" and connected and not silent and not scarce,
             "database": database,
             "descriptors": "scarce" if scarce else "free",
             "adapters": adapters,
             "accounts": accounts,
         }
-        ready = body["ready"]
-        return web.json_response(body, status=200 if ready else 503)
 
     async def _database_state(self) -> str:
         try:
@@ -232,6 +199,12 @@ class Health:
         return "writable", {
             ":".join(account): _rounded(asdict(found[account])) for account in found
         }
+
+
+def _is_local(request: web.Request) -> bool:
+    """Whether somebody asks over the Unix socket, which only its owner can open."""
+    found = None if request.transport is None else request.transport.get_extra_info("socket")
+    return found is not None and found.family == socket.AF_UNIX
 
 
 def _rounded(figures: dict[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,9 @@ async def test_connections_are_turned_away_before_descriptors_run_out(tmp_path: 
     """The gateway answers those it has, says so in /readyz, and goes on when they are gone."""
     async with (
         ParleyProcess(tmp_path / "home", descriptors=160) as parley,
-        aiohttp.ClientSession(base_url=parley.url) as http,
+        aiohttp.ClientSession(
+            "http://parley", connector=aiohttp.UnixConnector(str(parley.home / "parley.sock"))
+        ) as http,
     ):
         assert await ready(http) == (200, "free", "writable")
         with ExitStack() as taken:

@@ -1,0 +1,1 @@
+"""Attacks that worked once, and what holds: each by its name."""

@@ -271,12 +271,12 @@ class Serving:
     force: asyncio.Event
     task: asyncio.Task[None]
 
-    async def get(self, path: str) -> tuple[int, Any]:
-        """Return status and JSON of a page."""
-        async with (
-            aiohttp.ClientSession() as http,
-            http.get(f"http://127.0.0.1:{self.port}{path}") as response,
-        ):
+    async def get(self, path: str, *, local: bool = True) -> tuple[int, Any]:
+        """Return status and JSON of a page, by way of the Unix socket or of the port."""
+        home = self.chat.gateway.settings.home
+        connector = aiohttp.UnixConnector(str(home / "parley.sock")) if local else None
+        url = f"http://parley{path}" if local else f"http://127.0.0.1:{self.port}{path}"
+        async with aiohttp.ClientSession(connector=connector) as http, http.get(url) as response:
             is_json = response.content_type == "application/json"
             return response.status, await response.json() if is_json else await response.text()
 

@@ -199,8 +199,12 @@ class ParleyProcess:
             await self._changed.wait_for(lambda: bool(holds()))
 
     async def health(self, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
-        """Return status and body of a health route."""
-        async with aiohttp.ClientSession() as http, http.get(self.url + path) as response:
+        """Return status and body of a health route, with the details that the Unix socket has."""
+        connector = aiohttp.UnixConnector(str(self.home / "parley.sock"))
+        async with (
+            aiohttp.ClientSession("http://parley", connector=connector) as http,
+            http.get(path) as response,
+        ):
             return response.status, await response.json()
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:

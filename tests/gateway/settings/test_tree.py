@@ -61,7 +61,7 @@ platforms:
   telegram: {token: null, base_url: null, base_file_url: null, mode: polling, webhook_url: null, webhook_secret: null, preview: edit}   # base_url: the server's root; preview: edit | draft
   discord: {token: null, api_url: null, gateway_url: null}
   slack: {bot_token: null, app_token: null, signing_secret: null, base_url: null, mode: socket}                          # base_url ends in /api/
-web: {enabled: true, host: 127.0.0.1, port: 8765, token: null}                 # a token is required on any other host
+web: {enabled: true, host: 127.0.0.1, port: 8765, token: null, max_connections: 1000, max_connections_per_address: 100}                 # a token is required on any other host
 storage: {url: null, raw_days: 30}        # null: SQLite in PARLEY_HOME; or postgresql+asyncpg://…
 logging: {level: info, format: auto, file: null}                                # auto: console on a terminal, else JSON lines; file null: PARLEY_HOME/logs/parley.jsonl, rotated; false: none
 """  # noqa: E501 - verbatim from the design's settings page

@@ -1,0 +1,264 @@
+"""Who may hold a connection to the HTTP port, how many, and for how long.
+
+A connection costs a descriptor and memory, and nobody needs a password to open one. So there is
+a limit for each address and one for all, and one below the number of descriptors. Whoever comes
+beyond a limit takes the place of the connection that waits longest without having sent a whole
+request: who asks something gets an answer, however many only wait. Deadlines end the rest:
+`IDLE_S` for the head of a request, also of the next one on the same connection, and `BODY_S` or
+`UPLOAD_S` for its body.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import cast
+
+import structlog
+from aiohttp import web
+from typing_extensions import override
+
+from gateway import descriptors
+
+log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Network = IPv4Network | IPv6Network
+
+BACKLOG = 1024
+"""Connections that may wait for being accepted; who finds no room comes again in a second."""
+IDLE_S = 20.0
+"""From the opening of a connection, or the answer before, to the last byte of a request's head."""
+BODY_S = 30.0
+"""From there to the last byte of its body."""
+UPLOAD_S = 600.0
+"""Likewise of a form, which may have files."""
+MAX_HEADERS = 64
+_NET_V6 = 64
+"""Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
+
+
+@dataclass(eq=False, slots=True)
+class _Open:
+    """One connection; `request` is what it asks for now."""
+
+    transport: asyncio.Transport
+    address: str
+    request: web.Request | None = None
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether nothing is done for it: no request, or one whose body is not there yet."""
+        return self.request is None or not self.request.content.is_eof()
+
+
+@dataclass(slots=True)
+class Connections:
+    """The connections of a port, the oldest first.
+
+    Attributes:
+        most: Of all addresses together.
+        most_per_address: Of one address, or of one /64 network of IPv6.
+        exempt: Networks of proxies, which come for many: for them only `most` counts.
+    """
+
+    most: int = 1000
+    most_per_address: int = 100
+    exempt: tuple[Network, ...] = ()
+    _open: dict[asyncio.BaseTransport, _Open] = field(default_factory=dict)
+    _of: dict[str, dict[_Open, None]] = field(default_factory=dict)
+
+    def let_in(self, transport: asyncio.Transport) -> bool:
+        """Enter a new connection, if need be in the place of one that waits; False for no."""
+        address = _address_of(transport)
+        here = self._of.get(address, {})
+        reason = self._too_many(transport, address, here)
+        if reason:
+            pool: Iterable[_Open] = here if reason == "address" else self._open.values()
+            waiting = next((each for each in pool if each.only_waits), None)
+            # Its own descriptor is above the limit, whoever goes in its place.
+            if waiting is None or reason == "descriptors":
+                log.warning(
+                    "connection_refused",
+                    reason=reason,
+                    address=address,
+                    limit=descriptors.limit(),
+                )
+                return False
+            log.warning("connection_displaced", reason=reason, address=waiting.address)
+            self.forget(waiting.transport)
+            waiting.transport.abort()
+        entered = _Open(transport, address)
+        self._open[transport] = entered
+        self._of.setdefault(address, {})[entered] = None
+        return True
+
+    def forget(self, transport: asyncio.BaseTransport) -> None:
+        """Take out a connection that is over; one that was taken out before, too."""
+        gone = self._open.pop(transport, None)
+        if gone is None:
+            return
+        same = self._of[gone.address]
+        del same[gone]
+        if not same:
+            del self._of[gone.address]
+
+    def asks(self, transport: asyncio.BaseTransport | None, request: web.Request | None) -> None:
+        """Note what a connection asks for now."""
+        found = self._open.get(transport) if transport is not None else None
+        if found is not None:
+            found.request = request
+
+    def _too_many(self, transport: asyncio.Transport, address: str, here: dict[_Open, None]) -> str:
+        """Return which limit a new connection is beyond; "" for none."""
+        # The system hands out the lowest free number: it tells how many are in use.
+        if transport.get_extra_info("socket").fileno() >= descriptors.ceiling():
+            return "descriptors"
+        if len(here) >= self.most_per_address and not _is_in(address, self.exempt):
+            return "address"
+        return "all" if len(self._open) >= self.most else ""
+
+
+def _address_of(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    # The peer may be gone before it was let in.
+    return _counted_as(peer[0]) if peer else ""
+
+
+@lru_cache(maxsize=4096)
+def _counted_as(text: str) -> str:
+    """Return what stands for an address: itself, or of IPv6 its network."""
+    address = ip_address(text.partition("%")[0])
+    if address.version == 4:
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ip_network((address, _NET_V6), strict=False).network_address)
+
+
+def _is_in(address: str, networks: Iterable[Network]) -> bool:
+    networks = tuple(networks)
+    return bool(networks) and bool(address) and any(ip_address(address) in it for it in networks)
+
+
+class Site(web.BaseSite):
+    """Listens on host and port, and counts who comes."""
+
+    def __init__(
+        self, runner: web.AppRunner, host: str, port: int, connections: Connections
+    ) -> None:
+        """Listen to nobody yet."""
+        super().__init__(runner)
+        self._host = host
+        self._port = port
+        self._connections = connections
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"http://{self._host}:{self._port}"
+
+    @override
+    async def start(self) -> None:
+        await super().start()
+        loop = asyncio.get_running_loop()
+        # asyncio accepts as many at a time as its queue is long; before the first of them is closed
+        # those of four times are open. The system's own queue may be longer.
+        at_once = min(128, (descriptors.limit() - descriptors.ceiling()) // 5)
+        self._server = await loop.create_server(
+            self._protocol, self._host, self._port, backlog=at_once
+        )
+        for each in self._server.sockets:
+            # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(BACKLOG)
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - the runner is set up before its sites
+        return _Counted(server, self._connections)
+
+
+class _Counted(asyncio.Protocol):
+    """Stands before the protocol of a connection, to see it begin and end."""
+
+    def __init__(
+        self, inside: Callable[[], asyncio.BaseProtocol], connections: Connections
+    ) -> None:
+        self._new = inside
+        self._connections = connections
+        self._inside: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = cast("asyncio.Transport", transport)
+        if not self._connections.let_in(connection):
+            connection.abort()
+            return
+        self._transport = connection
+        self._inside = cast("asyncio.Protocol", self._new())
+        self._inside.connection_made(connection)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._inside is not None:
+            self._inside.data_received(data)
+
+    @override
+    def eof_received(self) -> bool | None:
+        return None if self._inside is None else self._inside.eof_received()
+
+    @override
+    def pause_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.pause_writing()
+
+    @override
+    def resume_writing(self) -> None:
+        if self._inside is not None:
+            self._inside.resume_writing()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._connections.forget(self._transport)
+        if self._inside is not None:
+            self._inside.connection_lost(exc)
+
+
+def counting(
+    connections: Connections,
+) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+    """Return the middleware that tells what a connection asks, and ends one whose body is late."""
+
+    @web.middleware
+    async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
+        connections.asks(request.transport, request)
+        transport = request.transport
+        late_s = UPLOAD_S if request.content_type == "multipart/form-data" else BODY_S
+        # A request without a body is complete by now: most need no deadline.
+        timer = (
+            None
+            if request.content.is_eof()
+            else asyncio.get_running_loop().call_later(late_s, _end_if_late, request)
+        )
+        try:
+            return await handler(request)
+        finally:
+            connections.asks(transport, None)
+            if timer is not None:
+                timer.cancel()
+
+    return tell
+
+
+def _end_if_late(request: web.Request) -> None:
+    if not request.content.is_eof() and request.transport is not None:
+        log.warning("body_too_slow", path=request.path)
+        request.transport.close()

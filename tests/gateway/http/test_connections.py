@@ -1,0 +1,226 @@
+"""Connections to the port: how many there may be, and who makes room for whom."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
+from ipaddress import ip_network
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gateway.http import connections as module
+from gateway.http import server as server_module
+from gateway.http.connections import Connections
+from gateway.http.server import HttpServer
+from tests.support.gateway import log_lines
+from tests.support.recording_adapter import Watch
+
+
+async def hello(_: web.Request) -> web.Response:
+    """Answer anything."""
+    return web.Response(text="hello")
+
+
+async def swallow(request: web.Request) -> web.Response:
+    """Read the body."""
+    return web.Response(text=str(len(await request.read())))
+
+
+class Held:
+    """A page whose answer waits for `go`."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def page(self, _: web.Request) -> web.Response:
+        """Answer once that is wanted."""
+        self.asked.set()
+        await self.go.wait()
+        return web.Response(text="at last")
+
+
+SHORT_OF_A_HEAD = 4_000
+"""Bytes; a longer line of a head is refused."""
+Serve = Callable[[Connections], Awaitable[int]]
+
+
+@pytest.fixture
+def held() -> Held:
+    """A page that takes long."""
+    return Held()
+
+
+@pytest.fixture
+async def serve(tmp_path: Path, held: Held) -> AsyncIterator[Serve]:
+    """Start a server with these limits; returns its port."""
+    started = []
+
+    async def start(limits: Connections) -> int:
+        routes = [web.get("/", hello), web.post("/", swallow), web.get("/held", held.page)]
+        server = HttpServer(
+            "127.0.0.1", 0, tmp_path / "s", public=routes, private=[], connections=limits
+        )
+        started.append(server)
+        return await server.start()
+
+    yield start
+    held.go.set()
+    for each in started:
+        await each.stop()
+
+
+def opened(
+    port: int, address: str = "127.0.0.1", sent: bytes = b"GET / HTTP/1.1\r\nX: "
+) -> socket.socket:
+    """Open a connection from an address, with the beginning of a request."""
+    made = socket.create_connection(("127.0.0.1", port), 10, (address, 0))
+    made.sendall(sent)
+    return made
+
+
+async def is_closed(connection: socket.socket) -> bool:
+    """Wait until the other side has ended a connection."""
+    connection.setblocking(False)
+    async with asyncio.timeout(10):
+        try:
+            return await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+        except ConnectionResetError:
+            return True
+
+
+async def received(connection: socket.socket) -> bytes:
+    """Wait for the beginning of an answer."""
+    connection.setblocking(False)
+    async with asyncio.timeout(10):
+        return await asyncio.get_running_loop().sock_recv(connection, 200)
+
+
+async def ask(port: int, address: str = "127.0.0.1", path: str = "/") -> str:
+    """Ask for a page over a connection of its own."""
+    connector = aiohttp.TCPConnector(local_addr=(address, 0))
+    async with (
+        aiohttp.ClientSession(connector=connector) as http,
+        http.get(f"http://127.0.0.1:{port}{path}") as response,
+    ):
+        return await response.text()
+
+
+async def counted(limits: Connections, count: int) -> None:
+    """Wait until so many connections are counted."""
+    async with asyncio.timeout(10):
+        while len(limits._open) != count:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "others"),
+    [(Connections(100, 10), "127.0.0.1"), (Connections(10, 100), "127.0.0.2")],
+)
+async def test_who_asks_takes_the_place_of_who_waits(
+    serve: Serve, limits: Connections, others: str
+) -> None:
+    """The one that waits longest goes, of the same address or of all; ten stay."""
+    port = await serve(limits)
+    with ExitStack() as all_of_them:
+        async with log_lines(Watch()) as lines:
+            waiting = [all_of_them.enter_context(opened(port)) for _ in range(10)]
+            await counted(limits, 10)
+            assert await ask(port, others) == "hello"
+            assert await is_closed(waiting[0])
+        [line] = [line for line in lines if line["event"] == "connection_displaced"]
+        assert line["reason"] == ("address" if others == "127.0.0.1" else "all")
+    await counted(limits, 0)
+    assert limits._of == {}
+
+
+async def test_what_is_being_answered_stays(serve: Serve, held: Held) -> None:
+    """Where nobody only waits, one more is refused; there is room again afterwards."""
+    limits = Connections(1, 10)
+    port = await serve(limits)
+    async with log_lines(Watch()) as lines:
+        first = asyncio.create_task(ask(port, path="/held"))
+        await held.asked.wait()
+        with opened(port, "127.0.0.2") as other:
+            assert await is_closed(other)
+        held.go.set()
+        assert await first == "at last"
+        await counted(limits, 0)
+        assert await ask(port) == "hello"
+    [line] = [line for line in lines if line["event"] == "connection_refused"]
+    assert (line["reason"], line["address"]) == ("all", "127.0.0.2")
+
+
+async def test_a_body_that_is_not_there_yet_is_waiting_too(serve: Serve) -> None:
+    """Else whoever announces a body would hold a place."""
+    limits = Connections(1, 10)
+    port = await serve(limits)
+    with opened(port, sent=b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc") as slow:
+        await counted(limits, 1)
+        assert await ask(port) == "hello"
+        assert await is_closed(slow)
+
+
+async def drip(connection: socket.socket, limits: Connections) -> None:
+    """Send byte after byte while both connections are open."""
+    for _ in range(SHORT_OF_A_HEAD):
+        await asyncio.sleep(0)
+        if len(limits._open) == 2:
+            connection.send(b"a")
+
+
+async def test_a_head_has_a_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that drip in do not put it off; nor do they after an answer."""
+    monkeypatch.setattr(server_module, "IDLE_S", 1.0)
+    limits = Connections()
+    port = await serve(limits)
+    whole = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    with opened(port) as dripping, opened(port, sent=whole) as silent:
+        assert (await received(silent)).startswith(b"HTTP/1.1 200")
+        await drip(dripping, limits)
+        await counted(limits, 0)
+        assert await ask(port) == "hello"
+
+
+async def test_a_body_has_a_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was announced and does not come ends the connection; one that is there is read."""
+    monkeypatch.setattr(module, "BODY_S", 1.0)
+    port = await serve(Connections())
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+    async with log_lines(Watch()) as lines:
+        with (
+            opened(port, sent=head + b"abc") as slow,
+            opened(port, sent=head + b"123456789") as whole,
+        ):
+            assert (await received(whole)).startswith(b"HTTP/1.1 200")
+            assert await is_closed(slow)
+    assert [line["path"] for line in lines if line["event"] == "body_too_slow"] == ["/"]
+
+
+async def test_a_proxy_comes_for_many(serve: Serve) -> None:
+    """For its address only the limit of all counts."""
+    limits = Connections(100, 1, (ip_network("127.0.0.0/8"),))
+    port = await serve(limits)
+    with ExitStack() as all_of_them:
+        for _ in range(5):
+            all_of_them.enter_context(opened(port))
+        await counted(limits, 5)
+        assert len(limits._of["127.0.0.1"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("address", "counted_as"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::1", "::1"),
+    ],
+)
+def test_a_network_of_ipv6_is_one_address(address: str, counted_as: str) -> None:
+    """Its owner chooses the rest at will."""
+    assert module._counted_as(address) == counted_as
