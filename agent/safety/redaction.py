@@ -1,15 +1,21 @@
 """Keeps secrets and control characters out of what people and models read.
 
-Logs, errors, `config show`, and what goes to the summary model and comes back from it.
+Logs, errors, `config show`, what goes to the summary model and comes back from it; results of tools
+and answers, which are kept free of the settings' secrets alone.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import orjson
 
 MASK = "********"
+LEAST_CHARS = 8
+LEAST_KINDS = 4
+LONG_CHARS = 16
+"""Of secrets that are masked in results and answers; see `is_telling`."""
 MOST_HOPS = 256
 """How often a rare character is looked for by itself in one text."""
 
@@ -108,12 +114,22 @@ class Redactor:
     """Replaces configured secret values and anything shaped like a credential by `MASK`."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {form for secret in secrets if secret for form in _spellings(secret)}
+        self._values: frozenset[str] = frozenset()
+        self.learn(secrets)
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Mask these values as well, from now on: a key that was replaced stays a secret."""
+        self._values |= {secret for secret in secrets if secret}
+        known = {form for secret in self._values for form in _spellings(secret)}
         # Longest first: a secret that contains another one goes as a whole.
         self._secrets = sorted(known, key=len, reverse=True)
-        escaped = {orjson.dumps(secret)[1:-1].decode() for secret in self._secrets}
+        escaped = {_in_json(secret) for secret in self._secrets}
         self._escaped = tuple(escaped)
         self._in_json = sorted(known | escaped, key=len, reverse=True)
+        telling = {each for each in self._values if is_telling(each)}
+        forms = {form for each in telling for form in (*_spellings(each), quote(each, safe=""))}
+        forms |= {_in_json(form) for form in forms}
+        self._configured = tuple(sorted(forms, key=len, reverse=True))
 
     def suspects(self, json_text: str) -> bool:
         """Tell quickly whether JSON text may hold a secret; False is certain.
@@ -152,6 +168,34 @@ class Redactor:
             json_text = json_text.replace(secret, MASK)
         return json_text, hidden
 
+    def configured(self, text: str) -> str:
+        """Return text without the configured secrets, but for those that are words (`is_telling`).
+
+        For what people and models go on working with: nothing that only looks like a credential
+        is touched.
+        """
+        for secret in self._configured:
+            if secret in text:
+                text = text.replace(secret, MASK)
+        return text
+
+    def holds_configured(self, text: str) -> bool:
+        """Tell whether `configured` would mask anything, in a text or in its JSON."""
+        return any(secret in text for secret in self._configured)
+
+    def settled_chars(self, text: str) -> int:
+        """Return how many characters of a growing text no longer depend on what follows.
+
+        The rest may be the beginning of a configured secret.
+        """
+        settled = min((_begins_at(text, secret) for secret in self._configured), default=len(text))
+        for secret in self._configured:
+            # One secret may end with what another one begins with.
+            found = text.find(secret, max(0, settled - len(secret) + 1))
+            if 0 <= found < settled:
+                settled = max(settled, found + len(secret))
+        return settled
+
     def value(self, value: Any) -> Any:
         """Return a copy of JSON data with every string in it masked, keys of maps included."""
         match value:
@@ -163,6 +207,30 @@ class Redactor:
                 return [self.value(item) for item in value]
             case _:
                 return value
+
+
+def is_telling(secret: str) -> bool:
+    """Tell whether a value can be masked in any text without hiding ordinary words.
+
+    It has 8 characters or more, of four kinds or more, and up to 15 of them are not letters alone.
+    """
+    if len(secret) < LEAST_CHARS or len(set(secret)) < LEAST_KINDS:
+        return False
+    return len(secret) >= LONG_CHARS or not secret.isalpha()
+
+
+def _begins_at(text: str, secret: str) -> int:
+    """Return where an unfinished secret begins at the end of a text; its length for nowhere."""
+    place = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+    while place >= 0:
+        if secret.startswith(text[place:]):
+            return place
+        place = text.find(secret[0], place + 1)
+    return len(text)
+
+
+def _in_json(text: str) -> str:
+    return orjson.dumps(text).decode()[1:-1]
 
 
 def _spellings(secret: str) -> set[str]:

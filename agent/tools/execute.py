@@ -113,10 +113,15 @@ class _Batch:
         await self.journal.start_tool(call, self.toolbox.effect(name))
         if context.services.progress is not None:
             context.services.progress.working(call)
-        outcome = await self.toolbox.execute(call, context)
+        outcome = self._masked(await self.toolbox.execute(call, context))
         if context.services.hooks is not None:
             await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)
         return outcome
+
+    def _masked(self, outcome: ToolOutcome) -> ToolOutcome:
+        """Return an outcome without the settings' secrets, before anybody sees or keeps it."""
+        masked = self.approval.redactor.configured(outcome.text)
+        return outcome if masked == outcome.text else replace(outcome, text=masked)
 
     def _show(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
         if self.context.services.progress is not None:

@@ -44,7 +44,7 @@ class ApprovalRules:
     Attributes:
         mode: side_effects: tools of that effect; always: whatever touches the world outside, what
             only reads it too; never: nobody is asked.
-        redactor: Keeps the secrets of the settings out of the question.
+        redactor: Keeps the secrets of the settings out of the question and of the result.
     """
 
     mode: ApprovalMode = "side_effects"

@@ -68,7 +68,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
             # No message is recorded for it, but the provider bills it.
             await ports.journal.book([answer.call])
         else:
-            return finish(state, answer)
+            return finish(state, agent, answer)
     return await wrap_up(state, agent, ports, limit)
 
 
@@ -173,13 +173,16 @@ async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit
     if state.own[-1] != _WRAP_UP:
         await ask(state, ports, _WRAP_UP)
     answer = await call_model(state, agent, ports, allow_tools=False)
-    return finish(state, answer, reached=limit)
+    return finish(state, agent, answer, reached=limit)
 
 
-def finish(state: TurnState, answer: ModelAnswer, *, reached: Outcome = "final_text") -> TurnResult:
+def finish(
+    state: TurnState, agent: Agent, answer: ModelAnswer, *, reached: Outcome = "final_text"
+) -> TurnResult:
     """Return the result of a turn that ends with this answer."""
     completion = answer.completion
-    text = state.partial_text() + text_of(completion.message)
+    # Once more: the parts of a continued answer may make up a secret together.
+    text = agent.calls.redactor.configured(state.partial_text() + text_of(completion.message))
     return TurnResult(
         outcome=_outcome(completion, text, reached),
         message=without_calls(completion.message) if text_of(completion.message).strip() else None,

@@ -7,18 +7,20 @@ and has another price.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import structlog
 
 from agent.context.phases.sanitise import sanitise
 from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
-from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.images import with_pictures
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
 from agent.prefix import Prefix
 from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
+from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
 from agent.turn.recovery import complete_with_recovery
 from agent.turn.state import Agent, TurnPorts
@@ -27,6 +29,9 @@ from agent.view.folds import Folds
 from agent.view.view import View
 
 log = structlog.get_logger()
+
+SHOWN_CHARS = 4
+"""Of what may be the beginning of a secret so much is shown where nothing follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +184,19 @@ class LoopRequest:
         journal = self.ports.journal
         # Stays where the turn is cancelled meanwhile: the provider bills what it read.
         journal.begin_call(expected)
+        redactor = self.agent.calls.redactor
+        sink = MaskedSink(self.ports.sink, redactor)
         try:
-            return await model.complete(request, self.ports.sink)
+            completion = await model.complete(request, sink)
         except ModelError as exc:
             lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)
             await journal.book([lost] if lost else [])
             raise
+        finally:
+            sink.close()
+        # Before it is shown, recorded, or sent again.
+        return replace(completion, message=masked_message(completion.message, redactor))
 
     def _noted(
         self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
@@ -199,3 +210,78 @@ class LoopRequest:
         else:
             prefix = planner.watch.note_apart(sent)
         return replace(call, ratio=planner.meter.ratio, prefix=prefix)
+
+
+def masked_message(message: ChatMessage, redactor: Redactor) -> ChatMessage:
+    """Return a model's message without configured secrets; itself where it holds none.
+
+    Only configured values are masked, not what is shaped like a credential: an answer may be about
+    such things.
+
+    Fields for the provider alone are signed or opaque, so they cannot be changed: they go as a
+    whole where a secret stands in them.
+    """
+    if not _holds(message, redactor):
+        return message
+    kept = {
+        key: _masked(value, redactor)
+        for key, value in message.items()
+        if key != "opaque" or not _holds(value, redactor)
+    }
+    return cast("ChatMessage", kept)
+
+
+def _holds(value: Any, redactor: Redactor) -> bool:
+    match value:
+        case str():
+            return redactor.holds_configured(value)
+        case dict():
+            return any(_holds(item, redactor) for item in value.values())
+        case list():
+            return any(_holds(item, redactor) for item in value)
+        case _:
+            return False
+
+
+def _masked(value: Any, redactor: Redactor) -> Any:
+    match value:
+        case str():
+            return redactor.configured(value)
+        case dict():
+            return {key: _masked(item, redactor) for key, item in value.items()}
+        case list():
+            return [_masked(item, redactor) for item in value]
+        case _:
+            return value
+
+
+class MaskedSink:
+    """`agent.models.base.TextSink`: shows a growing answer without configured secrets.
+
+    A secret may come in several pieces: what may be the beginning of one is held back until the
+    next piece tells.
+    """
+
+    def __init__(self, sink: TextSink, redactor: Redactor) -> None:
+        self._sink = sink
+        self._redactor = redactor
+        self._held = ""
+
+    def push(self, delta: str) -> None:
+        """Append visible text."""
+        text = self._held + delta
+        shown = self._redactor.settled_chars(text)
+        self._held = text[shown:]
+        if shown:
+            self._sink.push(self._redactor.configured(text[:shown]))
+
+    def restart(self) -> None:
+        """Forget what was pushed."""
+        self._held = ""
+        self._sink.restart()
+
+    def close(self) -> None:
+        """Show the rest: nothing follows it any more."""
+        held, self._held = self._redactor.configured(self._held), ""
+        if held:
+            self._sink.push(held if len(held) <= SHOWN_CHARS or MASK in held else MASK)

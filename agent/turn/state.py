@@ -13,6 +13,7 @@ from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
 from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
+from agent.safety.redaction import Redactor
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
@@ -34,6 +35,11 @@ class CallRules:
 
     output: OutputSettings
     approval: ApprovalRules = field(default_factory=ApprovalRules)
+
+    @property
+    def redactor(self) -> Redactor:
+        """What keeps the secrets of the settings out of results and answers."""
+        return self.approval.redactor
 
 
 @dataclass(frozen=True, slots=True)

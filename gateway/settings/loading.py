@@ -17,7 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
-from gateway.settings.rules import contradictions, doubts, without_effect
+from gateway.settings.rules import contradictions, doubts, weak_secrets, without_effect
 from gateway.settings.sources import Sources, complaint
 from gateway.settings.tree import Keys, Settings, flatten
 
@@ -82,7 +82,12 @@ def load_settings(
     _refuse([
         f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
     ])
-    warnings = (*sources.warnings, *without_effect(keys, values), *doubts(settings))
+    warnings = (
+        *sources.warnings,
+        *without_effect(keys, values),
+        *doubts(settings),
+        *weak_secrets(values),
+    )
     return Loaded(settings, values, origins, warnings, config_file)
 
 
@@ -92,9 +97,15 @@ def _origin(name: str, origins: Mapping[str, str]) -> str:
     return origins.get(name) or next(inside, "default")
 
 
-def secret_values(settings: Settings) -> tuple[str, ...]:
-    """Return every configured secret, for the redaction of logs."""
-    return tuple(secret for _, value in flatten(settings) for secret in _secrets_in(value))
+def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Return every configured secret, and the providers' keys of the environment, used or not.
+
+    They are kept out of logs, of results of tools, and of answers.
+    """
+    environ = os.environ if environ is None else environ
+    keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
+    values = (secret for _, value in flatten(settings) for secret in _secrets_in(value))
+    return (*values, *keys)
 
 
 def fingerprinted(settings: Settings) -> dict[str, str]:

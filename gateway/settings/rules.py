@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from adapters.registry import Platform, account_types, by_name
 from agent.processes.confinement import SYSTEM
+from agent.safety.redaction import LEAST_CHARS, is_telling
 from gateway.settings.tree import Keys, Settings, dotted
 
 _OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
@@ -60,6 +61,20 @@ def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
         changed = value != defaults.get(plain)
         if name.startswith("fallbacks.") and name.endswith(_OF_THE_MAIN_MODEL) and changed:
             yield f"{name} is set, but has no effect: that of `model` holds for all"
+
+
+def weak_secrets(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for every secret that cannot be masked without hiding ordinary words.
+
+    What stands in a map may be such a word: those are left out.
+    """
+    for name, value in values.items():
+        for secret in value if isinstance(value, tuple) else (value,):
+            if isinstance(secret, SecretStr) and not is_telling(secret.get_secret_value()):
+                yield (
+                    f"{name} is too short or too plain to be masked in answers and in results of"
+                    f" tools; a secret has {LEAST_CHARS} characters or more, not letters alone"
+                )
 
 
 def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.safety.redaction import MASK, MOST_HOPS, Redactor, masked_assignments, printable
+from agent.safety.redaction import (
+    MASK,
+    MOST_HOPS,
+    Redactor,
+    is_telling,
+    masked_assignments,
+    printable,
+)
 from tests.support.effort import effort
 
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
@@ -229,3 +236,40 @@ class TestRareCharacters:
     def test_a_text_full_of_them_is_no_attack(self) -> None:
         """A megabyte of them takes about 2 units; a look at each by itself would take 30."""
         assert effort(lambda: Redactor().text("J" * 1_000_000)) < 10
+
+
+ODD = 'p"ss\\wörd 9'
+OLD = "sk-q7Wz0Lk3Tn8Rb5"
+
+
+class TestConfigured:
+    @pytest.mark.parametrize("spelled", [ODD, "p%22ss%5Cw%C3%B6rd%209", 'p\\"ss\\\\wörd 9'])
+    def test_a_secret_is_masked_as_others_write_it(self, spelled: str) -> None:
+        """In text, in an address, in JSON."""
+        assert Redactor([ODD]).configured(f"<{spelled}>") == f"<{MASK}>"
+
+    def test_what_only_looks_like_a_credential_stays(self) -> None:
+        """A tool's result may be about such things."""
+        text = "AKIAIOSFODNN7EXAMPLE is the example of the manual"
+        assert Redactor([ODD]).configured(text) == text
+
+    def test_a_value_that_is_learned_later_is_masked_and_the_earlier_one_too(self) -> None:
+        """A key that was replaced may still be valid."""
+        redactor = Redactor([OLD])
+        redactor.learn(["new-8f3K2m"])
+        assert redactor.configured(f"{OLD} new-8f3K2m") == f"{MASK} {MASK}"
+        assert redactor.text("new-8f3K2m") == MASK
+        assert redactor.suspects('"new-8f3K2m"')
+
+    @pytest.mark.parametrize(
+        ("value", "tells"),
+        [
+            *[("hunter2", False), ("password", False), ("Correcthorse", False)],
+            *[("aaaaaaaa", False), ("00000000", False), ("hunter22", True)],
+            *[("correcthorsebattery", True), ("3f9a61c2", True)],
+        ],
+    )
+    def test_words_and_short_values_tell_nothing(self, value: str, tells: bool) -> None:
+        """Masked, they would make ordinary text unreadable."""
+        assert is_telling(value) is tells
+        assert (Redactor([value]).configured(f"a {value} b") != f"a {value} b") is tells

@@ -1,6 +1,11 @@
 """One request: made for the model that is asked, and booked as what it cost, if it failed too."""
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
@@ -8,7 +13,9 @@ from agent.models.base import Completion, ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.ports import ModelCall
 from agent.prompt_caching import is_marked
+from agent.safety.redaction import MASK, Redactor
 from agent.settings import AgentSettings, CachingSettings
+from agent.turn.request import SHOWN_CHARS, MaskedSink, masked_message
 from agent.usage import CacheLayout, Prices, Usage
 from agent.view.view import Edit, ViewPlan
 from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
@@ -215,3 +222,117 @@ async def test_an_answer_that_had_not_begun_costs_nothing() -> None:
     """Nobody bills an error."""
     _, booked = await lost_by(cut())
     assert booked == []
+
+
+KEY = "sk-q7Wz0Lk3Tn8Rb5"
+LONGER = KEY + "-and-more-2"
+OTHER = "Rb5-xyz-77-pq"
+"""Begins with what `KEY` ends with."""
+ODD = 'p"ss\\wörd 9'
+REDACTOR = Redactor([KEY, LONGER, OTHER, ODD])
+
+
+class Shown:
+    """What a sink was given since it began anew."""
+
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+
+    def push(self, delta: str) -> None:
+        """Keep a piece."""
+        self.pieces.append(delta)
+
+    def restart(self) -> None:
+        """Forget all."""
+        self.pieces.clear()
+
+    @property
+    def text(self) -> str:
+        """All pieces together."""
+        return "".join(self.pieces)
+
+
+def pushed(*pieces: str, redactor: Redactor = REDACTOR) -> Shown:
+    """Return what is shown of pieces, before the end is known."""
+    shown = Shown()
+    sink = MaskedSink(shown, redactor)
+    for piece in pieces:
+        sink.push(piece)
+    return shown
+
+
+class TestMessage:
+    def test_one_without_secrets_is_the_same_object(self) -> None:
+        """Nothing is copied for nothing."""
+        message = ChatMessage(role="assistant", content="The key is under the mat.")
+        assert masked_message(message, REDACTOR) is message
+
+    def test_every_text_of_it_is_masked(self) -> None:
+        """Content in parts and the arguments of calls, also as JSON writes the secret."""
+        call: Any = {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "say", "arguments": '{"text": "p\\"ss\\\\wörd 9"}'},
+        }
+        message: Any = {
+            "role": "assistant",
+            "content": [{"type": "text", "text": f"It is {KEY}."}],
+            "tool_calls": [call],
+        }
+        masked: Any = masked_message(message, REDACTOR)
+        assert masked["content"][0]["text"] == f"It is {MASK}."
+        assert masked["tool_calls"][0]["function"]["arguments"] == f'{{"text": "{MASK}"}}'
+        assert KEY in message["content"][0]["text"]
+
+    def test_opaque_fields_stay_where_no_secret_stands_in_them(self) -> None:
+        """The provider wants them back as they were."""
+        message: Any = {"role": "assistant", "content": KEY, "opaque": {"anthropic": {"a": 1}}}
+        masked: Any = masked_message(message, REDACTOR)
+        assert masked == {"role": "assistant", "content": MASK, "opaque": {"anthropic": {"a": 1}}}
+
+
+class TestSink:
+    @given(st.data())
+    def test_pieces_of_any_size_show_what_the_whole_text_would(self, data: st.DataObject) -> None:
+        """But for the last few characters, which may begin a secret."""
+        words = st.sampled_from([KEY, LONGER, OTHER, ODD, KEY[:9], OTHER[:4], "sk-", " ", "a", "é"])
+        text = "".join(data.draw(st.lists(words, max_size=12)))
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+        ends = [0, *cuts, len(text)]
+        shown = Shown()
+        sink = MaskedSink(shown, REDACTOR)
+        for start, end in pairwise(ends):
+            sink.push(text[start:end])
+        for secret in (KEY, OTHER, ODD):
+            assert secret not in shown.text
+        sink.push("\n")
+        sink.close()
+        assert shown.text == REDACTOR.configured(f"{text}\n")
+
+    def test_the_beginning_of_a_secret_is_held_back(self) -> None:
+        """It is shown once it turns out to be none."""
+        assert pushed("The key: s", "k-q7W").text == "The key: "
+        assert pushed("The key: s", "k-q7W", "ithout").text == "The key: sk-q7Without"
+
+    @pytest.mark.parametrize(("rest", "told"), [("sk-q", "sk-q"), ("sk-q7", MASK), ("", "")])
+    def test_an_end_within_a_secret(self, rest: str, told: str) -> None:
+        """Four characters of it are told, more are not."""
+        shown = Shown()
+        sink = MaskedSink(shown, REDACTOR)
+        sink.push(f"It is {rest}")
+        sink.close()
+        assert shown.text == f"It is {told}"
+        assert len(rest) <= SHOWN_CHARS or rest not in shown.text
+
+    def test_a_new_beginning_forgets_what_was_held(self) -> None:
+        """What failed is not put before the next attempt's text."""
+        shown = Shown()
+        sink = MaskedSink(shown, REDACTOR)
+        sink.push(KEY[:8])
+        sink.restart()
+        sink.push("Hello.")
+        assert shown.text == "Hello."
+
+    def test_without_secrets_every_piece_goes_on_at_once(self) -> None:
+        """As it came."""
+        assert pushed("s", "k", "-", redactor=Redactor()).pieces == ["s", "k", "-"]

@@ -563,7 +563,7 @@ class TestAuxiliaryModel:
         "compression: {threshold: 0.4, target_ratio: 0.3, protect_last_n: 5, enabled: false}",
         "context: {engine: rounds, rounds: {min_retain_rounds: 3}}",
         "sessions: {reset: both, timezone: Asia/Tokyo, at_hour: 0, idle_minutes: 1}",
-        "model: {provider: nous, name: x, api_keys: [abcd, efgh], extra_body: {seed: 1}}",
+        "model: {provider: nous, name: x, api_keys: [abcd1234, efgh5678], extra_body: {seed: 1}}",
         "agent: {max_turn_tokens: 1000, max_turn_s: 60}",
         "compression: {early: true, payback_requests: 3}",
         "prompt_caching: {enabled: false, cache_ttl: 1h, strategy: anchored}",
