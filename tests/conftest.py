@@ -74,7 +74,23 @@ def pytest_collection_modifyitems(
     found = yield
     if not ALL:
         _leave_to_test_all(config, items)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = spread(items, workers)
     return found
+
+
+def spread(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Return the tests so that two workers begin with those that wait for other processes.
+
+    The others need the processor meanwhile. `--dist worksteal` hands out the list in equal parts,
+    and whoever has nothing left takes over the end of the longest one: there stand short tests.
+    """
+    if workers == 1:
+        return items
+    crash, e2e = ([it for it in items if it.nodeid.startswith(each)] for each in OTHER_PROCESSES)
+    rest = [item for item in items if not item.nodeid.startswith(OTHER_PROCESSES)]
+    beside = max(len(items) // workers - len(crash), 0)
+    return [*crash, *rest[:beside], *e2e, *rest[beside:]]
 
 
 def _leave_to_test_all(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -335,10 +335,10 @@ async def test_conversations_of_a_lost_account_are_named(tmp_path: Path) -> None
 
 _ARENAS = """
 import ctypes, sys, threading
-from gateway.app import share_arenas
 libc, all_run = ctypes.CDLL(None), threading.Barrier(9)
 libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
 if sys.argv[1:]:
+    from gateway.app import share_arenas
     share_arenas()
 def work():
     libc.malloc(100_000)
