@@ -59,7 +59,7 @@ class Intake(Protocol):
         ...
 
     async def positions(self, prefix: str) -> dict[str, int]:
-        """Return the positions of all sources whose names begin so."""
+        """Return the positions of all sources with a name prefix."""
         ...
 
     async def is_conversation(self, address: Address) -> bool:

@@ -25,7 +25,7 @@ def session_key(message: InboundMessage, groups: GroupSessions) -> str:
 
 
 def sole_sender(message: InboundMessage, groups: GroupSessions) -> str | None:
-    """Return whose conversation it is; None for one that several people share."""
+    """Return the only sender of a conversation, or None if several people share it."""
     private = message.chat_kind == "dm" or (message.chat_kind == "group" and groups == "per_user")
     return message.sender if private else None
 

@@ -112,7 +112,7 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
 
 
 async def _check_readable(api: Api, channel: str) -> None:
-    """Tell a quiet channel from one whose history is hidden: to the bot that one is empty.
+    """Tell a quiet channel from one with a hidden history, which looks empty to the bot.
 
     Source: https://discord.com/developers/docs/resources/message#get-channel-messages
     """

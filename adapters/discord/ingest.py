@@ -290,7 +290,7 @@ class Ingest:
         cursors: Sequence[Cursor],
         bad: Sequence[Poison],
     ) -> list[InboundMessage]:
-        """Commit messages; return those whose answer comes in a new thread."""
+        """Commit messages; return those that will be answered in a new thread."""
         pending = self._parts.threads.pending
         for message in opening:
             # Before the commit: its turn may have an answer before the thread exists.

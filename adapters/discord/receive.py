@@ -135,7 +135,7 @@ async def _watch(socket: GatewaySocket) -> NoReturn:
 
 
 async def _close(socket: GatewaySocket) -> None:
-    """Close a connection whose other side may be gone."""
+    """Close a connection, although the other side may be gone."""
     try:
         async with asyncio.timeout(_CLOSE_S):
             await socket.close()

@@ -435,7 +435,7 @@ def _ends(runs: Sequence[Run]) -> list[dict[Style, int]]:
 
 
 def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> set[_Span]:
-    """Return the formats whose signs would be taken for text, or for other signs."""
+    """Return the formats that cannot be written here: their signs would be text, or other signs."""
     begins, ends = _edges(runs, spans)
     signs = [span for span in spans if span.mark in _SIGNS]
     broken = {

@@ -152,7 +152,7 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
 
 
 def over_blocks(payload: str, note: str) -> list[dict[str, Any]]:
-    """Return a message whose buttons are over, with a note of how."""
+    """Return a message without its buttons, and with a note that says how the question ended."""
     return [_markdown(payload), _note(note)]
 
 

@@ -249,7 +249,7 @@ class Ingest:
 
 
 def is_bare_mention(update: IncomingPayload) -> bool:
-    """Whether a mention came without files, of which only its `message` event tells for sure.
+    """Whether a mention shows no files; only its `message` event says for sure.
 
     Both come within moments, in any order, and the first one counts.
     """

@@ -148,7 +148,7 @@ class Buttons:
                 await self._answer(press, admission)
 
     async def _answer(self, press: Press, admission: Admission) -> None:
-        """End the spinning of the button; of a refused press the chat is told why."""
+        """Stop the spinner on the button; tell the chat why a press was refused."""
         alarm = admission.outcome in _NOT_ALLOWED or admission.answer in {"refused", "over"}
         notice = (admission.told or _NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):

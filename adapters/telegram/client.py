@@ -214,7 +214,7 @@ class Client:
         return self._request.pool
 
     async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """Close the connections; `Bot.shutdown` would leave those of a bot it never started.
+        """Close the connections; `Bot.shutdown` closes none of a bot that was never started.
 
         Args:
             within_s: How long requests on their way may go on before.

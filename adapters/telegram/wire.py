@@ -113,7 +113,7 @@ _NOBODY = User(id=0, is_bot=True)
 
 
 class Message(Content):
-    """A message, also one that a button hangs on, of which little may be known."""
+    """A message; of one with a pressed button little may be known."""
 
     message_id: int
     chat: Chat

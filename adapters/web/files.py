@@ -62,7 +62,7 @@ class _Form:
 
 
 async def posted_with_files(request: web.Request, limit_bytes: int) -> PostedMessage:
-    """Read a message whose form has the fields `id` and `text`, and files.
+    """Read a message from a form with the fields `id` and `text`, and with files.
 
     Args:
         request: Its body is multipart/form-data.

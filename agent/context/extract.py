@@ -286,7 +286,7 @@ def _grown(index: terms.Index, found: terms.Vocabulary, room_tokens: int) -> ter
 
 
 def retained_share(facts: Sequence[str], text: str) -> float:
-    """Return the share of facts whose words stand in the text; 1.0 where there are none."""
+    """Return the share of facts that are found in the text; 1.0 without facts."""
     return 1 - len(_missing(facts, text)) / len(facts) if facts else 1.0
 
 

@@ -59,7 +59,7 @@ NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 @dataclass(frozen=True, slots=True)
 class EarlyRule:
-    """When a view whose prompt cache has died is compacted before it has to be.
+    """When to compact a view early because its prompt cache has died.
 
     Attributes:
         rates: Of the model that answers.
@@ -277,7 +277,7 @@ class Planner:
         self.engine.on_session_start(session_id)
 
     async def _tell(self, compaction: Compaction) -> None:
-        """Have the user told what a compaction could not spare them."""
+        """Tell the user what a compaction could not avoid."""
         if compaction.level == "clip_newest":
             await self.store.tell("clipped")
         await self._tell_floor(compaction.tokens_after)

@@ -163,7 +163,7 @@ def output_limit(name: str, wanted: int) -> int:
 
 
 def bills_writes(name: str) -> bool:
-    """Return whether a name is one of OpenAI's whose cache is not written for free."""
+    """Whether a name is an OpenAI model that charges for writing its cache."""
     version = _GPT_VERSION.match(_plain(name))
     return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
 

@@ -264,7 +264,7 @@ class Minimum:
 
 
 def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
-    """Return the least that a request could have cost of which only sizes are known (output: 0).
+    """Return the least possible cost of a request with known sizes only (output: 0).
 
     A prompt at least as long as the one before is taken to begin with all of it. That is too much
     where both a compaction and more new text lie between: the least is then too small. Of a shorter
@@ -348,7 +348,7 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
 
 
 def _look_back(blocks: Sequence[Block], mark: int) -> Iterable[int]:
-    """Yield the places of the blocks whose end a breakpoint tests, its own first."""
+    """Yield the blocks at which a breakpoint looks for a cached prefix, its own first."""
     positions = 0
     behind = ""
     for place in range(mark, -1, -1):

@@ -82,7 +82,7 @@ class Plugins:
         return [each for each in self.loaded if hook in each.hooks]
 
     def tools(self, taken: Collection[str]) -> list[Tool]:
-        """Return the tools of all plugins; those whose names are taken are left out and logged."""
+        """Return the tools of all plugins; log and leave out a tool with a name that is taken."""
         names = set(taken)
         found: list[Tool] = []
         for plugin in self.loaded:

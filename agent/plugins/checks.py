@@ -193,7 +193,7 @@ def _newest_message(plan: ViewPlan, request: CompressionRequest) -> Iterator[str
 
 
 def _groups(plan: ViewPlan, entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield each group of which only a part is shown."""
+    """Yield each group that is shown only in part."""
     call: Entry | None = None
     for entry in entries:
         if entry.message["role"] != "tool":

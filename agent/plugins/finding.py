@@ -41,7 +41,7 @@ _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """A folder whose subfolders are plugins of one kind.
+    """A folder with one subfolder for each plugin of one kind.
 
     Attributes:
         root: The folder.

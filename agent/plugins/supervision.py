@@ -366,7 +366,7 @@ class HostedEngine(ContextEngine):
         self._quick(call, lambda: getattr(self._plugin, call)(*arguments), lambda: None)
 
     def _quick(self, call: str, ask: Callable[[], T], instead: Callable[[], T]) -> T:
-        """Return the plugin's answer, or that of `instead` if the plugin fails.
+        """Return the plugin's answer, or the answer of `instead` if the plugin fails.
 
         A failure is reported once a turn for each kind of call.
         """

@@ -142,7 +142,7 @@ def write_prompt(facts: PromptFacts) -> SystemPrompt:
 
 
 def write_child_prompt(facts: PromptFacts) -> SystemPrompt:
-    """Return that of a delegated child, which knows nothing about the people behind its task.
+    """Return the system prompt of a delegated child, which knows nothing about the people.
 
     The task is its user message. The operator's instructions hold for it too.
     """
@@ -339,7 +339,7 @@ def fenced(intro: str, source: str, text: str) -> str:
 
 
 def memory_context(blocks: Sequence[SourcedText]) -> str:
-    """Return what is told with one question and is not part of it; "" if there is nothing.
+    """Return the context that goes with one question and is no part of it; "" if there is none.
 
     Args:
         blocks: The operator's words first, then what was recalled.

@@ -21,7 +21,7 @@ MemoryTarget = Literal["memory", "user"]
 
 @dataclass(frozen=True, slots=True)
 class TurnRights:
-    """What the people may do whose words a turn reads.
+    """What the people behind a turn's messages may do.
 
     Attributes:
         scope: Whose memories the turn may use: "platform:sender id" in a direct chat, else

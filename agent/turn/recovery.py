@@ -84,7 +84,7 @@ class Attempt(Protocol[T_co]):
         ...
 
     async def shrink(self) -> bool:
-        """Compress what is sent; False where that cannot help any more."""
+        """Compress the request; return False if that cannot help any more."""
         ...
 
     async def repair(self) -> bool:

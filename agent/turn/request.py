@@ -141,7 +141,7 @@ class LoopRequest:
         return await self.ports.planner.repair(self.view)
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Have the user told, where it takes long."""
+        """Tell the user if it takes long."""
         await self.ports.on_trouble(failure)
 
     async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:

@@ -34,7 +34,7 @@ class Fold(Generic[S]):
     step: Callable[[S, Sequence[ChatMessage], int], S]
 
     def of(self, messages: Sequence[ChatMessage], folds: "Folds | None" = None) -> S:
-        """Return what it is for messages; `folds` are what is known of them, None for nothing."""
+        """Return the value for messages; `folds` is what is known of them already, or None."""
         return self.step(self.start, messages, 0) if folds is None else folds.over(messages, self)
 
 

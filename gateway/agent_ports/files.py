@@ -268,7 +268,7 @@ class TurnFiles:
 
 
 def with_pictures_of(database: Database, agent: Agent) -> Agent:
-    """Return the agent with what is stored here as the source of the pictures that it shows."""
+    """Return the agent with the stored files as the source of its pictures."""
     return replace(agent, images=Images(partial(load_image, database)))
 
 

@@ -51,7 +51,7 @@ class Timeouts:
     clarify_s: float = 86_400
 
     def of(self, kind: InquiryKind) -> float:
-        """Return that of one kind of inquiry."""
+        """Return the time limit of one kind of inquiry, in seconds."""
         return self.approval_s if kind == "approval" else self.clarify_s
 
 
@@ -73,7 +73,7 @@ class Inquiries:
         self._access = access
 
     def people(self, turn: Turn) -> "TurnPeople":
-        """Return the people whom a turn may ask; for a delegated child those of its parent."""
+        """Return the people that a turn may ask; a delegated child asks its parent's people."""
         return TurnPeople(self, turn)
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class Inquiries:
             self.wakeups.ready(found.conversation)
 
     def _due(self, conn: Connection) -> list[tuple[Question, QuestionPlace]]:
-        """Return what is due and where; an account that is not configured is waited for."""
+        """Return due questions with their places; those of accounts that are switched off stay."""
         places = [(found, questions.place(conn, found)) for found in questions.due(conn)]
         return [(found, place) for found, place in places if place.account_key in self._adapters]
 
@@ -166,7 +166,7 @@ class TurnPeople:
         return questions.of_call(conn, self.turn.id, call)
 
     def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, bool]:
-        """Return what is asked for the call, and whether that is new; entered with its message."""
+        """Return the question of the call, and whether it is new; with a new one goes a message."""
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)

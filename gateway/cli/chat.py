@@ -400,7 +400,7 @@ class Talk:
         self._show_answers()
 
     async def _send(self, text: str) -> int | None:
-        """Return where a line is whose answer can be waited for."""
+        """Send a line; return its place in the inbox if an answer can be waited for."""
         try:
             return await self._client.post(text)
         except Refused as exc:

@@ -29,7 +29,7 @@ _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
 
 
 def step_back() -> None:
-    """Have all others go first on the processor, from here to the end of the command."""
+    """Give all other processes priority, from here to the end of the command."""
     if not _becomes_idle_work():
         os.nice(NICENESS)
 

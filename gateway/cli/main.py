@@ -175,7 +175,7 @@ def _options(
 
 
 def log_problems_only() -> None:
-    """Have a command log to stderr, and only what went wrong; `parley run` logs as it is told.
+    """Make a command log to stderr, and only problems; `parley run` logs by its settings.
 
     Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
     """

@@ -113,7 +113,7 @@ def _usable(found: Loaded) -> list[EngineInfo]:
 
 
 def _active(found: Sequence[EngineInfo], name: str) -> EngineInfo:
-    """Return what is in force: the engine of this name, or the one that takes its place."""
+    """Return the engine in use: the one of this name, or the default if that cannot be used."""
     usable = [info for info in found if info.problem is None]
     default = next(info for info in usable if info.name == DEFAULT)
     return next((info for info in usable if info.name == name), default)

@@ -202,7 +202,7 @@ def report(settled: SettledQuestion) -> None:
 
 
 def waiting_text(waiting: Sequence[Question]) -> str:
-    """Return what is said to a message that has to wait for these answers."""
+    """Return the text for a sender when the new message must wait for these answers."""
     question = waiting[0]
     if len(waiting) > 1:
         ids = ", ".join(f"{each.id} (`{each.tool}`)" for each in waiting)
@@ -254,7 +254,7 @@ def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
 
 
 def _taken(text: str, decided: tuple[SettledQuestion, ...]) -> ReplyOutcome:
-    """Return what is told for an answer; its time may have ended this very moment."""
+    """Return the text for an answer; it may have come too late at the last moment."""
     return (
         ReplyOutcome(text, settled=decided)
         if decided
@@ -268,7 +268,7 @@ def _ended(question: Question) -> str:
 
 
 def still_waits(conn: Connection, conversation_id: int) -> str:
-    """Return what else waits for an answer, in words; empty for nothing."""
+    """Return a text about the other open questions; empty if there are none."""
     waiting = questions.pending(conn, conversation_id)
     ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
     return f"I still wait for an answer to {ids}." if waiting else ""

@@ -98,7 +98,7 @@ def _spent_text(spent: Spent) -> str:
 
 
 def _cache_text(report: UsageReport, money: MoneyRules) -> str:
-    """Return what caching saved, and how much more it could have; empty for nothing known."""
+    """Return how much caching saved and could save; empty if that is not known."""
     saved_usd = saved_by_cache_usd(report.models, money.prices)
     least = least_text(report.answers, money)
     return "; ".join(filter(None, (_saved_text(saved_usd) if saved_usd else "", least)))

@@ -55,7 +55,7 @@ class Recall:
         self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
 
     async def notes(self, conversation_id: int) -> Sequence[SourcedText]:
-        """Return what memory providers know about the question that waits; nothing for none.
+        """Return what memory providers know about the waiting question.
 
         All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
         turn that only goes on has its notes in the transcript.
@@ -73,7 +73,7 @@ class Recall:
         return [told for task in asked if (told := task.result()) is not None]
 
     def finished(self, ended: Finished) -> None:
-        """Have plugins told that a turn was committed; returns at once."""
+        """Tell plugins later that a turn was committed; returns at once."""
         if not (self._plugins.providers or self._plugins.having("turn_finished")):
             return
         try:

@@ -393,7 +393,7 @@ def facts_of(agent: Agent) -> PromptFacts:
 def of_root(
     conn: Connection, session: Session, fixed: PromptFacts, timezone: str = "UTC"
 ) -> PromptFacts:
-    """Return an agent's facts with those of a root: its id, and the day on which it began."""
+    """Add the facts of a root to an agent's facts: its id and the day on which it began."""
     started_at = sessions.started_at(conn, session.id)
     started = datetime.fromtimestamp(started_at, UTC).astimezone(ZoneInfo(timezone))
     return replace(fixed, session=str(session.id), started=started.date().isoformat())
@@ -408,7 +408,7 @@ def prefill_rows(settings: AgentSettings) -> tuple[ChatMessage, ...]:
 
 
 def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] = ()) -> str:
-    """Return what stands before a question and is no part of it; "" for nothing.
+    """Return the context that is put before a question; "" if there is none.
 
     Args:
         settings: With the operator's own words.

@@ -352,7 +352,7 @@ async def _frame(work: Awaitable[T]) -> T:
 
 
 def turn_of_stacks(stacks: str) -> int | None:
-    """Return the turn whose task ran in the thread that a fatal signal has ended; None for none."""
+    """Return the turn that ran in the thread of a fatal signal, or None."""
     current = _CURRENT_THREAD.search(stacks)
     for line in current[1].splitlines() if current else ():
         if match := _TURN_FRAME.match(line):
@@ -361,7 +361,7 @@ def turn_of_stacks(stacks: str) -> int | None:
 
 
 def turn_of_exception(error: BaseException) -> int | None:
-    """Return the turn in whose task an exception was raised; None for none."""
+    """Return the turn that raised an exception, or None."""
     trace = error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -29,7 +29,7 @@ LOOK_EVERY_S = 10.0
 
 @contextmanager
 def own_home(settings: Settings) -> Iterator[CrashJournal]:
-    """Have PARLEY_HOME for this process alone; without it nothing there may be touched.
+    """Hold PARLEY_HOME for this process alone; touch nothing in it without that.
 
     Its crash journal is kept meanwhile.
 

@@ -88,7 +88,7 @@ def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
 
 
 def _swept(settings: RetentionSettings) -> Iterator[tuple[str, int]]:
-    """Yield the classes whose rows go by their age alone, with their days."""
+    """Yield the classes that are limited by age alone, with their days."""
     for name in retention.SWEEPS:
         days = getattr(settings, f"{name}_days")
         if days is not None:
@@ -129,7 +129,7 @@ class Pruner:
             await asyncio.sleep(PRUNE_EVERY_S)
 
     async def prune(self) -> dict[str, Pruned]:
-        """Erase what is too old now; returns how much of each class that is limited.
+        """Erase what is too old now; return how much was erased of each limited class.
 
         Raises:
             StorageUnavailable: The disk is in trouble; what is erased by then stays erased.

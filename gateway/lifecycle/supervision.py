@@ -77,7 +77,7 @@ class AccountTimes:
         return min(max(begins, asked, now - waiting.age_s), now)
 
     def forget_all_but(self, conversations: Iterable[int]) -> None:
-        """Forget the failures of conversations that wait for nothing any more."""
+        """Forget failures, except those of conversations with unsent rows."""
         # Else what failed once would stay in memory for as long as the process lives.
         kept = set(conversations)
         self.failing = {each: at for each, at in self.failing.items() if each in kept}

@@ -397,7 +397,7 @@ class _Answers:
         self._tx = tx
 
     def again(self, message: InboundMessage) -> Admission:
-        """Return the admission of a duplicate; a press is told what became of the first one."""
+        """Return the admission of a duplicate; for a press it says what became of the first one."""
         answer = None
         if message.pressed and self._is_reply():
             answer = approvals.again(self._tx.conn, message, self._tx.said.argument)
@@ -456,7 +456,7 @@ class _Answers:
     def _settle(
         self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
     ) -> None:
-        """Have the turn that waited go on below its answer, or tell what it still waits for."""
+        """Let the waiting turn go on below its answer, or say what it still waits for."""
         self._tx.after.settled += settled
         for place in {each.question.conversation for each in settled}:
             turn_journal.go_on_from(self._tx.conn, place, seq)
@@ -536,7 +536,7 @@ class _Transaction:
         return not window.count(*_counted(message))
 
     def too_many(self, message: InboundMessage) -> str | None:
-        """Return what a sender over the limit is told; None where they were told already."""
+        """Return the text for a sender over the limit, or None if they have got it already."""
         if not self.pairing.limits.notices.count(*_counted(message)):
             return None
         self.happens("limited", message)
@@ -575,7 +575,7 @@ class _Transaction:
 
 
 def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return whose message it is, and which, for a limit."""
+    """Return what a limit counts by: the sender and the message."""
     address = message.address
     return (address.platform, message.sender), (address.account, message.dedupe_key)
 
@@ -605,7 +605,7 @@ def _unreadable_text(message: InboundMessage) -> str:
 
 
 def _with_unread(message: InboundMessage) -> InboundMessage:
-    """Return a message whose text tells what came with it and cannot be read."""
+    """Return the message; its text also names what came with it and cannot be read."""
     if not message.unreadable:
         return message
     return _with_line(message, f"[It came with {message.unreadable}, which cannot be read here.]")

@@ -104,7 +104,7 @@ class GatewayIntake:
         return await self._database.read(inbox.position, source)
 
     async def positions(self, prefix: str) -> dict[str, int]:
-        """Return the committed positions of all sources whose names begin so."""
+        """Return the committed positions of all sources with a name prefix."""
         return await self._database.read(inbox.positions, prefix)
 
     async def is_conversation(self, address: Address) -> bool:
@@ -171,7 +171,7 @@ def _log(message: InboundMessage, admission: Admission) -> None:
 
 
 def _cleaned(message: InboundMessage) -> InboundMessage:
-    """Return a message whose texts the database takes and the model may read."""
+    """Return the message with texts that the database accepts and that the model may read."""
     return replace(
         message,
         text=clean_text(message.text),

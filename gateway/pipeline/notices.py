@@ -150,7 +150,7 @@ class TurnChat:
         )
 
     def ended(self, reaction: Reaction, due: Due | None = None) -> None:
-        """Have everybody told of the end that was committed, with the row to be shown next."""
+        """Wake who waits for the committed end; `due` is the row to be shown next."""
         conversation = self.turn.lease.conversation
         self.wakeups.outbox(due or conversation)
         self.wakeups.transcript(conversation)
@@ -218,7 +218,7 @@ def answer_text(result: TurnResult) -> str:
 
 
 def replacing(text: str) -> str:
-    """Return what is said where an unfinished message may stand that nobody can find any more."""
+    """Return a text that also says: it replaces an unfinished message that cannot be found."""
     return f"{REPLACES}\n\n{text}"
 
 
@@ -286,7 +286,7 @@ def spend_limit_text(limit: SpendLimitReached) -> str:
 
 
 def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
-    """Return what owners are told of a message that was given up.
+    """Return the notice for owners about a message that was given up.
 
     Args:
         account: "platform:name" of the account that it was to go through.

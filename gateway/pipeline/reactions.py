@@ -29,7 +29,7 @@ class ReactionQueue:
         self._accounts = {account: _Account(adapter) for account, adapter in adapters.items()}
 
     def show(self, question: MessageRef, mark: Reaction) -> None:
-        """Have a message marked soon; returns at once. One without a `message_ref` cannot be."""
+        """Mark a message soon; returns at once. Without a `message_ref` nothing can be marked."""
         if question.message_ref is None:
             return
         address = question.address

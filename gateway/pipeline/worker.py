@@ -144,7 +144,7 @@ class Worker:
         self._wake.set()
 
     def _serve_hinted(self, tasks: asyncio.TaskGroup) -> None:
-        """Have conversations with new messages be claimed with their turns, each by its task.
+        """Start a task for each conversation with new messages; it claims that with a turn.
 
         They go through the line where there is no room, or somebody may stand in it before them.
         """

@@ -291,7 +291,7 @@ def _bills(named: Iterable[tuple[str, Costs]], tariff: Tariff, caption: str) -> 
 
 
 def _folded(title: str, content: str) -> str:
-    """Return content that is shown when it is asked for; nothing for nothing."""
+    """Return content that opens on a click; empty if there is none."""
     if not content:
         return ""
     name = f'<span class="name">{escape(title)}</span>'

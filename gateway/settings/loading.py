@@ -161,7 +161,7 @@ def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, 
 
 
 def _expanded(path: str | Path, origin: str) -> Path:
-    """Return a path whose "~" stands for the home of a user.
+    """Return a path with "~" replaced by the user's home.
 
     Raises:
         SettingsError: There is no such user.

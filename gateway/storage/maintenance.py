@@ -199,7 +199,7 @@ def _known(conversation_id: int) -> Any:
 
 
 def erase_some(conn: Connection, conversation_id: int) -> bool:
-    """Erase some rows of a withdrawn conversation: first those of its delegated children.
+    """Erase some rows of a withdrawn conversation, its delegated children first.
 
     Returns:
         False where that was the last step, and the conversation is gone.

@@ -215,7 +215,7 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
-    """Erase those of these rows that may still go."""
+    """Erase the given rows, but not those that must stay by now."""
     key = tuple(sweep.table.primary_key.columns)
     # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
     listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
@@ -258,12 +258,12 @@ class RemovalBatch:
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
-    """Return the next conversations behind `after` whose first message is old, in order."""
+    """Return the next conversations behind `after` that begin with an old message, in order."""
     return _with_old(conn, message, age_s, after)
 
 
 def conversations_with_old_words(conn: Connection, age_s: float, after: int) -> list[int]:
-    """Return the next conversations whose first message in the search index is old, in order."""
+    """Return the next conversations that begin with an old message in the search index, by id."""
     return _with_old(conn, search_row, age_s, after)
 
 
@@ -458,7 +458,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
 
 
 def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[OldMessage]:
-    """Return the next messages of a conversation whose words are to leave the search index."""
+    """Return the next messages of a conversation that are to leave the search index."""
     known = and_(
         search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
     )
@@ -546,7 +546,7 @@ def remove_file(conn: Connection, file: DueFile) -> bool:
 
 
 def parts_left(conn: Connection) -> list[Key]:
-    """Return the keys of parts whose file is gone; a kill may have left some."""
+    """Return the keys of parts without a file; a kill may have left some."""
     found = (
         select(attachment_part.c.attachment, attachment_part.c.n)
         .join(attachment, attachment.c.id == attachment_part.c.attachment)

@@ -124,7 +124,7 @@ def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:
 
 
 def group_start(entries: Sequence[Entry], position: int) -> int:
-    """Return the position of the message whose results stand at `position`, or `position`."""
+    """Return the position of the message whose calls `position` answers; else `position` itself."""
     while 0 < position < len(entries) and entries[position].message["role"] == "tool":
         position -= 1
     return position

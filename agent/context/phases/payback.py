@@ -23,7 +23,7 @@ class Rates:
 
     @classmethod
     def of(cls, prices: Prices | None, ttl: str) -> "Rates":
-        """Return the rates of a model whose cache entries live for `ttl` ("5m" or "1h").
+        """Return the rates of a model with cache entries that live for `ttl` ("5m" or "1h").
 
         Prices that are not known are taken to stand to each other like most of Claude's.
         """
@@ -86,7 +86,7 @@ def early_pays(
     asks_model: bool,
     most_requests: float,
 ) -> bool:
-    """Whether a view whose cache entry has died is to be compacted before it has to be.
+    """Whether to compact a view early because its cache entry has died.
 
     Args:
         view_tokens: Its size; one that is no larger than what compactions aim at is left alone.

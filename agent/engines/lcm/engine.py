@@ -274,7 +274,7 @@ class LcmCompaction:
                 return
 
     def crowded(self) -> slice | None:
-        """Return what is to be condensed: a level that is full, or where there is no room."""
+        """Return the nodes to condense: those of a full level, or some where room is short."""
         shown = self.frontier.shown
         if place := due(shown, self.settings):
             return place

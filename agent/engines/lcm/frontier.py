@@ -242,7 +242,7 @@ def _behind(request: CompressionRequest, head_end: int) -> int:
 
 
 def _begins(entries: Sequence[Entry], position: int) -> int:
-    """Return the seq at a position; behind the last one, that of the next message."""
+    """Return the seq at a position; behind the last entry, the seq of the next message."""
     return entries[position].seq if position < len(entries) else entries[-1].seq + 1
 
 

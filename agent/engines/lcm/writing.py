@@ -1,4 +1,4 @@
-"""What a node says, in three steps of which each is shorter and surer than the one before.
+"""What a node says, in up to three steps; each is shorter and surer than the one before.
 
 A model preserves details; asked again it writes bullets of half the length; without a usable answer
 the extractor decides. What is no shorter than its source becomes a pointer. Used by
@@ -79,7 +79,7 @@ class Scribe:
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
 
     def condensed(self, texts: Sequence[str], budget_tokens: int, extract_tokens: int) -> NodeText:
-        """Return one text for those of consecutive nodes.
+        """Return one text for the texts of consecutive nodes.
 
         Args:
             texts: Of the nodes, oldest first.
@@ -145,7 +145,7 @@ def joined(parts: Sequence[Summary]) -> Summary:
 
 
 def parted(prepared: Summary | None) -> list[Summary]:
-    """Return the texts of which one that was written ahead consists, each with its range."""
+    """Split a text that was written ahead into its parts, each with its range."""
     if prepared is None:
         return []
     # With one capture group for each number: text, first, last, text, first, last, text.

@@ -204,7 +204,7 @@ def _place(hit: Hit) -> str:
 
 
 def _cut(message: PastMessage, room: int, look_for: str) -> str:
-    """Return a text, of a long one what stands around a word that was looked for."""
+    """Return a text; of a long one only the part around a word of the query."""
     text = message.text
     if len(text) <= room:
         return text

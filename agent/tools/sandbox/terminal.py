@@ -193,7 +193,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def told(report: Report, output: bytes, order: CommandOrder) -> str:
-    """Return what the model is told about a command that is over.
+    """Return the report for the model about a command that has ended.
 
     Raises:
         ToolError: It could not be started.

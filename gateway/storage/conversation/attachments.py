@@ -53,7 +53,7 @@ class AwaitedFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file whose bytes are there."""
+    """A file that is stored with its bytes."""
 
     id: int
     name: str
@@ -159,7 +159,7 @@ def _next_pending(platform: str, account: str, limit: int) -> Any:
 
 
 def _awaited(*columns: Any) -> Select[Any]:
-    """Return a query about the files of messages that wait for them."""
+    """Select from the files that a queued message waits for."""
     its_message = (inbox.c.conversation == attachment.c.conversation) & (
         inbox.c.seq == attachment.c.inbox_seq
     )
@@ -176,7 +176,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
-    """Return those of these files that are not there yet and that no message waits for."""
+    """Return the given files that are not downloaded and that no message waits for."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
         file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)

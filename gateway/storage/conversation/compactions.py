@@ -101,7 +101,7 @@ def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
-    """Return what a command has committed before its process ended; None for nothing."""
+    """Return the compaction that a turn has committed already, or None if there is none."""
     begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
     row = conn.execute(
         select(compaction).where(

@@ -263,7 +263,7 @@ def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
 
 
 def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
-    """Have a conversation be in the new chat, under one key more; its old keys stay.
+    """Move a conversation to a new chat: it gets one more session key and keeps its old ones.
 
     Returns:
         False where another conversation has that key: then it stays where it is.
@@ -331,7 +331,7 @@ def choose_model(conn: Connection, conversation_id: int, model: str | None) -> N
 
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
-    """Have what runs or waits up to an entry of the inbox be stopped."""
+    """Stop what runs or waits, up to an entry of the inbox."""
     # It never goes back: of two stops the later one holds, in whatever order they are written.
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=seq))
@@ -413,13 +413,13 @@ def message_head(conn: Connection, conversation_id: int) -> int:
 
 
 def activate(conn: Connection, conversation_id: int, session_id: int) -> None:
-    """Have a conversation go on in a segment."""
+    """Make a segment the active one of a conversation."""
     here = conversation.c.id == conversation_id
     conn.execute(update(conversation).where(here).values(active_session_id=session_id))
 
 
 def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
-    """Have a conversation go on in a child of its active segment; False where that is another."""
+    """Activate a child of the active segment; return False if another segment is active by now."""
     return conn.execute(*_move_on(conversation_id, parent_id, child_id)).rowcount == 1
 
 
@@ -463,7 +463,7 @@ _is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
 
 
 def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
-    """Return those of some conversations that nobody works on and that are not ready."""
+    """Return the given conversations that no worker has and that are not ready."""
     found = select(conversation.c.id).where(*_is_idle, conversation.c.id.in_(among))
     return list(conn.scalars(found.limit(limit)))
 
@@ -518,13 +518,13 @@ def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_s
 
 
 def search_anew(conn: Connection) -> None:
-    """Have all conversations be indexed from their first messages on."""
+    """Make the indexer begin again at the first message of every conversation."""
     fed = conversation.c.searched_seq > 0
     conn.execute(update(conversation).where(fed).values(searched_seq=0))
 
 
 def withdraw(conn: Connection, conversation_id: int) -> None:
-    """Have nobody work on a conversation that is about to be erased, nor index it."""
+    """Keep workers and the indexer away from a conversation that is about to be erased."""
     conn.execute(
         update(conversation)
         .where(conversation.c.id == conversation_id)

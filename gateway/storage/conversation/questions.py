@@ -132,7 +132,7 @@ def _pending(conversation_id: int) -> Any:
 
 
 def newest(conn: Connection, conversation_id: int) -> int:
-    """Return the id of what was asked last in a conversation; 0 for nothing."""
+    """Return the id of the newest question in a conversation, or 0 if there is none."""
     here = inquiry.c.conversation == conversation_id
     return conn.scalar(select(func.max(inquiry.c.id)).where(here)) or 0
 
@@ -161,7 +161,7 @@ def enter(
     asked: Inquiry,
     timeout_s: float,
 ) -> Question:
-    """Enter a question that waits for an answer.
+    """Store a question; it is pending until somebody answers.
 
     Args:
         conn: The writing connection.
@@ -327,7 +327,7 @@ def cancel(conn: Connection, conversation_id: int) -> int:
 
 
 def withdraw(conn: Connection, inquiry_id: int, conversation_id: int, note: str) -> None:
-    """Have a note replace the buttons of a question; those of a press its platform takes off.
+    """Replace the buttons of a question by a note; after a press the platform does that itself.
 
     On platforms the message is edited (gateway/pipeline/delivery.py), and what its page reads tells
     it.
@@ -354,7 +354,7 @@ def _cancel(conversation_id: int) -> Any:
 
 
 def cancel_of_turn(conn: Connection, turn_id: int) -> None:
-    """Have no call of a turn wait any more."""
+    """Cancel all pending questions of a turn."""
     _withdraw_all(conn, conn.execute(*_cancel_of_turn(turn_id)))
 
 

@@ -131,7 +131,7 @@ def bases_of(conn: Connection, conversation_id: int) -> set[int]:
 
 
 def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
-    """Erase those of these bases that no segment refers to any more, and texts that only they had.
+    """Erase the given bases that no segment uses any more, and the texts that only they used.
 
     Whoever erases a segment, or gives it another base, calls this in the same transaction.
     """

@@ -235,7 +235,7 @@ def _leave_preview(conversation_id: int) -> Any:
 
 
 def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
-    """End an attempt that waits for a person; it does not count.
+    """End an attempt that waits for a person; this attempt is not counted.
 
     Args:
         conn: The writing connection.
@@ -249,7 +249,7 @@ def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> Non
 
 
 def go_on_from(conn: Connection, conversation_id: int, seq: int) -> None:
-    """Have the turn that waits in a conversation speak below what it was answered last."""
+    """Make the waiting turn of a conversation answer below the newest reply to its question."""
     conn.execute(
         update(turn)
         .where(turn.c.conversation == conversation_id, is_running, turn.c.upto_seq < seq)

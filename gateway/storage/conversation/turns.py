@@ -296,7 +296,7 @@ def _record_question(
 
 
 def proceed(conn: Connection, current: Turn) -> Conversation:
-    """Fence, and find out about a `/stop` whose signal was lost; before every write of a turn.
+    """Fence, and notice a `/stop` even if its signal was lost; each write of a turn begins with it.
 
     Returns:
         The conversation.
@@ -312,7 +312,7 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
 
 
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Have the running turn go on, when it is resumed too, in the segment that it has begun.
+    """Move the running turn to the segment that it has begun, also for when it is resumed.
 
     Raises:
         LeaseLost: The turn is not running any more.

@@ -99,7 +99,7 @@ def _member(row: Row[Any]) -> Member:
 
 
 def listed(conn: Connection, limit: int, after: str | None = None) -> list[Request | Member]:
-    """Return the requests that wait, then who was let in, both the newest first.
+    """Return pending requests, then members; each the newest first.
 
     Args:
         conn: A reading connection.
@@ -248,12 +248,12 @@ def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> in
 
 
 def pending(conn: Connection) -> list[Request]:
-    """Return the requests that wait for an owner, oldest first."""
+    """Return the pending requests, oldest first."""
     return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
 
 
 def decidable(conn: Connection) -> list[Request]:
-    """Return the requests whose codes mean something: pending ones, and decided ones for a while.
+    """Return the requests with a valid code: the pending ones, and for a while the decided ones.
 
     A denied one can still be approved while its code holds.
     """

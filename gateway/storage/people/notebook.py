@@ -39,7 +39,7 @@ _CONVERSATION = "conversation:"
 
 
 def scope_of(conn: Connection, conversation_id: int) -> str:
-    """Return whose notes a conversation reads and writes.
+    """Return the scope of the notes that a conversation reads and writes.
 
     "platform:sender id" in a direct chat: its sender has one memory in all of them. Everywhere
     else "conversation:id", which no other conversation sees.
@@ -51,7 +51,7 @@ def scope_of(conn: Connection, conversation_id: int) -> str:
 
 
 def is_shared(scope: str) -> bool:
-    """Whether a scope is that of a conversation in which several people may be heard."""
+    """Whether a scope belongs to a conversation of several people."""
     return scope.startswith(_CONVERSATION)
 
 
@@ -173,7 +173,7 @@ def changed(notes: Sequence[str], change: Change) -> list[str]:
 
 
 def _held(notes: Sequence[str], change: Change) -> list[str]:
-    """Return the notes that hold what is to go; never the one that is to be there."""
+    """Return the notes that contain the words to remove, but not the note that is to be added."""
     if change.remove is None:
         return []
     wanted = change.remove.casefold()

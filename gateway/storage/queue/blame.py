@@ -130,7 +130,7 @@ def take_over(
 def judged(
     ran: Sequence[TurnDeaths], death: Death, now: float, give_up_after_s: float
 ) -> list[TurnDeaths]:
-    """Return how the turns that ran at a death, whose time is known, stand after it."""
+    """Return the state of each running turn after a death of the process at a known time."""
     if death.how in FREE:
         return [_forgiven(each) for each in ran]
     culprit = _culprit(ran, death)

@@ -88,7 +88,7 @@ class InboxEntry:
 
     @property
     def argument(self) -> str:
-        """What stands behind the word of a command; empty for nothing."""
+        """The text behind the word of a command; empty if there is none."""
         return "".join(self.text.strip().split(maxsplit=1)[1:])
 
 
@@ -304,7 +304,7 @@ def finish(conn: Connection, entry: InboxEntry, state: InboxState) -> None:
 
 
 def cancel_queued(conn: Connection, conversation_id: int) -> int:
-    """Cancel everything that waits, commands too; returns how many entries that were."""
+    """Cancel all queued entries, commands too; return how many there were."""
     cancelled = conn.execute(
         update(inbox)
         .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
@@ -499,7 +499,7 @@ def advance(conn: Connection, to: Cursor) -> None:
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
-    """Return how far each source was read whose name begins with a prefix."""
+    """Return how far each source was read, for all sources with a name prefix."""
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 

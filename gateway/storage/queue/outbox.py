@@ -198,7 +198,7 @@ def _known(source_key: str) -> Any:
 
 
 def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
-    """Have the buttons of a question go, behind what waits to be shown; once for each.
+    """Queue the removal of a question's buttons behind all unsent rows; once for each question.
 
     Args:
         conn: The writing connection.
@@ -308,7 +308,7 @@ def _next_due(conversation_id: int, *, over: bool) -> Any:
 
 
 def all_sent(conn: Connection, conversation_id: int) -> bool:
-    """Whether the conversation has nothing that waits to be shown."""
+    """Whether the conversation has no unsent row."""
     query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
     return conn.execute(query.limit(1)).one_or_none() is None
 
@@ -429,7 +429,7 @@ def bury_older(
 
 
 def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
-    """Whether a row whose key begins so waits to be shown in a conversation."""
+    """Whether a conversation has an unsent row with this prefix in its key."""
     query = select(outbox.c.seq).where(
         outbox.c.conversation == conversation_id,
         is_unsent,

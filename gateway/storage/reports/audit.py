@@ -73,7 +73,7 @@ class AuditFilter:
 
 
 def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
-    """Return tool calls: those of the newest turn first, of each turn the newest first."""
+    """Return tool calls: the newest turn first, and within a turn the newest call first."""
     found: list[AuditRow] = []
     # A page may end within a turn: the next one begins with what is left of it.
     turn_id, upto = wanted.before or (LARGEST_ID, 0)

@@ -60,7 +60,7 @@ class CachePrices(NamedTuple):
 
     @classmethod
     def of(cls, facts: ModelFacts) -> "CachePrices | None":
-        """Return those of a model; None where a prompt costs nothing or nobody knows what."""
+        """Return the prices of a model; None if prompts are free or the price is unknown."""
         if facts.prices is None or not facts.prices.input:
             return None
         return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))

@@ -104,7 +104,7 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
 
 
 class _FilesOfChat(NamedTuple):
-    """A conversation's files: those of each message, and each by its id."""
+    """A conversation's files, by message and by id."""
 
     of_message: dict[int, tuple[ChatFile, ...]]
     by_id: dict[int, ChatFile]
@@ -164,7 +164,7 @@ def _kind(source_key: str) -> str:
 
 
 def _over(source_key: str) -> int:
-    """Return the number of the inquiry whose buttons a row takes off; 0 for any other row."""
+    """Return the question that loses its buttons by a row, or 0 for any other row."""
     return int(source_key.split(":")[1]) if is_over(source_key) else 0
 
 

@@ -45,7 +45,7 @@ def work(conn: Connection, conversation_id: int) -> ConversationTotals:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One model call whose usage is known.
+    """One model call with a known usage.
 
     Attributes:
         session_id: The segment that its answer was recorded in.

@@ -128,7 +128,7 @@ def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | 
 
 
 def model_of(conn: Connection, session_key: str) -> str | None:
-    """Return what `/model` has chosen for a conversation; None for nothing, or no conversation."""
+    """Return the model that `/model` has chosen for a conversation, or None."""
     conversation_id = conversations.find(conn, session_key)
     return None if conversation_id is None else conversations.chosen_model(conn, conversation_id)
 
