@@ -320,8 +320,8 @@ class ContextGauge:
 class History(Protocol):
     """What the web chat reads from the database; the gateway implements it."""
 
-    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
-        """Return the account's conversations, newest activity first, at most 200."""
+    async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
+        """Return somebody's own conversations, newest activity first, at most 200."""
         ...
 
     async def items(

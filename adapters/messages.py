@@ -83,8 +83,7 @@ class InboundMessage:
             model and, where there is nothing else, the sender get told.
         addressed: Whom it is for; what is not for the bot is admitted as `access.groups` says.
         pressed: It is a press of a button, and the adapter itself shows what became of it.
-        authenticated: The adapter itself has made sure who the sender is (the web chat's token or
-            loopback socket); `access` does not apply.
+        authenticated: The adapter itself has made sure who the sender is (the web chat's door).
     """
 
     address: Address

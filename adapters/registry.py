@@ -18,12 +18,13 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 
 import adapters
 from adapters.base import Adapter, History, Intake, Renderer
+from adapters.door import Door
 from adapters.errors import AdapterRefused
 from adapters.optional import leave_out
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has
-no accounts: whoever comes in has been checked by the chat itself, and counts as an owner."""
+no accounts: who somebody is its door says (adapters/door.py)."""
 LAST = 100
 DEFAULT_ACCOUNT = "default"
 
@@ -102,12 +103,14 @@ class Host:
         history: What was said, for chats that are read from the database.
         commands: The command menu: (name, description), names without a slash.
         max_file_bytes: The largest file that is taken.
+        door: Who may come in to the built-in chat.
     """
 
     intake: Intake
     history: History
     commands: tuple[tuple[str, str], ...]
     max_file_bytes: int
+    door: Door
 
 
 @cache

@@ -33,8 +33,10 @@ from agent.processes import confinement
 from agent.tokens.tiktoken import counter_for, is_openai_family
 from agent.turn.state import Agent
 from gateway import descriptors
+from gateway.access import web_door
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
+from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries, Timeouts
@@ -149,6 +151,7 @@ class Welcome:
         owner_code: What the first owner sends to the bot; None where there is an owner.
         warnings: What does not work as it may have been meant.
         checks: Which keys and tokens are taken.
+        sign_in: The secret of a link that signs the owner in; None where there is no page.
     """
 
     port: int
@@ -156,6 +159,7 @@ class Welcome:
     owner_code: str | None = None
     warnings: tuple[str, ...] = ()
     checks: tuple[Finding, ...] = ()
+    sign_in: str | None = None
 
 
 async def run(
@@ -211,16 +215,23 @@ async def run(
             # In a log that others keep it shows what is taken from the end of the chain later.
             log.info("audit_head", seq=head.seq, hash=head.hash)
             code = await owner_code(database, settings)
+            sign_in = await _sign_in(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
             await serve(
                 gateway,
                 stop,
                 force,
                 lambda port, found: on_ready(
-                    Welcome(port, caching, code, warnings, (*checked, *found))
+                    Welcome(port, caching, code, warnings, (*checked, *found), sign_in)
                 ),
                 lambda: {"crash journal": journal.run()},
             )
+
+
+async def _sign_in(database: Database, settings: Settings) -> str | None:
+    if not settings.web.enabled:
+        return None
+    return (await database.write(web_door.new_link)).secret
 
 
 def share_arenas() -> None:
@@ -385,9 +396,10 @@ async def assembled(
         settings.commands,
     )
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
+    door = WebDoor(database, access, settings.web.token)
     adapters = {
         (adapter.platform, adapter.account): adapter
-        for adapter in accounts.connect(intake, ChatHistory(database, facts))
+        for adapter in accounts.connect(intake, ChatHistory(database, facts), door)
     }
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
@@ -403,8 +415,7 @@ async def assembled(
         Recall(database, plugins, access),
         ReactionQueue(adapters),
     )
-    stops = Stops()
-    workspaces = Workspaces(settings.tools.workspace, settings.home)
+    stops, workspaces = Stops(), Workspaces(settings.tools.workspace, settings.home)
     toolkit = Toolkit(
         database,
         access,
@@ -435,8 +446,8 @@ async def assembled(
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
     health = Health(database, replica.id, supervised, platforms.watch)
-    private = control.routes(database, wakeups, intake.tell_approved)
-    server = _server(settings, supervised, health, private)
+    routes = control.routes(database, wakeups, intake.tell_approved, door)
+    server = _server(settings, supervised, health, routes)
     async with _closed_at_the_end(models, server, adapters.values()):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from adapters.base import Adapter, Intake, Renderer
+from adapters.door import Door
 from adapters.registry import (
     BUILT_IN,
     Host,
@@ -338,7 +339,7 @@ class Accounts:
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
-    connect: Callable[[Intake, ChatHistory], Sequence[Adapter]]
+    connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
 
 
 def build_accounts(settings: Settings) -> Accounts:
@@ -349,9 +350,9 @@ def build_accounts(settings: Settings) -> Accounts:
     """
     blocks = _blocks(settings)
 
-    def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
+    def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
         menu = registry.menu()
-        host = Host(intake, chats, menu, settings.attachments.max_bytes)
+        host = Host(intake, chats, menu, settings.attachments.max_bytes, door)
         return [build(platform, block, host) for platform, block in blocks]
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
@@ -376,7 +377,7 @@ def _blocks(settings: Settings) -> list[tuple[str, PlatformSection]]:
 def accounts_of(*adapters: Adapter) -> Accounts:
     """Return the accounts of adapters that are there already, and that receive nothing."""
     renderers = {(each.platform, each.account): each.render for each in adapters}
-    return Accounts(renderers, lambda _intake, _chats: adapters)
+    return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
 def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]]:

@@ -21,6 +21,7 @@ from gateway.storage.engine import Database, connect
 from gateway.storage.migrations import open_database
 from tests import asserted
 from tests.support.browser import CHROMIUM, browser
+from tests.support.nginx import NGINX
 from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
 from tests.support.thorough import ALL, DESK_EXAMPLES, try_fewer_examples
@@ -224,6 +225,8 @@ def pytest_terminal_summary(
         )
     if CHROMIUM is None:
         terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
+    if NGINX is None:
+        terminalreporter.write_line("tests behind a real proxy: not run, nginx is not installed")
     if SHARED is None:
         terminalreporter.write_line("real conversations: not replayed, ../shared is not there")
     if missing := confinement.why_not():

@@ -5,12 +5,12 @@ the history by position, so `send` only has to wake those who look.
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, History, Intake, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, PreviewIntent, Renderer
+from adapters.door import Visitor
 from adapters.errors import FetchRejected
 from adapters.messages import (
     Address,
@@ -26,27 +26,23 @@ from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
+from adapters.web.guard import Guard, me, named, outdated, place_of, visitor_of, who_am_i
 from adapters.web.platform import WebSettings
+from adapters.web.proxies import networks
 from adapters.web.requests import (
-    Guard,
     PostedMessage,
     Refusal,
-    chat_of,
     file_of,
     json_response,
     posted_message,
-    posted_token,
 )
 
 PING_S = 15.0
-MAX_FILE_BYTES = 20_000_000
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
     """Return the web chat, as the register calls it."""
-    return WebAdapter(
-        settings, host.intake, host.history, host.commands, max_file_bytes=host.max_file_bytes
-    )
+    return WebAdapter(settings, host)
 
 
 def renderer(_settings: WebSettings) -> Renderer:
@@ -63,34 +59,23 @@ class WebAdapter:
     idempotent_sends = True
     preview_interval_s = 0.05
 
-    def __init__(
-        self,
-        settings: WebSettings,
-        intake: Intake,
-        history: History,
-        commands: Sequence[tuple[str, str]] = (),
-        *,
-        ping_s: float = PING_S,
-        max_file_bytes: int = MAX_FILE_BYTES,
-    ) -> None:
+    def __init__(self, settings: WebSettings, host: Host, *, ping_s: float = PING_S) -> None:
         """Make an adapter that serves nothing yet.
 
         Args:
-            settings: The token.
-            intake: Takes messages.
-            history: Knows what was said.
-            commands: What the page offers: (name, description), names without a slash.
+            settings: Which proxies are trusted.
+            host: Takes messages, knows what was said and who may come in; a page offers its
+                commands.
             ping_s: Longest silence of an event stream.
-            max_file_bytes: For the files of a message altogether; 0 for none.
         """
-        self._intake = intake
-        self._history = history
-        self._commands = commands
+        self._intake = host.intake
+        self._history = host.history
+        self._commands = host.commands
         self._hub = Hub()
-        self._guard = Guard(settings.token)
-        self._streams = EventStreams(history, self._hub, ping_s)
+        self._guard = Guard(host.door, networks(settings.trusted_proxies))
+        self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
         self._running = False
-        self._max_file_bytes = max_file_bytes
+        self._max_file_bytes = host.max_file_bytes
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes of the web chat, each behind its guard."""
@@ -98,7 +83,10 @@ class WebAdapter:
         return [
             web.get("/", protect(requests.index, public=True)),
             web.get("/static/{name}", protect(requests.static, public=True)),
-            web.post("/api/login", protect(self._log_in, public=True)),
+            web.post("/api/sign-in", protect(self._guard.sign_in, public=True)),
+            web.post("/api/login", protect(outdated, public=True)),
+            web.post("/logout", protect(self._guard.sign_out, public=True)),
+            web.get("/api/me", protect(me)),
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
@@ -106,29 +94,27 @@ class WebAdapter:
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
         ]
 
-    async def _log_in(self, request: web.Request) -> web.Response:
-        return self._guard.log_in(await posted_token(request))
-
-    async def _list_chats(self, _request: web.Request) -> web.Response:
-        chats = await self._history.chats(self.platform, self.account)
+    async def _list_chats(self, request: web.Request) -> web.Response:
+        visitor = visitor_of(request)
+        chats = await self._history.chats(self.platform, self.account, visitor.sender)
+        listed = [asdict(chat) | {"chat": named(chat.chat)} for chat in chats]
         told = {"max_file_bytes": self._max_file_bytes, "commands": self._commands}
-        return json_response({"chats": [asdict(chat) for chat in chats]} | told)
+        return json_response({"chats": listed, "you": who_am_i(visitor)} | told)
 
     async def _take_message(self, request: web.Request) -> web.Response:
-        chat = chat_of(request)
+        place = place_of(request)
         if request.content_type == "multipart/form-data":
             posted = await posted_with_files(request, self._max_file_bytes)
         else:
             posted = await posted_message(request)
-        [admission] = await self._intake.accept([to_inbound(chat, posted)])
-        self._hub.refresh(chat)
+        [admission] = await self._intake.accept([to_inbound(place, visitor_of(request), posted)])
+        self._hub.refresh(place.chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}
         rest = {"over": admission.over, "silent": admission.silent}
         return json_response(told | {name: value for name, value in rest.items() if value}, 202)
 
     async def _show_file(self, request: web.Request) -> web.Response:
-        address, number = Address("web", "default", chat_of(request)), file_of(request)
-        file = await self._history.file(address, number)
+        file = await self._history.file(place_of(request), file_of(request))
         if file is None:
             raise Refusal(404, "no_such_file", "There is no such file.")
         return file_response(file)
@@ -199,15 +185,15 @@ class WebAdapter:
         """The page shows by itself that a message was taken."""
 
 
-def to_inbound(chat: str, posted: PostedMessage) -> InboundMessage:
+def to_inbound(place: Address, visitor: Visitor, posted: PostedMessage) -> InboundMessage:
     """Return a posted message as the gateway takes it; the guard knows who sent it."""
     return InboundMessage(
-        address=Address("web", "default", chat),
+        address=place,
         chat_kind="dm",
-        sender="web",
-        sender_name="You",
+        sender=visitor.sender,
+        sender_name=visitor.name,
         text=posted.text,
-        dedupe_key=f"{chat}:{posted.id}",
+        dedupe_key=f"{place.chat}:{posted.id}",
         raw=posted.raw,
         message_ref=posted.edits or posted.id,
         kind="edit" if posted.edits else "message",

@@ -26,7 +26,8 @@ from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.markdown import to_html
 from adapters.web.files import INLINE
-from adapters.web.requests import Refusal, chat_of
+from adapters.web.guard import Guard, place_of
+from adapters.web.requests import Refusal
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
@@ -150,17 +151,19 @@ class EventStreams:
     """Handler of GET /api/chats/{chat}/events.
 
     `ping_s` is the longest silence in seconds; with each ping the history is read again, so that
-    an answer which another process committed arrives as well.
+    an answer which another process committed arrives as well. The guard is asked before anything is
+    shown.
     """
 
-    def __init__(self, history: History, hub: Hub, ping_s: float) -> None:
+    def __init__(self, history: History, hub: Hub, ping_s: float, guard: Guard) -> None:
         self._history = history
         self._hub = hub
         self._ping_s = ping_s
+        self._guard = guard
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one stream until the client leaves or the hub is closed."""
-        address = Address("web", "default", chat_of(request))
+        address = place_of(request)
         start = requested_position(request)
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
@@ -168,13 +171,14 @@ class EventStreams:
             stream = _Stream(self._history, address, response, start)
             stream.as_markdown = request.query.get("format") == "markdown"
             try:
-                await self._follow(stream, listener)
+                await self._follow(request, stream, listener)
             except (ConnectionError, TimeoutError) as exc:
                 log.debug("web_stream_broken", chat=address.chat, reason=type(exc).__name__)
         return response
 
-    async def _follow(self, stream: "_Stream", listener: Listener) -> None:
-        while not self._hub.closed:
+    async def _follow(self, request: web.Request, stream: "_Stream", listener: Listener) -> None:
+        # Each time anew: a session that was revoked is shown nothing more.
+        while not self._hub.closed and await self._guard.still(request):
             # Before reading: what happens meanwhile wakes the stream again.
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))

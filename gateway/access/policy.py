@@ -11,12 +11,14 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from adapters.base import Renderer
+from adapters.door import FIRST_OWNER
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
 from agent.tools.registry import FOR_OWNERS
 from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.people import members
+from gateway.storage.people import members, web_users
+from gateway.storage.people.web_users import WebUser
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import parts_of
 
@@ -34,18 +36,32 @@ class Access:
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return what the sender may do here.
 
-        The web chat has made sure itself who is there, and counts as an owner. At most one look
-        into the database, by primary key.
+        Who is there the web chat has made sure itself. At most one look into the database, by
+        primary key; of a web user who is somebody on another platform as well, a second one.
         """
+        platform, sender = message.address.platform, message.sender
+        if platform == BUILT_IN:
+            return self.web_role(conn, sender) if message.authenticated else "stranger"
         if message.authenticated:
             return "owner"
-        platform, sender = message.address.platform, message.sender
         granted = self._granted(platform, sender, members.role(conn, platform, sender))
         if granted != "stranger":
             return granted
         rule = self.rule(message)
         is_open = self.settings.mode == "open" or (rule is not None and rule.senders == "anyone")
         return "guest" if is_open else "stranger"
+
+    def web_role(self, conn: Connection, sender: str) -> SenderRole:
+        """Return what a user of the web chat may do; stranger for who was removed."""
+        if sender == FIRST_OWNER:
+            return "owner"
+        user = web_users.user(conn, sender)
+        if user is None or user.role == "removed":
+            return "stranger"
+        if user.same_as is None:
+            return user.role
+        platform, _, there = user.same_as.partition(":")
+        return self._granted(platform, there, members.role(conn, platform, there))
 
     def may_act(self, conn: Connection, senders: Collection[str]) -> bool:
         """Whether tools may have side effects for a turn that reads the words of these senders."""
@@ -62,11 +78,15 @@ class Access:
             owner, member or stranger, which guests are as well; stranger for nobody.
         """
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
-        roles = members.roles(conn, named)
+        invited = [sender for name, sender in named if _is_invited(name, sender)]
+        users = web_users.named(conn, invited) if invited else {}
+        who = [_elsewhere(name, sender, users) for name, sender in named]
+        roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
         found = {
-            # Nobody but the web chat's own user comes in through it.
-            "owner" if name == BUILT_IN else self._granted(name, sender, roles.get((name, sender)))
-            for name, sender in named
+            _web_standing(sender, users)
+            if name == BUILT_IN
+            else self._granted(name, sender, roles.get((name, sender)))
+            for name, sender in who
         }
         if not found or "stranger" in found:
             return "stranger"
@@ -89,6 +109,27 @@ class Access:
         if role is not None:
             return role
         return "member" if sender in self.settings.listed(platform) else "stranger"
+
+
+def _is_invited(platform: str, sender: str) -> bool:
+    return platform == BUILT_IN and sender != FIRST_OWNER
+
+
+def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tuple[str, str]:
+    """Return whose role somebody has: of a web user who is somebody elsewhere, that one's."""
+    user = users.get(sender) if _is_invited(platform, sender) else None
+    if user is None or user.same_as is None or user.role == "removed":
+        return platform, sender
+    there, _, same = user.same_as.partition(":")
+    return there, same
+
+
+def _web_standing(sender: str, users: Mapping[str, WebUser]) -> SenderRole:
+    """Return the role of a web user who is nobody elsewhere; guests have tools do nothing."""
+    if sender == FIRST_OWNER:
+        return "owner"
+    role = users[sender].role if sender in users else "removed"
+    return role if role in {"owner", "member"} else "stranger"
 
 
 def may_approve(tool: str, *, is_owner: bool, may_act: bool) -> bool:
@@ -136,8 +177,10 @@ class Owners:
         chats = [chat for chat in found if chat is not None]
         if chats:
             return chats
-        web = members.newest_direct_chat(conn, BUILT_IN, BUILT_IN, accounts)
-        return [] if web is None else [web]
+        invited = [user.name for user in web_users.everybody(conn) if user.role == "owner"]
+        on_the_web = [(BUILT_IN, sender) for sender in (FIRST_OWNER, *invited)]
+        found = [members.newest_direct_chat(conn, *owner, accounts) for owner in on_the_web]
+        return [chat for chat in found if chat is not None]
 
     def say(
         self,

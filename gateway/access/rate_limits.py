@@ -49,6 +49,10 @@ class SlidingWindow:
             self._sweep()
         return True
 
+    def take_back(self, whose: Hashable, item: Hashable) -> None:
+        """Count an item no longer."""
+        self._items.get(whose, {}).pop(item, None)
+
     def _recent(self, whose: Hashable) -> dict[Hashable, float]:
         items = self._items.get(whose, {})
         since = self._clock() - self._span_s

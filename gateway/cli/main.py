@@ -20,6 +20,8 @@ from gateway.errors import GatewayError
 COMMANDS = {
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
     "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
+    "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
+    "web": "Users of the web chat, and who is signed in.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
     "replay": (
@@ -72,6 +74,10 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.usage import usage_app as found
         case "run":
             from gateway.cli.run import run_app as found
+        case "open":
+            from gateway.cli.web import open_app as found
+        case "web":
+            from gateway.cli.web import web_app as found
         case "chat":
             from gateway.cli.chat import chat_app as found
         case "logs":

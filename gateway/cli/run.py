@@ -10,9 +10,9 @@ from adapters.registry import account_types, platforms
 from agent.models.factory import resolve_provider
 from gateway import app
 from gateway.app import Welcome
-from gateway.cli.common import loaded
+from gateway.cli.common import loaded, page_address, sign_in_address
 from gateway.lifecycle import start_checks
-from gateway.lifecycle.home import own_home
+from gateway.lifecycle.home import close_web_token, own_home, with_web_token
 from gateway.logging.setup import configure_logging
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
@@ -31,7 +31,9 @@ def run(
     settings = found.settings
     # First of all: where another gateway runs, its log must not be written into.
     with own_home(settings) as journal:
+        settings = with_web_token(settings)
         configure_logging(settings.logging, settings.home, secret_values(settings))
+        close_web_token(settings)
         if found.warnings:
             # A gateway without warnings has no use for rich, which would stay in its memory.
             from gateway.cli.output import warn  # noqa: PLC0415
@@ -46,12 +48,15 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
-    # What a browser can open: these two mean all addresses, and are none.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
-    page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
+    page = page_address(settings, welcome.port)
     checks = start_checks.lines(welcome.checks)
     lines = ["", *welcome.warnings, *checks, welcome.caching]
-    lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
+    if welcome.sign_in is None:
+        lines += [f"Parley is ready: {page}healthz"]
+    else:
+        lines += [f"Parley is ready: {sign_in_address(page, welcome.sign_in)}"]
+        lines += ["  this link signs you in, once, within 10 minutes; another one:"]
+        lines += [f"                         {sys.argv[0]} open"]
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":

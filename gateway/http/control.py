@@ -15,10 +15,11 @@ import orjson
 from aiohttp import web
 from sqlalchemy import Connection
 
-from gateway.access import pairing
+from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
+from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
 from gateway.settings.tree import RetentionSettings
 from gateway.signals import Wakeups
@@ -58,6 +59,10 @@ def _prune(_: Connection, __: str) -> None:
     """Do nothing: what is erased is erased in many transactions (`_pruned`)."""
 
 
+def _invite(conn: Connection, target: str) -> NewLink:
+    return web_door.invite(conn, **orjson.loads(target))
+
+
 Action = Callable[[Connection, str], Any]
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
@@ -69,6 +74,10 @@ ACTIONS: dict[str, Action] = {
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
+    "web-link": web_door.new_link,
+    "web-invite": _invite,
+    "web-remove": web_door.remove,
+    "web-revoke": web_door.revoke,
 }
 
 
@@ -76,6 +85,7 @@ def routes(
     database: Database,
     wakeups: Wakeups,
     tell_approved: Callable[[], Awaitable[None]],
+    door: WebDoor,
 ) -> list[web.RouteDef]:
     """Return the control route; for the Unix socket only.
 
@@ -83,6 +93,7 @@ def routes(
         database: The gateway's.
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
+        door: Told of what was changed about web users.
     """
 
     async def act(request: web.Request) -> web.Response:
@@ -102,6 +113,9 @@ def routes(
         if isinstance(result, Decision) and result.happened is not None:
             pairing.report(result.happened)
             await tell_approved()
+        if isinstance(result, NewLink | SignedOut):
+            door.forget()
+            web_door.report(result, invited=action is _invite)
         return web.json_response({"result": _plain(result)})
 
     return [web.post("/control/{action}", act)]
@@ -120,6 +134,23 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     require_database(database)
     async with open_database(database, home) as opened:
         return _plain(await carry_out(opened, ACTIONS[action], target))
+
+
+async def port_of(home: Path) -> int:
+    """Return the port on which the gateway that runs in `home` serves the page.
+
+    Raises:
+        GatewayNotRunning: None runs there.
+    """
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(home / SOCKET))) as http,
+            http.get("http://parley/control/port") as response,
+        ):
+            return int((await response.json())["port"])
+    except aiohttp.ClientConnectorError as exc:
+        text = f"No gateway answers on {home / SOCKET}. Start it with `parley run`."
+        raise GatewayNotRunning(text) from exc
 
 
 async def carry_out(database: Database, action: Action, target: str) -> Any:

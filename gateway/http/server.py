@@ -63,7 +63,8 @@ class HttpServer:
         self._bound = False
         self._connections = connections
         self._public = _runner(public, counting(connections))
-        self._private = _runner([*public, *private])
+        here = web.get("/control/port", self._tell_port)
+        self._private = _runner([*public, *private, here])
 
     async def start(self) -> int:
         """Listen; returns the port, which differs from the setting where that is 0.
@@ -80,7 +81,7 @@ class HttpServer:
             text = f"cannot listen on {self._host}:{self._port} (web.host, web.port): {why}"
             raise GatewayError(text) from exc
         await self._start_socket()
-        return int(self._public.addresses[0][1])
+        return self.port
 
     async def stop(self) -> None:
         """Close all connections."""
@@ -88,6 +89,15 @@ class HttpServer:
         await self._private.cleanup()
         if self._bound:
             self._socket.unlink(missing_ok=True)
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return int(self._public.addresses[0][1])
+
+    async def _tell_port(self, _: web.Request) -> web.Response:
+        """Tell the command line where the page is: the settings may say "any free port"."""
+        return web.json_response({"port": self.port})
 
     async def _start_socket(self) -> None:
         await self._private.setup()
@@ -226,9 +236,9 @@ class ChatHistory:
     database: Database
     facts: Callable[[str | None], StatusFacts]
 
-    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
-        """Return the account's conversations, newest activity first."""
-        return await self.database.read(history.chats, platform, account)
+    async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
+        """Return somebody's own conversations, newest activity first."""
+        return await self.database.read(history.chats, platform, account, sender)
 
     async def items(
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0

@@ -7,17 +7,20 @@ are put back.
 
 import asyncio
 import os
+import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
+from pydantic import SecretStr
 
 from gateway.agent_ports.tools import Workspaces
 from gateway.errors import SettingsError
 from gateway.lifecycle import crash_journal
 from gateway.lifecycle.crash_journal import CrashJournal
+from gateway.settings.rules import is_weak_token
 from gateway.settings.tree import Settings
 from gateway.storage.engine import lock_database
 from gateway.storage.migrations import database_path
@@ -25,6 +28,8 @@ from gateway.storage.migrations import database_path
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 10.0
+WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
+TOKEN_BYTES = 32
 
 
 @contextmanager
@@ -53,6 +58,49 @@ def prepare_home(home: Path) -> None:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
+
+
+def with_web_token(settings: Settings) -> Settings:
+    """Return the settings with the web chat's token: that of the settings, else PARLEY_HOME's own.
+
+    That one is made at the first start, from the system's random source, for its owner alone.
+
+    Raises:
+        SettingsError: It cannot be read or made, or is none any more.
+    """
+    if settings.web.token is not None:
+        return settings
+    file = settings.home / WEB_TOKEN
+    try:
+        token = _kept_token(file)
+    except OSError as exc:
+        raise SettingsError(f"{file} cannot be read or made: {exc.strerror}") from exc
+    if is_weak_token(token):
+        raise SettingsError(f"{file} holds no token any more; delete it, and a start makes another")
+    web = settings.web.model_copy(update={"token": SecretStr(token)})
+    return settings.model_copy(update={"web": web})
+
+
+def _kept_token(file: Path) -> str:
+    """Return what the file holds, where there is one; else make it."""
+    # What a start that was killed has left of it is no token.
+    if not file.exists():
+        partial = file.with_suffix(".new")
+        partial.unlink(missing_ok=True)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "w", encoding="ascii") as stream:  # noqa: PTH123 - a handle, no path
+            stream.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+        partial.rename(file)
+    return file.read_text(encoding="utf-8", errors="replace").strip()
+
+
+def close_web_token(settings: Settings) -> None:
+    """Have PARLEY_HOME's token be for its owner alone, where it is there."""
+    file = settings.home / WEB_TOKEN
+    mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0
+    if mode & 0o077:
+        file.chmod(0o600)
+        log.warning("mode_restored", path=str(file), mode=f"{mode:04o}")
 
 
 async def keep_modes(settings: Settings) -> None:

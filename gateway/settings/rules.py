@@ -1,6 +1,5 @@
 """Rules that hold between settings, and settings that this version accepts but does not use."""
 
-import ipaddress
 import os
 import re
 from collections import Counter
@@ -20,6 +19,8 @@ Contradiction = tuple[str, str]
 
 # Shorter values cannot be kept out of the logs without making those unreadable.
 MIN_SECRET_CHARS = 4
+MIN_TOKEN_CHARS = 16
+MIN_TOKEN_KINDS = 8
 
 
 def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -32,7 +33,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _short_secrets(values)
     yield from _wrong_urls(values)
     yield from _auxiliary_server(settings)
-    yield from _open_web(settings)
+    yield from _weak_token(settings)
     yield from _accounts(settings)
     yield from _owners(settings)
     yield from _listed_ids(settings)
@@ -100,20 +101,21 @@ def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
         yield "auxiliary.compression.provider", text
 
 
-def _open_web(settings: Settings) -> Iterator[Contradiction]:
-    if not settings.web.token and not _is_loopback(settings.web.host):
-        host = settings.web.host
-        text = f"is required when web.host is {host!r}; only a loopback host may go without"
+def _weak_token(settings: Settings) -> Iterator[Contradiction]:
+    token = settings.web.token
+    if token is None or len(token) < MIN_SECRET_CHARS:
+        return
+    if is_weak_token(token.get_secret_value()):
+        text = (
+            f"must have at least {MIN_TOKEN_CHARS} characters, {MIN_TOKEN_KINDS} of them different:"
+            " it lets whoever knows it in as the owner. Leave it out, and Parley makes one"
+        )
         yield "web.token", text
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def is_weak_token(token: str) -> bool:
+    """Whether a token can be guessed within years by ten tries a minute."""
+    return len(token) < MIN_TOKEN_CHARS or len(set(token)) < MIN_TOKEN_KINDS
 
 
 def _accounts(settings: Settings) -> Iterator[Contradiction]:

@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0015"
+REVISION = "0016"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -708,6 +708,43 @@ member = Table(
     Column("granted_by", Text, nullable=False),  # "platform:sender", "code" or "command line"
     Column("at", Double, nullable=False),
     Index("ix_member_at", "at", "platform", "sender"),
+)
+
+# Who may use the web chat beside its first owner, who needs no row: whoever has the token.
+web_user = Table(
+    "web_user",
+    metadata,
+    Column("name", Text, primary_key=True),  # the sender id of what they write
+    Column("role", Text, nullable=False),  # owner | member | guest | removed
+    Column("same_as", Text),  # "platform:sender" whose role they have; NULL for their own
+    Column("invited_by", Text, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+# Who is signed in. Secrets are stored as hashes: a copy of the database signs nobody in.
+web_session = Table(
+    "web_session",
+    metadata,
+    _id(),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("sender", Text, nullable=False),
+    Column("signed_in_by", Text, nullable=False),  # link | token | proxy | oidc
+    Column("address", Text, nullable=False),
+    Column("browser", Text, nullable=False),  # as it calls itself
+    Column("at", Double, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("ix_web_session_sender", "sender"),
+    sqlite_autoincrement=True,
+)
+
+# A link that signs somebody in, once; the row goes when it is used.
+web_link = Table(
+    "web_link",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("sender", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
 )
 
 # One row for each stranger who asks to be let in, and one (sender NULL) for the first owner's code.

@@ -29,11 +29,12 @@ from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_database
 from gateway.wiring import accounts_of
 from tests.bench.echo import EchoModel
+from tests.support.door import TOKEN
 
 
 def bench_settings(home: Path, **overrides: object) -> Settings:
     """Return the default settings but for the debounce, in a home of their own."""
-    values = {"home": home, "queue.debounce_ms": 0, "web.port": 0, **overrides}
+    values = {"home": home, "queue.debounce_ms": 0, "web.port": 0, "web.token": TOKEN, **overrides}
     return load_settings(environ={}, overrides=values).settings
 
 

@@ -13,6 +13,7 @@ from gateway.app import assembled, serve
 from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings, logged_database
+from tests.support.door import AUTHORIZED
 
 
 class WebChat:
@@ -60,7 +61,7 @@ async def open_web_chat(home: Path) -> AsyncIterator[WebChat]:
         )
         url = f"http://127.0.0.1:{await ready}"
         async with (
-            aiohttp.ClientSession(url) as http,
+            aiohttp.ClientSession(url, headers=AUTHORIZED) as http,
             http.get("/api/chats/bench/events", timeout=aiohttp.ClientTimeout()) as stream,
         ):
             yield WebChat(http, stream.content)

@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import structlog
+from pydantic import SecretStr
 from sqlalchemy import Connection
 from structlog.typing import EventDict
 
 from adapters.base import UNANNOUNCED, Adapter, Intake, PreviewIntent
 from adapters.discord.platform import DiscordSettings
+from adapters.door import Door
 from adapters.errors import (
     AdapterDisconnected,
     FetchRejected,
@@ -46,7 +48,7 @@ from adapters.messages import (
     Withdrawal,
 )
 from adapters.pacing import PaceLimits
-from adapters.registry import PlatformSection, account_of, renderer
+from adapters.registry import Host, PlatformSection, account_of, renderer
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.platform import WebSettings
@@ -101,6 +103,7 @@ from tests.support.crash_script import (
     calls_for,
     split_view,
 )
+from tests.support.door import TOKEN
 
 LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
@@ -231,7 +234,7 @@ class Life:
                 give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
-            web=WebSettings(port=spec.web_port),
+            web=WebSettings(port=spec.web_port, token=SecretStr(TOKEN)),
             compression=CompressionSettings(protect_last_n=2),
             context=ContextSettings(engine=spec.engine),
             tools=ToolSettings(
@@ -322,14 +325,15 @@ class Life:
         if self.spec.real is None:
             render = LoopbackAdapter.split
             here = ("loopback", "default")
-            return Accounts({here: render}, lambda intake, _: [LoopbackAdapter(self, intake)])
+            return Accounts({here: render}, lambda intake, *_: [LoopbackAdapter(self, intake)])
         platform, given = self.spec.real
         block = settings.web if platform == "web" else BLOCKS[platform].model_validate(given)
 
-        def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
+        def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
             if platform == "web":
                 web = import_module("adapters.web.adapter").WebAdapter
-                return [self._observed(web(block, intake, chats))]
+                host = Host(intake, chats, MENU, 20_000_000, door)
+                return [self._observed(web(block, host))]
             return [self._observed(self._real(platform, block, intake))]
 
         here = (platform, account_of(block))

@@ -9,6 +9,7 @@ from playwright.async_api import Locator, Page, expect
 
 from gateway.commands.registry import menu
 from tests.support.browser import in_the_browser, page
+from tests.support.door import sign_in_link
 from tests.support.pictures import png
 from tests.support.process import ParleyProcess
 
@@ -33,7 +34,9 @@ async def shoot(tab: Page, name: str) -> None:
 
 
 async def open_page(tab: Page, parley: ParleyProcess) -> None:
-    await tab.goto(parley.url)
+    """Open the page as its owner does, by a link; the browser stays signed in."""
+    made = await parley.run("open", "--no-browser")
+    await tab.goto(sign_in_link(made.stdout.splitlines()))
     await expect(tab.locator("#connection")).to_have_attribute("data-state", "open")
 
 

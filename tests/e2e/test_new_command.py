@@ -11,6 +11,7 @@ import pytest
 import gateway.commands
 from gateway.commands import registry
 from tests.e2e.web_chat import WebChat
+from tests.support.door import bearer
 from tests.support.process import ParleyProcess
 
 ONE_SIDE = "It shows 1."
@@ -44,7 +45,10 @@ async def test_lists_and_slips_know_it(parley: WithToy) -> None:
     chat = WebChat(parley)
     assert "- `/roll`: roll a die; name its sides, or it has six\n" in await chat.ask("/help")
     assert "Did you mean `/roll`?" in await chat.ask("/rolll")
-    async with aiohttp.ClientSession() as http, http.get(f"{parley.url}/api/chats") as response:
+    async with (
+        aiohttp.ClientSession(headers=bearer(parley.home)) as http,
+        http.get(f"{parley.url}/api/chats") as response,
+    ):
         offered: list[Any] = (await response.json())["commands"]
     names = [name for name, _ in offered]
     assert names[-2:] == ["help", "roll"]

@@ -10,6 +10,7 @@ from uuid import uuid4
 import aiohttp
 
 from gateway.cli.chat import events
+from tests.support.door import bearer
 from tests.support.process import ParleyProcess
 
 
@@ -37,7 +38,7 @@ class WebChat:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         async with (
-            aiohttp.ClientSession(self.parley.url) as http,
+            aiohttp.ClientSession(self.parley.url, headers=bearer(self.parley.home)) as http,
             http.post(f"{self._path}/messages", data=BytesIO(data), headers=headers) as response,
         ):
             return response.status, await response.json()
@@ -63,7 +64,7 @@ class WebChat:
         self.items, self.preview = [], ""
         async with (
             asyncio.timeout(within_s),
-            aiohttp.ClientSession(self.parley.url) as http,
+            aiohttp.ClientSession(self.parley.url, headers=bearer(self.parley.home)) as http,
             http.get(f"{self._path}/events?format=markdown") as response,
         ):
             assert response.status == 200

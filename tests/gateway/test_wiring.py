@@ -42,6 +42,7 @@ from gateway.wiring import (
     caching_text,
     learn_windows,
 )
+from tests.support.door import AUTHORIZED, MemoryDoor
 from tests.support.gateway import running, settings_of
 from tests.support.scripted_model import ScriptedModel
 
@@ -129,12 +130,12 @@ async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
     async with running(tmp_path, at_work=False) as chat:
         intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, no_facts)
         [page] = build_accounts(settings_of(tmp_path, web={"enabled": False})).connect(
-            intake, chats
+            intake, chats, MemoryDoor()
         )
         assert page.platform == "web"
         bot = TelegramSettings(name="two", token=SecretStr("1:a"))
         settings = settings_of(tmp_path, platforms={"telegram": [bot]})
-        adapters = build_accounts(settings).connect(intake, chats)
+        adapters = build_accounts(settings).connect(intake, chats, MemoryDoor())
         assert [(it.platform, it.account) for it in adapters] == [
             ("web", "default"),
             ("telegram", "two"),
@@ -147,11 +148,14 @@ async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
     """From the one list that all platforms have their menus from."""
     async with running(tmp_path, at_work=False) as chat:
         settings, chats = settings_of(tmp_path), ChatHistory(chat.gateway.database, no_facts)
-        [adapter] = build_accounts(settings).connect(chat.gateway.intake, chats)
+        [adapter] = build_accounts(settings).connect(chat.gateway.intake, chats, MemoryDoor())
         app = web.Application()
         assert isinstance(adapter, WebAdapter)
         app.add_routes(adapter.routes())
-        async with TestClient(TestServer(app)) as page, page.get("/api/chats") as response:
+        async with (
+            TestClient(TestServer(app)) as page,
+            page.get("/api/chats", headers=AUTHORIZED) as response,
+        ):
             offered = (await response.json())["commands"]
     assert offered == [list(command) for command in menu()]
 

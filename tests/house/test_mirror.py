@@ -22,7 +22,6 @@ APART = {
     "adapters/slack/test_working.py": "what stands beside the answers: several small files at once",
     "adapters/telegram/test_uploads.py": "the files that send.py sends, with chats of their own",
     "adapters/telegram/test_webhook.py": WAY_IN,
-    "adapters/web/test_guard.py": "who is let in, on every route of the page and of the socket",
     "adapters/web/test_terminal.py": "`parley chat` against a real web chat",
     "adapters/web/test_uploads.py": "messages with files, from the form to the turn",
     "agent/context/test_ephemeral.py": "one kind of message, in all phases of a compaction",

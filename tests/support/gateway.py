@@ -32,6 +32,7 @@ from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
 from gateway.storage.queue.blame import Death
 from gateway.wiring import accounts_of
+from tests.support.door import TOKEN
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 from tests.support.scripted_model import Script, ScriptedModel
 
@@ -103,7 +104,7 @@ def settings_of(home: Path, **sections: dict[str, Any]) -> Settings:
     defaults: dict[str, dict[str, Any]] = {
         "queue": {"debounce_ms": 0, "grace_s": 10},
         "access": {"mode": "open", "rate_per_min": 0, "owners": ["telegram:u1"]},
-        "web": {"port": 0},
+        "web": {"port": 0, "token": TOKEN},
         "logging": {"file": False},
     }
     merged = {name: defaults.get(name, {}) | sections.get(name, {}) for name in defaults | sections}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.base import ChatFile, ChatItem, ChatSummary, ContextGauge
+from adapters.door import FIRST_OWNER
 from adapters.messages import (
     Address,
     Admission,
@@ -111,11 +112,13 @@ class MemoryHistory:
         chat, file = self.files.get(file_id, ("", None))
         return file if chat == address.chat else None
 
-    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
-        """Return all chats, titled by their first message."""
-        found = self.store.items()
+    async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
+        """Return somebody's chats, titled by their first message."""
+        begin = "" if sender == FIRST_OWNER else f"{sender}/"
         return [
-            ChatSummary(name, chat.items[0].markdown[:60], AT) for name, chat in found if chat.items
+            ChatSummary(name, chat.items[0].markdown[:60], AT)
+            for name, chat in self.store.items()
+            if chat.items and name.rpartition("/")[0] == begin.rstrip("/")
         ]
 
     async def items(

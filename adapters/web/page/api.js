@@ -1,14 +1,15 @@
 // Requests to Parley. Every failure is an ApiError; `retry` says whether the same request may help.
 
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, code = "") {
     super(message);
     this.status = status;
+    this.code = code;
     this.retry = status === 0 || status === 408 || status === 429 || status >= 500;
   }
 }
 
-// {chats, max_file_bytes, commands}
+// {chats, you, max_file_bytes, commands}
 export function listChats() {
   return request("GET", "/api/chats");
 }
@@ -23,8 +24,18 @@ export function postMessage({ chat, id, text, edits }, files) {
   return request("POST", path, form);
 }
 
-export function logIn(token) {
-  return request("POST", "/api/login", { token });
+// `proof` is {link} or {token}.
+export function signIn(proof) {
+  return request("POST", "/api/sign-in", proof);
+}
+
+// {name, role, has_session}
+export function whoAmI() {
+  return request("GET", "/api/me");
+}
+
+export function signOut() {
+  return request("POST", "/logout", {});
 }
 
 async function request(method, path, body) {
@@ -37,7 +48,7 @@ async function request(method, path, body) {
     signal: AbortSignal.timeout(form ? 600_000 : 30_000),
   });
   const data = await response.json().catch(() => null);
-  if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText);
+  if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText, data?.error);
   return data;
 }
 

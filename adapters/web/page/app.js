@@ -1,6 +1,7 @@
 // Parley's web chat: opens the chat that the address names and connects the parts of the page.
 
-import { ApiError, listChats, logIn } from "./api.js";
+import { Account } from "./account.js";
+import { ApiError, listChats } from "./api.js";
 import { Composer } from "./composer.js";
 import { MessageList } from "./messages.js";
 import { Outbox } from "./outbox.js";
@@ -28,11 +29,12 @@ const outbox = new Outbox({
     if (admission.over) list.close(message.text, admission.over);
   },
   onFailed: (message) => list.fail(message),
-  onLoginNeeded: askForToken,
+  onLoginNeeded: () => account.ask(),
   onChanged: () => list.showPending(outbox.of(chat)),
 });
 const stream = new Stream({ onEvent: take, onState: showConnection, onBreak: refreshChats });
 const composer = new Composer({ onSend: send });
+const account = new Account({ onSignedIn: goOn, onAsked: () => stream.pause() });
 
 addEventListener("hashchange", openFromAddress);
 $("#new-chat").addEventListener("click", () => goTo(newId()));
@@ -45,8 +47,6 @@ $("#skip").addEventListener("click", (event) => {
   event.preventDefault();
   composer.focus();
 });
-$("#login form").addEventListener("submit", submitToken);
-$("#login").addEventListener("cancel", (event) => event.preventDefault());
 for (const button of document.querySelectorAll(".suggestion")) {
   button.addEventListener("click", () => composer.fill(button.textContent));
 }
@@ -56,6 +56,7 @@ showDrawer(false);
 openFromAddress();
 
 function openFromAddress() {
+  if (account.takesLink()) return;
   const asked = location.hash.slice(1);
   if (/^[A-Za-z0-9_-]{1,64}$/.test(asked)) openChat(asked);
   else location.replace(`#${load("last", null) ?? newId()}`);
@@ -115,9 +116,10 @@ async function refreshChats() {
     chats = answer.chats;
     composer.maxFileBytes = answer.max_file_bytes;
     composer.commands = answer.commands;
+    account.show(answer.you);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    if (error.status === 401) askForToken();
+    if (error.status === 401) account.ask(error.code === "sign_in_again" ? error.message : "");
     return;
   }
   showChats();
@@ -189,23 +191,10 @@ function showDrawer(open) {
   else if (had) $("#open-sidebar").focus();
 }
 
-function askForToken() {
-  stream.pause();
-  if (!$("#login").open) $("#login").showModal();
-}
-
-async function submitToken(event) {
-  event.preventDefault();
-  $("#login-error").textContent = "";
-  try {
-    await logIn($("#token").value);
-  } catch (error) {
-    if (!(error instanceof ApiError)) throw error;
-    $("#login-error").textContent = error.message;
-    return;
-  }
-  $("#token").value = "";
-  $("#login").close();
+// Somebody has just signed in.
+function goOn() {
+  if (chat === null) return openFromAddress();
+  history.replaceState(null, "", `#${chat}`);
   stream.resume();
   refreshChats();
   outbox.flush();

@@ -29,6 +29,17 @@ export function remove(key) {
   }
 }
 
+export function removeAll() {
+  fallback.clear();
+  indexedDB.deleteDatabase("parley");
+  try {
+    const keys = Object.keys(localStorage).filter((key) => key.startsWith("parley."));
+    for (const key of keys) localStorage.removeItem(key);
+  } catch {
+    // Nothing can be stored here, so nothing is left behind.
+  }
+}
+
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

@@ -35,15 +35,19 @@ CHATS = 200
 SHOWN = ("sent", "pending", "sending", "unknown", "dead")
 
 
-def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
-    """Return an account's conversations, newest activity first."""
+def chats(conn: Connection, platform: str, account: str, user: str) -> list[ChatSummary]:
+    """Return the conversations that somebody has alone, newest activity first."""
     newest = and_(
         inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
     rows = conn.execute(
         select(conversation.c.chat, conversation.c.title, inbox.c.at)
         .join(inbox, newest)
-        .where(conversation.c.platform == platform, conversation.c.account == account)
+        .where(
+            conversation.c.platform == platform,
+            conversation.c.account == account,
+            conversation.c.user == user,
+        )
         .order_by(inbox.c.at.desc())
         .limit(CHATS)
     )

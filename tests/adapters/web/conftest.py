@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from pydantic import SecretStr
 
+from adapters.door import OWNER, Visitor
 from adapters.messages import Address, Outgoing
 from adapters.web.adapter import WebAdapter
 from adapters.web.platform import WebSettings
 from tests.support.browser import CHROMIUM
+from tests.support.door import MAX_FILE_BYTES, MemoryDoor, web_host
 from tests.support.history import MemoryHistory
 
 collect_ignore = [] if CHROMIUM else ["test_page.py"]
@@ -21,10 +22,13 @@ collect_ignore = [] if CHROMIUM else ["test_page.py"]
 class Served:
     """A web chat with its history behind a client; `answer` does what the gateway does."""
 
-    def __init__(self, adapter: WebAdapter, history: MemoryHistory, client: TestClient) -> None:
+    def __init__(
+        self, adapter: WebAdapter, history: MemoryHistory, client: TestClient, door: MemoryDoor
+    ) -> None:
         self.adapter = adapter
         self.history = history
         self.client = client
+        self.door = door
 
     @property
     def port(self) -> int:
@@ -32,6 +36,19 @@ class Served:
 
     def url(self, path: str = "/") -> str:
         return f"http://127.0.0.1:{self.port}{path}"
+
+    def cookie(self, visitor: Visitor = OWNER) -> dict[str, str]:
+        """Begin a session and return its cookie, as Playwright takes it."""
+        return {
+            "name": f"parley_{self.port}",
+            "value": self.door.begin(visitor),
+            "url": self.url(),
+        }
+
+    def sign_in(self, visitor: Visitor = OWNER) -> None:
+        """Have the client be signed in from now on."""
+        cookie = self.cookie(visitor)
+        self.client.session.cookie_jar.update_cookies({cookie["name"]: cookie["value"]})
 
     async def stop(self) -> None:
         await self.adapter.close()
@@ -60,7 +77,6 @@ async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
     return (await adapter.send(message)).platform_ref
 
 
-COMMANDS = [("stop", "stop the answer"), ("model", "show the models"), ("status", "tell all")]
 Serve = Callable[..., Awaitable[Served]]
 
 
@@ -71,22 +87,24 @@ async def serving() -> AsyncIterator[Serve]:
 
     async def start(
         *,
-        token: str | None = None,
+        signed_in: bool = True,
         ping_s: float = 15.0,
         port: int = 0,
         history: MemoryHistory | None = None,
-        max_file_bytes: int = 20_000_000,
+        door: MemoryDoor | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        **settings: Any,
     ) -> Served:
-        history = history or MemoryHistory()
-        settings = WebSettings(token=SecretStr(token) if token else None)
-        adapter = WebAdapter(
-            settings, history, history, COMMANDS, ping_s=ping_s, max_file_bytes=max_file_bytes
-        )
+        history, door = history or MemoryHistory(), door or MemoryDoor()
+        host = web_host(history, door, max_file_bytes=max_file_bytes)
+        adapter = WebAdapter(WebSettings(**settings), host, ping_s=ping_s)
         app = web.Application()
         app.add_routes(adapter.routes())
         client = TestClient(TestServer(app, port=port))
         await client.start_server()
-        running.append(Served(adapter, history, client))
+        running.append(Served(adapter, history, client, door))
+        if signed_in:
+            running[-1].sign_in()
         return running[-1]
 
     yield start
@@ -103,5 +121,5 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest.fixture
 async def chat(serve: Serve) -> Served:
-    """A web chat without a token."""
+    """A web chat whose client is signed in as the owner."""
     return await serve()

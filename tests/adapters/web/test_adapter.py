@@ -6,13 +6,13 @@ from adapters.base import Adapter
 from adapters.web.adapter import WebAdapter
 from adapters.web.platform import WebSettings
 from tests.adapters.web.conftest import Served, send
+from tests.support.door import web_host
 from tests.support.history import MemoryHistory
 
 
 def test_it_fulfils_the_port() -> None:
     """The adapter has everything the gateway asks for."""
-    history = MemoryHistory()
-    adapter: Adapter = WebAdapter(WebSettings(), history, history)
+    adapter: Adapter = WebAdapter(WebSettings(), web_host(MemoryHistory()))
     assert (adapter.platform, adapter.account, adapter.idempotent_sends) == ("web", "default", True)
     assert adapter.preview_interval_s == 0.05
 
@@ -32,8 +32,7 @@ async def test_it_is_connected_while_it_runs(chat: Served) -> None:
 
 def test_an_answer_is_one_payload() -> None:
     """A page has no limit on length, and an empty answer is still a payload."""
-    history = MemoryHistory()
-    adapter = WebAdapter(WebSettings(), history, history)
+    adapter = WebAdapter(WebSettings(), web_host(MemoryHistory()))
     assert adapter.render("x" * 300_000) == ["x" * 300_000]
     assert adapter.render("") == [""]
 

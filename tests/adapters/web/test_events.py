@@ -12,6 +12,7 @@ from adapters.messages import Address, Choice, MessageRef, OutgoingFile
 from adapters.web.events import Hub, Position, page_html, positions
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import Event, listen
+from tests.support.door import TOKEN
 
 C1 = MessageRef(Address("web", "default", "c1"))
 
@@ -200,8 +201,9 @@ async def test_a_slow_client_blocks_nobody(chat: Served) -> None:
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.connect(("127.0.0.1", chat.port))
-        request = f"GET /api/chats/c1/events HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\n\r\n"
-        slow.sendall(request.encode())
+        lines = ["GET /api/chats/c1/events HTTP/1.1", f"Host: 127.0.0.1:{chat.port}"]
+        lines += [f"Authorization: Bearer {TOKEN}"]
+        slow.sendall("\r\n".join([*lines, "", ""]).encode())
         async with listen(chat) as stream:
             await stream.until("synced")
             for n in range(40):

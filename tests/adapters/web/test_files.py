@@ -41,8 +41,8 @@ async def test_only_files_of_the_chat_are_found(chat: Served, path: str) -> None
 
 
 async def test_files_are_behind_the_guard(serve: Serve) -> None:
-    """Without the token there is no file."""
-    chat = await serve(token="secret")
+    """Who is not signed in gets no file."""
+    chat = await serve(signed_in=False)
     chat.history.keep("c1", PNG)
     async with chat.client.get("/api/chats/c1/files/1") as response:
         assert response.status == 401

@@ -1,4 +1,4 @@
-"""Who is let in: loopback names, own origin, the token, the Unix socket."""
+"""Who is let in: sessions, the token, the Unix socket; loopback names, the own origin."""
 
 import socket
 from pathlib import Path
@@ -7,10 +7,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from adapters.door import OWNER, SignInRefused, Visitor
 from adapters.web.adapter import WebAdapter
+from adapters.web.guard import names_loopback
 from adapters.web.platform import WebSettings
-from adapters.web.requests import names_loopback
 from tests.adapters.web.conftest import Serve, Served
+from tests.adapters.web.streams import listen
+from tests.support.door import TOKEN, web_host
 from tests.support.history import MemoryHistory
 
 POST = "/api/chats/c1/messages"
@@ -52,6 +55,15 @@ async def test_a_foreign_host_is_refused(chat: Served, path: str) -> None:
     assert await status(chat, path, Host=f"evil.example:{chat.port}") == 403
 
 
+async def test_a_foreign_host_signs_nobody_in(serve: Serve) -> None:
+    """Not even to try a token."""
+    served = await serve(signed_in=False)
+    headers = {"Host": f"evil.example:{served.port}"}
+    async with served.client.post("/api/sign-in", json={"token": TOKEN}, headers=headers) as answer:
+        assert answer.status == 403
+    assert served.door.callers == []
+
+
 async def test_a_foreign_origin_is_refused(chat: Served) -> None:
     """Another site's script may not read or post."""
     assert await status(chat, Origin="http://evil.example") == 403
@@ -77,82 +89,166 @@ async def test_a_form_of_another_site_is_refused(chat: Served) -> None:
         assert response.status == 202
 
 
-async def test_the_token_opens_the_api(serve: Serve) -> None:
-    """With a token set the API needs it, and any host name is served."""
-    served = await serve(token="s3cret")
-    assert await status(served) == 401
+async def test_nobody_is_anonymous(serve: Serve) -> None:
+    """Also on this machine, under its own name: what is not signed in gets nothing."""
+    served = await serve(signed_in=False)
+    for path in ("/api/chats", "/api/me", "/api/chats/c1/events", "/api/chats/c1/files/1"):
+        assert await status(served, path) == 401
+    async with served.client.post(POST, json=MESSAGE) as response:
+        assert response.status == 401
+        assert (await response.json())["error"] == "sign_in_needed"
+    assert served.history.messages == []
+
+
+async def test_the_token_opens_the_api_to_programs(serve: Serve) -> None:
+    """Under any host name, as the owner."""
+    served = await serve(signed_in=False)
     assert await status(served, Authorization="Bearer wrong") == 401
-    assert await status(served, Authorization="Basic s3cret") == 401
-    assert await status(served, Authorization="Bearer s3cret", Host="chat.example") == 200
+    assert await status(served, Authorization=f"Basic {TOKEN}") == 401
+    assert await status(served, Authorization=f"Bearer {TOKEN}", Host="chat.example") == 200
 
 
-async def test_the_login_form_is_reachable_without_token(serve: Serve) -> None:
-    """The page and its files are public, so that there is something to log in with."""
-    served = await serve(token="s3cret")
+@pytest.mark.parametrize("address", ["/api/chats?token={}", "/api/me?access_token={}"])
+async def test_a_token_in_the_address_opens_nothing(serve: Serve, address: str) -> None:
+    """Addresses stand in logs and histories."""
+    served = await serve(signed_in=False)
+    assert await status(served, address.format(TOKEN)) == 401
+
+
+async def test_the_page_is_reachable_for_everybody(serve: Serve) -> None:
+    """It holds nothing secret, and is there to sign in with."""
+    served = await serve(signed_in=False)
     assert await status(served, "/") == 200
     assert await status(served, "/static/app.js") == 200
 
 
-async def test_a_login_sets_a_cookie_that_opens_the_api(serve: Serve) -> None:
-    """The cookie is out of reach for scripts and other sites, and does not hold the token."""
-    served = await serve(token="s3cret")
-    async with served.client.post("/api/login", json={"token": "s3cret"}) as response:
+@pytest.mark.parametrize("proof", ["token", "link"])
+async def test_signing_in_sets_a_cookie_that_opens_the_api(serve: Serve, proof: str) -> None:
+    """The cookie is out of reach for scripts and other sites, and holds neither token nor link."""
+    served = await serve(signed_in=False)
+    served.door.links["once"] = OWNER
+    shown = {"token": TOKEN, "link": "once"}[proof]
+    async with served.client.post("/api/sign-in", json={proof: shown}) as response:
         assert response.status == 204
-        cookie = response.cookies["parley_session"]
-    assert (cookie["httponly"], cookie["samesite"]) == (True, "Strict")
-    assert "s3cret" not in cookie.value
+        cookie = response.cookies[f"parley_{served.port}"]
+    assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "Strict", "/")
+    assert shown not in cookie.value
     assert await status(served) == 200
     served.client.session.cookie_jar.clear()
-    assert await status(served, Cookie=f"parley_session={cookie.value}") == 200
-    assert await status(served, Cookie="parley_session=forged") == 401
+    assert await status(served, Cookie=f"parley_{served.port}={cookie.value}") == 200
+    assert await status(served, Cookie=f"parley_{served.port}=forged") == 401
 
 
-@pytest.mark.parametrize("body", [{"token": "wrong"}, {"token": "s3cret\u00e9"}])
-async def test_a_wrong_token_is_refused(serve: Serve, body: dict[str, str]) -> None:
-    """A failed login sets no cookie."""
-    served = await serve(token="s3cret")
-    async with served.client.post("/api/login", json=body) as response:
+async def test_each_sign_in_is_a_new_session(chat: Served) -> None:
+    """That of before ends: who had fixed it on the browser has nothing of it."""
+    before = list(chat.door.sessions)
+    async with chat.client.post("/api/sign-in", json={"token": TOKEN}) as response:
+        assert response.status == 204
+    assert len(before) == len(chat.door.sessions) == 1
+    assert before != list(chat.door.sessions)
+
+
+async def test_signing_out_ends_the_session(chat: Served) -> None:
+    """Its cookie opens nothing any more, whoever has a copy."""
+    [secret] = chat.door.sessions
+    async with chat.client.post("/logout", json={}) as response:
+        assert response.status == 204
+        assert response.cookies[f"parley_{chat.port}"]["max-age"] == "0"
+    assert await status(chat, Cookie=f"parley_{chat.port}={secret}") == 401
+
+
+async def test_a_stream_ends_with_its_session(chat: Served) -> None:
+    """Nothing more is shown to who was signed out."""
+    async with listen(chat) as events:
+        await events.until("synced")
+        chat.door.sessions.clear()
+        await chat.answer("not for them")
+        assert await events.ended()
+
+
+@pytest.mark.parametrize("body", [{"token": "wrong"}, {"token": "t0k\u00e9n"}, {"link": "wrong"}])
+async def test_a_wrong_proof_is_refused(serve: Serve, body: dict[str, str]) -> None:
+    """A failed sign-in sets no cookie."""
+    served = await serve(signed_in=False)
+    async with served.client.post("/api/sign-in", json=body) as response:
         assert response.status == 401
-        assert "parley_session" not in response.cookies
+        assert not response.cookies
 
 
-async def test_a_login_needs_a_token_in_text(serve: Serve) -> None:
-    """A token of another type is a malformed request."""
-    served = await serve(token="s3cret")
-    async with served.client.post("/api/login", json={"token": 7}) as response:
+async def test_too_many_wrong_tries_are_told_when_to_come_back(serve: Serve) -> None:
+    """With the usual status and header, for programs as well."""
+    served = await serve(signed_in=False)
+    served.door.refuses = SignInRefused("Too many.", 60)
+    async with served.client.post("/api/sign-in", json={"token": TOKEN}) as response:
+        assert (response.status, response.headers["Retry-After"]) == (429, "60")
+    assert await status(served, Authorization=f"Bearer {TOKEN}") == 429
+
+
+@pytest.mark.parametrize("body", [{"token": 7}, {}, {"token": "a", "link": "b"}])
+async def test_a_sign_in_needs_one_proof_in_text(serve: Serve, body: dict[str, object]) -> None:
+    """Anything else is a malformed request."""
+    served = await serve(signed_in=False)
+    async with served.client.post("/api/sign-in", json=body) as response:
         assert response.status == 400
 
 
-async def test_there_is_nothing_to_log_in_to_without_a_token(chat: Served) -> None:
-    """An open web chat says so instead of accepting any token."""
-    async with chat.client.post("/api/login", json={"token": "x"}) as response:
-        assert (await response.json())["error"] == "no_token"
-
-
 async def test_a_foreign_origin_is_refused_in_spite_of_the_token(serve: Serve) -> None:
-    """A cookie that a browser adds by itself does not open the door to other sites."""
-    served = await serve(token="s3cret")
-    headers = {"Authorization": "Bearer s3cret", "Origin": "https://evil.example"}
+    """Whatever a browser adds by itself does not open the door to other sites."""
+    served = await serve(signed_in=False)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Origin": "https://evil.example"}
     async with served.client.get("/api/chats", headers=headers) as response:
         assert response.status == 403
 
 
+async def test_an_old_cookie_and_an_old_page_are_told_what_to_do(serve: Serve) -> None:
+    """Version 0.5 had one cookie for everybody, and another address to log in."""
+    served = await serve(signed_in=False)
+    async with served.client.get("/api/chats", headers={"Cookie": "parley_session=x"}) as answer:
+        told = await answer.json()
+    assert (answer.status, told["error"]) == (401, "sign_in_again")
+    assert "your chats are all there" in told["message"]
+    async with served.client.post("/api/login", json={"token": TOKEN}) as answer:
+        assert (answer.status, (await answer.json())["error"]) == (410, "page_outdated")
+
+
+async def test_chats_belong_to_their_user(chat: Served) -> None:
+    """Two may call theirs by one name; neither lists, reads or writes the other's."""
+    assert await chat.post("mine", chat="c1", key="m1") == 202
+    chat.sign_in(Visitor("ann", "ann", "member"))
+    async with listen(chat, "c1") as events:
+        assert [each.name for each in await events.until("synced")] == ["gauge", "synced"]
+    assert await chat.post("hers", chat="c1", key="m1") == 202
+    async with chat.client.get("/api/chats") as response:
+        told = await response.json()
+    assert [(each["chat"], each["title"]) for each in told["chats"]] == [("c1", "hers")]
+    assert told["you"] == {"name": "ann", "role": "member", "has_session": True}
+    assert [(m.sender, m.address.chat) for m in chat.history.messages] == [
+        ("web", "c1"),
+        ("ann", "ann/c1"),
+    ]
+    assert await status(chat, "/api/chats/web%2Fc1/events") == 400
+
+
 async def test_the_unix_socket_needs_no_token(tmp_path: Path) -> None:
-    """Whoever may open the socket file is let in; its permissions protect it."""
+    """Whoever may open the socket file is let in as the owner; its permissions protect it."""
     history = MemoryHistory()
-    adapter = WebAdapter(WebSettings(token="s3cret"), history, history)
+    adapter = WebAdapter(WebSettings(), web_host(history))
     app = web.Application()
     app.add_routes(adapter.routes())
     runner = web.AppRunner(app)
     await runner.setup()
     path = str(tmp_path / "parley.sock")
     await web.UnixSite(runner, path).start()
-    connector = aiohttp.UnixConnector(path=path)
-    async with (
-        aiohttp.ClientSession("http://gateway", connector=connector) as http,
-        http.post(POST, json=MESSAGE) as response,
-    ):
-        assert response.status == 202
+    async with aiohttp.ClientSession(
+        "http://gateway", connector=aiohttp.UnixConnector(path=path)
+    ) as http:
+        async with http.post(POST, json=MESSAGE) as response:
+            assert response.status == 202
+        # A proxy that can open it would make everybody owner.
+        forwarded = {"X-Forwarded-For": "192.0.2.1"}
+        async with http.post(POST, json=MESSAGE, headers=forwarded) as response:
+            assert response.status == 403
+    assert history.messages[0].sender == "web"
     await runner.cleanup()
 
 
@@ -161,5 +257,14 @@ async def test_the_connections_own_port_counts(serve: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         foreign = other.getsockname()[1]
     served = await serve()
-    assert await status(served, Host=f"localhost:{served.port}") == 200
     assert await status(served, Host=f"localhost:{foreign}") == 403
+    served.client.session.cookie_jar.clear()
+    assert await status(served, "/", Host=f"localhost:{served.port}") == 200
+
+
+async def test_a_person_gets_a_page_and_a_program_json(chat: Served) -> None:
+    """By what they accept; nothing of the request is repeated as markup."""
+    headers = {"Host": f"evil.example:{chat.port}", "Accept": "text/html"}
+    async with chat.client.get("/", headers=headers) as response:
+        assert (response.status, response.content_type) == (403, "text/html")
+        assert "web.trusted_proxies" in await response.text()

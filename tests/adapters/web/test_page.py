@@ -9,9 +9,11 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import FilePayload, Page, Route, expect
 
+from adapters.door import OWNER, Visitor
 from adapters.messages import Address, Choice, MessageRef
-from tests.adapters.web.conftest import COMMANDS, Serve, Served, serving
+from tests.adapters.web.conftest import Serve, Served, serving
 from tests.support.browser import in_the_browser, page
+from tests.support.door import COMMANDS, TOKEN
 from tests.support.history import MemoryHistory
 
 C1 = MessageRef(Address("web", "default", "c1"))
@@ -29,13 +31,19 @@ async def serve() -> AsyncIterator[Serve]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def chat(serve: Serve) -> Served:
-    """A web chat without a token."""
+    """A web chat."""
     return await serve()
 
 
 async def open_chat(tab: Page, served: Served, chat: str = "c1") -> None:
+    await signed_in(tab, served)
     await tab.goto(served.url(f"/#{chat}"))
     await expect(tab.locator("#connection")).to_have_text("Connected")
+
+
+async def signed_in(tab: Page, served: Served, visitor: Visitor = OWNER) -> None:
+    """Give the browser the cookie of a session."""
+    await tab.context.add_cookies([served.cookie(visitor)])
 
 
 async def say(tab: Page, text: str) -> None:
@@ -93,7 +101,7 @@ async def test_an_unsent_message_is_sent_once_when_parley_is_back(serve: Serve) 
         await say(tab, "hello?")
         sending = tab.locator('article[data-state="sending"] .state')
         await expect(sending).to_have_text(["sending…", "sending…"])
-        again = await serve(port=port, history=history)
+        again = await serve(port=port, history=history, door=first.door)
         await expect(tab.locator("#connection")).to_have_text("Connected")
         await expect(sending).to_have_count(0)
         await again.answer("Yes.")
@@ -244,6 +252,7 @@ async def test_chats_have_addresses_and_titles(chat: Served) -> None:
         await tab.click("#new-chat")
         await expect(tab).to_have_url(re.compile(r"/#[0-9a-f]{24}$"))
         await expect(tab.locator("#welcome h2")).to_be_visible()
+        await signed_in(tab, chat)
         await tab.goto(chat.url("/"))
         await expect(tab).to_have_url(re.compile(r"/#[0-9a-f]{24}$"))
 
@@ -346,21 +355,72 @@ async def test_the_drawer_opens_on_narrow_screens(chat: Served) -> None:
 
 
 async def test_a_token_is_asked_for(serve: Serve) -> None:
-    """The page shows a login, says when the token is wrong, and goes on after the right one."""
-    served = await serve(token="s3cret")
+    """The page says when the token is wrong, and goes on after the right one."""
+    served = await serve()
     served.history.write("c1", "secret words")
     async with page() as tab:
         await tab.goto(served.url("/#c1"))
-        await tab.get_by_label("Token").fill("wrong")
-        await tab.get_by_role("button", name="Log in").click()
-        await expect(tab.locator("#login-error")).to_have_text("That token is not right.")
+        await tab.get_by_label("token").fill("wrong")
+        await tab.get_by_role("button", name="Sign in").click()
+        await expect(tab.locator("#sign-in-error")).to_have_text("That token is not right.")
         await expect(tab.locator("article.message")).to_have_count(0)
-        await tab.get_by_label("Token").fill("s3cret")
-        await tab.get_by_role("button", name="Log in").click()
+        await tab.get_by_label("token").fill(TOKEN)
+        await tab.get_by_role("button", name="Sign in").click()
         await expect(tab.locator("article.message .body")).to_have_text(["secret words"])
         await tab.reload()
         await expect(tab.locator("article.message .body")).to_have_text(["secret words"])
-        await expect(tab.locator("#login")).to_be_hidden()
+        await expect(tab.locator("#sign-in")).to_be_hidden()
+
+
+async def test_a_link_is_one_click(serve: Serve) -> None:
+    """It leads into the chat, and its secret stands neither in the address nor in the history."""
+    served = await serve()
+    served.door.links["s3cret-of-ann"] = Visitor("ann", "ann", "member")
+    async with page() as tab:
+        asked: list[str] = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await tab.goto(served.url("/#sign-in=s3cret-of-ann"))
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        await expect(tab.locator("#account")).to_contain_text("Signed in as ann (member)")
+        assert "s3cret" not in tab.url
+        assert not [url for url in asked[1:] if "s3cret" in url]
+        await say(tab, "hello")
+        await expect(tab.locator('article.message[data-who="you"]')).to_have_count(1)
+        assert served.history.messages[0].sender == "ann"
+        await tab.goto(served.url("/#sign-in=s3cret-of-ann"))
+        await expect(tab.locator("#sign-in-error")).to_contain_text("has been used or has expired")
+
+
+async def test_signing_out_leaves_nothing_behind(chat: Served) -> None:
+    """Neither the session nor what was not sent; the next one here does not send it."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await tab.fill("#composer", "a draft")
+        await tab.click("#sign-out")
+        await expect(tab.locator("#sign-in")).to_be_visible()
+        assert "draft" not in await tab.evaluate("JSON.stringify(localStorage)")
+        # That of the client of this test alone.
+        assert len(chat.door.sessions) == 1
+
+
+async def test_another_person_sends_nothing_of_the_one_before(serve: Serve) -> None:
+    """What waits in the browser is dropped where a link signs somebody else in."""
+    served = await serve()
+    served.door.links["of-ann"] = Visitor("ann", "ann", "member")
+    async with page() as tab:
+        await open_chat(tab, served)
+        await tab.context.set_offline(True)
+        await say(tab, "from the owner")
+        await tab.context.set_offline(False)
+        await tab.evaluate("location.hash = 'sign-in=of-ann'")
+        await expect(tab.locator("#account")).to_contain_text("ann")
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        await say(tab, "from ann")
+        await expect(tab.locator('article.message[data-who="you"] .body')).to_have_text([
+            "from ann"
+        ])
+        senders = {message.text: message.sender for message in served.history.messages}
+        assert senders.get("from the owner") in {None, "web"}
 
 
 async def test_the_page_has_its_landmarks_and_names(chat: Served) -> None:

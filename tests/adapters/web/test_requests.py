@@ -21,7 +21,7 @@ async def test_a_message_is_handed_to_the_intake(chat: Served) -> None:
     [message] = chat.history.messages
     assert message.address == Address("web", "default", "c1")
     assert (message.text, message.dedupe_key, message.raw) == ("Grüße\nan alle", "c1:m1", raw)
-    assert (message.chat_kind, message.sender, message.sender_name) == ("dm", "web", "You")
+    assert (message.chat_kind, message.sender, message.sender_name) == ("dm", "web", "owner")
     assert message.authenticated
 
 

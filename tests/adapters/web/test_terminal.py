@@ -20,6 +20,7 @@ from gateway.cli.chat import Refused, asker, growing, talk_over
 from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http.server import HttpServer
 from tests.adapters.web.conftest import send
+from tests.support.door import web_host
 from tests.support.history import MemoryHistory
 
 HERE = Address("web", "default", "t")
@@ -35,7 +36,7 @@ class Gateway:
         self.tasks: set[asyncio.Future[None]] = set()
 
     async def start(self) -> None:
-        self.adapter = WebAdapter(WebSettings(), self.history, self.history)
+        self.adapter = WebAdapter(WebSettings(), web_host(self.history))
         routes = self.adapter.routes()
         self.server = HttpServer("127.0.0.1", 0, self.path, public=routes, private=())
         await self.server.start()

@@ -9,6 +9,7 @@ import aiohttp
 
 from gateway.cli.chat import events
 from tests.e2e.platforms.driver import plain
+from tests.support.door import AUTHORIZED
 
 
 class WebRoom:
@@ -140,7 +141,9 @@ class WebDriver:
     async def connected(self, port: int) -> None:
         """Look at the chats that are known, at the gateway that is there now."""
         await self._leave()
-        self.http = aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers={"X-Parley": "1"})
+        self.http = aiohttp.ClientSession(
+            f"http://127.0.0.1:{port}", headers={"X-Parley": "1"} | AUTHORIZED
+        )
         for room in self._rooms.values():
             self._look_at(room)
 

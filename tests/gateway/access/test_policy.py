@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 from adapters.messages import Address, InboundMessage
 from gateway.access.policy import Access, SenderRole, is_for_bot
 from gateway.settings.tree import AccessSettings, GroupRule
-from gateway.storage.people import members
+from gateway.storage.people import members, web_users
 from tests.support.storage import Store, inbound
 
 RoleOf = Callable[..., SenderRole]
@@ -78,10 +78,36 @@ def test_an_owner_by_code_may_be_listed_too(store: Store, role_of: RoleOf) -> No
     assert role_of(sent("7"), telegram=["7"]) == "owner"
 
 
-def test_whom_the_adapter_knows_is_an_owner(role_of: RoleOf) -> None:
-    """The web chat has made sure itself who is there."""
-    assert role_of(sent(platform="web", authenticated=True), mode="allowlist") == "owner"
-    assert role_of(sent(platform="web"), mode="allowlist") == "stranger"
+def test_the_first_owner_of_the_web_chat_needs_no_row(role_of: RoleOf) -> None:
+    """Its door has made sure who is there; without that nobody is anybody."""
+    assert role_of(sent("web", "web", authenticated=True), mode="allowlist") == "owner"
+    assert role_of(sent("web", "web"), mode="allowlist") == "stranger"
+    assert role_of(sent("7", "web", authenticated=True), mode="open") == "stranger"
+
+
+@pytest.mark.parametrize("role", ["owner", "member", "guest", "removed"])
+def test_a_web_user_has_the_role_of_their_invitation(
+    store: Store, role_of: RoleOf, role: web_users.WebRole
+) -> None:
+    """In messages, and among those whose words a turn holds, where guests count as strangers."""
+    store.run(web_users.enter, "ann", role, None, "command line")
+    theirs = "stranger" if role == "removed" else role
+    assert role_of(sent("ann", "web", authenticated=True), mode="allowlist") == theirs
+    weakest = store.run(access().weakest, ["web:web", "web:ann"])
+    assert weakest == (theirs if role in {"owner", "member"} else "stranger")
+
+
+def test_a_web_user_who_is_somebody_elsewhere_has_that_role(store: Store, role_of: RoleOf) -> None:
+    """As it is now: what is revoked there is revoked here."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", "member", "code")
+    store.run(web_users.enter, "ann", "owner", "telegram:7", "command line")
+    here = sent("ann", "web", authenticated=True)
+    assert role_of(here) == "member"
+    assert store.run(access().weakest, ["web:ann"]) == "member"
+    assert role_of(here, owners=["telegram:7"]) == "owner"
+    store.run(members.revoke, "telegram", "7")
+    assert role_of(here) == "stranger"
+    assert store.run(access().weakest, ["web:ann"]) == "stranger"
 
 
 @pytest.mark.parametrize("platform", ["mode", "groups", "owners", "null"])

@@ -23,7 +23,7 @@ from tests.support.command_line import Run, one_line
 from tests.support.scripted_model import tool_call
 from tests.support.storage import Store, turn_of
 
-SECRET = "swordfish-9"
+SECRET = "swordfish-9-and-more"
 
 
 class Calls:

@@ -12,7 +12,7 @@ from gateway.settings.loading import Loaded, load_settings
 YAML = """
 model: {api_keys: [hunter21, hunter22]}
 fallbacks: [{provider: openai, name: m, retry_for_s: 7}]
-web: {token: hunter23}
+web: {token: hunter23-abcdefghij}
 platforms: {telegram: [{token: hunter24}, {name: b}]}
 access: {telegram: [1], groups: {"telegram:-1": {respond: always}}}
 tools: {mcp: {files: {url: 'http://me:hunter25@host/'}}}

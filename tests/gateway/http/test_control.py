@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
@@ -94,7 +95,9 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     """Serve the control socket of a gateway."""
     gateway = chat.gateway
     app = web.Application()
-    app.add_routes(control.routes(gateway.database, Wakeups(), gateway.intake.tell_approved))
+    app.add_routes(
+        control.routes(gateway.database, Wakeups(), gateway.intake.tell_approved, Mock())
+    )
     runner = web.AppRunner(app)
     await runner.setup()
     await web.UnixSite(runner, str(home / control.SOCKET)).start()

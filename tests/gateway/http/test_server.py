@@ -226,14 +226,15 @@ async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:
 
 
 async def test_chats_come_newest_first(tmp_path: Path) -> None:
-    """With their titles; other accounts' are not among them."""
+    """With their titles; other accounts' and other people's are not among them."""
     async with running(tmp_path) as chat:
         for text, name in (("one", "a"), ("two", "b"), ("three", "a")):
             await chat.ask(text, name)
-        found = await history_of(chat).chats("telegram", "default")
+        found = await history_of(chat).chats("telegram", "default", "u1")
         assert [(it.chat, it.title) for it in found] == [("a", "one"), ("b", "two")]
         assert found[0].updated_at.endswith("Z")
-        assert await history_of(chat).chats("telegram", "other") == []
+        assert await history_of(chat).chats("telegram", "other", "u1") == []
+        assert await history_of(chat).chats("telegram", "default", "u2") == []
 
 
 async def test_a_file_is_handed_out_to_its_own_chat_only(tmp_path: Path) -> None:
@@ -306,7 +307,7 @@ async def test_the_gauge_goes_by_the_window_as_it_is_now(tmp_path: Path) -> None
 
     adapter = RecordingAdapter()
 
-    def connect(_intake: object, chats: ChatHistory) -> list[Adapter]:
+    def connect(_intake: object, chats: ChatHistory, _door: object) -> list[Adapter]:
         given.append(chats)
         return [adapter]
 

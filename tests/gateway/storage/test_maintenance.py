@@ -7,7 +7,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp import web
@@ -155,7 +155,7 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        app.add_routes(control.routes(database, Wakeups(), AsyncMock()))
+        app.add_routes(control.routes(database, Wakeups(), AsyncMock(), Mock()))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200

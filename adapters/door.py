@@ -1,0 +1,110 @@
+"""The port through which the web chat learns who somebody is: `Door`, which the gateway implements.
+
+Nobody is anonymous. A browser has a session, which begins with a proof (a link, the token); a
+program shows the token with each request; whoever opens the Unix socket is the first owner.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+FIRST_OWNER = "web"
+"""The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
+
+Proof = Literal["link", "token"]
+"""What is shown to be signed in: the secret of a link that works once, or the token."""
+
+
+class SignInRefused(Exception):
+    """The proof is wrong, or is not looked at.
+
+    Attributes:
+        retry_after_s: Seconds until a proof is looked at again; None where this one was wrong.
+    """
+
+    def __init__(self, text: str, retry_after_s: int | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """Where a request comes from.
+
+    Attributes:
+        address: Of the client, "" over the Unix socket; behind a trusted proxy what that says.
+        secure: The client's connection is encrypted, up to a trusted proxy at least.
+        host: The name and port under which the client asked.
+        proxied: It came through a trusted proxy.
+        browser: What the client calls itself.
+    """
+
+    address: str
+    secure: bool = False
+    host: str = ""
+    proxied: bool = False
+    browser: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who is there.
+
+    Attributes:
+        sender: Their id in turns; `FIRST_OWNER` or the name of a user.
+        name: As they are called.
+        role: owner, member, guest, or stranger for who may not write any more.
+        has_session: They can sign out.
+    """
+
+    sender: str
+    name: str
+    role: str
+    has_session: bool = False
+
+
+OWNER = Visitor(FIRST_OWNER, "owner", "owner")
+"""Who has the token, or the Unix socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A session that has begun; `secret` is for the browser's cookie and stored nowhere else."""
+
+    visitor: Visitor
+    secret: str
+
+
+class Door(Protocol):
+    """Who may come in; every call may read the database."""
+
+    async def session(self, secret: str) -> Visitor | None:
+        """Return whose session a cookie's value is, None for none that holds."""
+        ...
+
+    async def token(self, offered: str, caller: Requester) -> Visitor:
+        """Return who shows this token with a request.
+
+        Raises:
+            SignInRefused: It is wrong, or there were too many wrong tries.
+        """
+        ...
+
+    async def sign_in(
+        self, proof: Proof, secret: str, caller: Requester, replaces: str = ""
+    ) -> SignedIn:
+        """Begin a session with a new secret.
+
+        Args:
+            proof: What is shown.
+            secret: The link's, or the token.
+            caller: Where from.
+            replaces: The secret of the browser's session until now, which ends; "" for none.
+
+        Raises:
+            SignInRefused: It is wrong, or there were too many wrong tries.
+        """
+        ...
+
+    async def sign_out(self, secret: str, caller: Requester) -> None:
+        """End a session."""
+        ...

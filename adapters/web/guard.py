@@ -1,0 +1,316 @@
+"""Who may ask: each handler of the web chat is guarded before it sees the request.
+
+Nobody is anonymous. A request shows a session's cookie or the token; the Unix socket is protected
+by its file's permissions alone. Foreign sites are kept out beside that: under a name that leads to
+this machine (DNS rebinding), by a foreign Origin, by a form without our mark. The page and its
+files hold nothing secret, so that there is something to sign in with.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from html import escape
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+
+from adapters.door import (
+    FIRST_OWNER,
+    OWNER,
+    Door,
+    Proof,
+    Requester,
+    SignedIn,
+    SignInRefused,
+    Visitor,
+)
+from adapters.messages import Address
+from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
+from adapters.web.proxies import Networks, caller_of, connection_of, over_unix_socket
+from adapters.web.requests import (
+    API_HEADERS,
+    PAGE_HEADERS,
+    Refusal,
+    chat_of,
+    json_response,
+    read_json,
+    refusal_response,
+)
+
+log = structlog.get_logger()
+
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OLD_COOKIE = "parley_session"
+"""Of version 0.5: one value for everybody, which opens nothing any more."""
+COOKIE_S = 400 * 86_400
+"""The longest that browsers keep one. How long a session holds is said by its row alone."""
+
+SIGN_IN = (
+    "Sign in first: open the link that `parley open` prints on Parley's machine, or that you were"
+    " invited with. The token works as well."
+)
+SIGN_IN_AGAIN = (
+    "Parley was updated, and its web chat has users now: your earlier sign-in is over, your chats"
+    " are all there. " + SIGN_IN
+)
+REFUSED_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Parley</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<h1>Parley does not answer here</h1>
+<p>{text}</p>
+</html>
+"""
+
+
+@dataclass(slots=True)
+class Visit:
+    """What is known of a request; noted in it before its handler sees it.
+
+    Attributes:
+        caller: Where it comes from.
+        cookie: The name of the session's cookie there.
+        secret: What that holds, "" for nothing.
+        visitor: Who asks; None where nobody has to be signed in.
+    """
+
+    caller: Requester
+    cookie: str = ""
+    secret: str = ""
+    visitor: Visitor | None = None
+
+
+VISIT = web.RequestKey("visit", Visit)
+
+
+class Guard:
+    """Wraps handlers; a refused request gets an error and never reaches its handler."""
+
+    def __init__(self, door: Door, trusted: Networks) -> None:
+        self._door = door
+        self._trusted = trusted
+
+    def protect(self, handler: Handler, *, public: bool = False) -> Handler:
+        """Return the handler behind all checks; `public` ones need nobody signed in."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            try:
+                request[VISIT] = await self._admit(request, public=public)
+                return await handler(request)
+            except Refusal as refusal:
+                _report(request, refusal)
+                return _answer(request, refusal)
+
+        return guarded
+
+    async def sign_in(self, request: web.Request) -> web.Response:
+        """Begin a session for who posts the secret of a link, or the token.
+
+        Raises:
+            Refusal: Neither is posted, it is wrong, or there were too many wrong ones.
+        """
+        fields = (await read_json(request)).fields
+        proofs: list[tuple[Proof, object]] = [
+            ("link", fields.get("link")),
+            ("token", fields.get("token")),
+        ]
+        shown = [(proof, secret) for proof, secret in proofs if isinstance(secret, str)]
+        if len(shown) != 1:
+            raise Refusal(400, "bad_sign_in", "Send either link or token, a string.")
+        visit, [(proof, secret)] = request[VISIT], shown
+        try:
+            signed_in = await self._door.sign_in(proof, str(secret), visit.caller, visit.secret)
+        except SignInRefused as exc:
+            raise _refusal(exc, f"wrong_{proof}") from exc
+        return _with_cookie(request, visit, signed_in)
+
+    async def sign_out(self, request: web.Request) -> web.Response:
+        """End the session of the browser that asks, if it has one."""
+        visit = request[VISIT]
+        if visit.secret:
+            await self._door.sign_out(visit.secret, visit.caller)
+        response = web.Response(status=204, headers=API_HEADERS)
+        # `__Host-` is set, and taken back, by a secure cookie alone.
+        response.del_cookie(visit.cookie, path="/", secure=visit.caller.secure, httponly=True)
+        return response
+
+    async def still(self, request: web.Request) -> bool:
+        """Whether who asked may still ask; for streams, which go on after their admission."""
+        secret, visitor = request[VISIT].secret, visitor_of(request)
+        return not visitor.has_session or await self._door.session(secret) is not None
+
+    async def _admit(self, request: web.Request, *, public: bool) -> Visit:
+        caller = caller_of(request, self._trusted)
+        if over_unix_socket(request):
+            return Visit(caller, visitor=OWNER)
+        check_origin(request, caller)
+        cookie = cookie_name(request, caller)
+        visit = Visit(caller, cookie, request.cookies.get(cookie, ""))
+        scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and not public:
+            # Another site's page cannot know it, whatever name it comes under.
+            visit.visitor = await self._by_token(offered.strip(), caller)
+            return visit
+        if not caller.proxied:
+            check_loopback(request)
+        if not public:
+            visit.visitor = await self._by_session(request, visit)
+        return visit
+
+    async def _by_token(self, offered: str, caller: Requester) -> Visitor:
+        try:
+            return await self._door.token(offered, caller)
+        except SignInRefused as exc:
+            raise _refusal(exc, "wrong_token") from exc
+
+    async def _by_session(self, request: web.Request, visit: Visit) -> Visitor:
+        visitor = await self._door.session(visit.secret) if visit.secret else None
+        if visitor is not None:
+            return visitor
+        if OLD_COOKIE in request.cookies:
+            raise Refusal(401, "sign_in_again", SIGN_IN_AGAIN)
+        raise Refusal(401, "sign_in_needed", SIGN_IN)
+
+
+def _report(request: web.Request, refusal: Refusal) -> None:
+    address, code, status = request.remote or "", refusal.code, refusal.status
+    log.info("web_request_refused", address=address, code=code, status=status)
+
+
+def visitor_of(request: web.Request) -> Visitor:
+    """Return who asks, where somebody has to be signed in."""
+    visitor = request[VISIT].visitor
+    if visitor is None:
+        raise Refusal(401, "sign_in_needed", SIGN_IN)
+    return visitor
+
+
+def place_of(request: web.Request) -> Address:
+    """Return the chat that the path names, of the user who asks.
+
+    Chats of others cannot be named: those of an invited user begin with their name, and what a path
+    names has no slash.
+
+    Raises:
+        Refusal: It is not an id of 1 to 64 letters, digits, `_` and `-`.
+    """
+    chat, sender = chat_of(request), visitor_of(request).sender
+    own = chat if sender == FIRST_OWNER else f"{sender}/{chat}"
+    return Address(BUILT_IN, DEFAULT_ACCOUNT, own)
+
+
+def named(chat: str) -> str:
+    """Return what a user calls their own chat."""
+    return chat.rpartition("/")[2]
+
+
+def _refusal(refused: SignInRefused, code: str) -> Refusal:
+    if refused.retry_after_s is None:
+        return Refusal(401, code, str(refused))
+    return Refusal(429, "too_many_tries", str(refused), retry_after_s=refused.retry_after_s)
+
+
+def _answer(request: web.Request, refusal: Refusal) -> web.Response:
+    """Return the JSON form of a refusal, or a page where a person has opened an address."""
+    if request.method != "GET" or "text/html" not in request.headers.get("Accept", ""):
+        return refusal_response(refusal)
+    return web.Response(
+        text=REFUSED_PAGE.format(text=escape(str(refusal))),
+        status=refusal.status,
+        content_type="text/html",
+        headers=PAGE_HEADERS,
+    )
+
+
+def _with_cookie(request: web.Request, visit: Visit, signed_in: SignedIn) -> web.Response:
+    response = web.Response(status=204, headers=API_HEADERS)
+    response.set_cookie(
+        visit.cookie,
+        signed_in.secret,
+        max_age=COOKIE_S,
+        path="/",
+        secure=visit.caller.secure,
+        # No script of the page needs it.
+        httponly=True,
+        # A link on another site must not come with the session.
+        samesite="Strict",
+    )
+    if OLD_COOKIE in request.cookies:
+        response.del_cookie(OLD_COOKIE, path="/")
+    return response
+
+
+def cookie_name(request: web.Request, caller: Requester) -> str:
+    """Return what the session's cookie is called.
+
+    Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without, browsers
+    hand the cookies of one port to all others of the machine: each Parley there has its own.
+    """
+    if caller.secure:
+        return "__Host-parley"
+    return f"parley_{connection_of(request).getsockname()[1]}"
+
+
+def check_loopback(request: web.Request) -> None:
+    """Refuse any Host but a loopback name with the right port where the connection is a local one.
+
+    A foreign page may make its own name lead to 127.0.0.1 (DNS rebinding).
+    """
+    address, port = connection_of(request).getsockname()[:2]
+    if not ipaddress.ip_address(address).is_loopback:
+        return
+    if not names_loopback(request.headers.get("Host", ""), port):
+        text = (
+            "Open the web chat under the address Parley printed. If this is your proxy's name, add"
+            " the proxy's address to web.trusted_proxies in parley.yaml."
+        )
+        raise Refusal(403, "host_refused", text)
+
+
+def names_loopback(host: str, port: int) -> bool:
+    """Tell whether a Host header means this machine and this port (80 where it names none)."""
+    try:
+        parts = urlsplit(f"//{host}")
+        name, named_port = parts.hostname or "", parts.port or 80
+        here = name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+    return here and named_port == port
+
+
+def check_origin(request: web.Request, caller: Requester) -> None:
+    """Refuse what another site's page sends: a foreign Origin, or a form without our marks."""
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != caller.host:
+        text = (
+            "Another site's page may not use this web chat. If this is your proxy's name, have the"
+            " proxy pass the Host header on, and add its address to web.trusted_proxies."
+        )
+        raise Refusal(403, "origin_refused", text)
+    if request.method in {"GET", "HEAD"}:
+        return
+    # A form of another site can set neither without asking first (CORS).
+    if request.headers.get("X-Parley") != "1" and request.content_type != "application/json":
+        text = "Send Content-Type: application/json or X-Parley: 1."
+        raise Refusal(403, "mark_missing", text)
+
+
+def who_am_i(visitor: Visitor) -> dict[str, object]:
+    """Return what a page is told about who has opened it."""
+    return {
+        "name": visitor.name,
+        "role": visitor.role,
+        "has_session": visitor.has_session,
+    }
+
+
+async def me(request: web.Request) -> web.Response:
+    """Tell who asks."""
+    return json_response(who_am_i(visitor_of(request)))
+
+
+async def outdated(_request: web.Request) -> web.Response:
+    """Refuse what a page of version 0.5 sends that is still open somewhere."""
+    raise Refusal(410, "page_outdated", "Parley was updated: please reload this page.")

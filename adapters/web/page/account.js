@@ -1,0 +1,85 @@
+// Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
+
+import { ApiError, signIn, signOut, whoAmI } from "./api.js";
+import { load, removeAll, save } from "./storage.js";
+
+const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
+const $ = (selector) => document.querySelector(selector);
+
+export class Account {
+  // onSignedIn() when somebody is there now, onAsked() when nobody is
+  constructor({ onSignedIn, onAsked }) {
+    Object.assign(this, { onSignedIn, onAsked });
+    $("#sign-in form").addEventListener("submit", (event) => this.#submit(event));
+    $("#sign-in").addEventListener("cancel", (event) => event.preventDefault());
+    $("#sign-out").addEventListener("click", () => this.#leave());
+  }
+
+  // Whether the address is a sign-in link. Its secret leaves the address and the history at once.
+  takesLink() {
+    const found = LINK.exec(location.hash);
+    if (!found) return false;
+    history.replaceState(null, "", location.pathname);
+    this.#prove({ link: found[1] });
+    return true;
+  }
+
+  ask(message = "") {
+    this.onAsked();
+    $("#account").hidden = true;
+    $("#sign-in-error").textContent = message;
+    if (!$("#sign-in").open) $("#sign-in").showModal();
+  }
+
+  // Returns false where the page begins anew: what one person has not sent yet must not be sent by
+  // the next one in this browser.
+  show({ name, role, has_session }) {
+    if (load("user", name) !== name) {
+      this.#start(name);
+      return false;
+    }
+    save("user", name);
+    $("#who").textContent = name === role ? name : `${name} (${role})`;
+    $("#sign-out").hidden = !has_session;
+    $("#account").hidden = false;
+    return true;
+  }
+
+  async #submit(event) {
+    event.preventDefault();
+    if (await this.#prove({ token: $("#token").value })) $("#token").value = "";
+  }
+
+  async #prove(proof) {
+    $("#sign-in-error").textContent = "";
+    let visitor;
+    try {
+      await signIn(proof);
+      visitor = await whoAmI();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      this.ask(error.message);
+      return false;
+    }
+    if ($("#sign-in").open) $("#sign-in").close();
+    if (this.show(visitor)) this.onSignedIn();
+    return true;
+  }
+
+  async #leave() {
+    try {
+      await signOut();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      $("#sign-out").textContent = "Try again";
+      return;
+    }
+    this.#start(null);
+  }
+
+  #start(name) {
+    removeAll();
+    if (name !== null) save("user", name);
+    location.replace(location.pathname);
+  }
+}

@@ -1,0 +1,178 @@
+"""Where a request comes from: the other end of its connection, or what a trusted proxy says of it.
+
+A proxy that nobody has named hides who asks, and makes the whole internet look like this machine;
+so what has passed one is refused, with the setting that is missing. Addresses are compared as they
+are, IPv4 in IPv6 as IPv4.
+"""
+
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias
+
+from aiohttp import web
+
+from adapters.door import Requester
+from adapters.web.requests import Refusal
+
+Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
+IpAddress: TypeAlias = IPv4Address | IPv6Address
+
+NAMES = frozenset({
+    *("forwarded", "via", "x-forwarded", "forwarded-for", "x-original-forwarded-for"),
+    *("x-real-ip", "true-client-ip", "cf-connecting-ip", "x-client-ip", "x-cluster-client-ip"),
+    *("fastly-client-ip", "fly-client-ip", "x-envoy-external-address", "x-original-host"),
+})
+PREFIX = "x-forwarded-"
+_PAIR = re.compile(r"""\s*(\w+)\s*=\s*("(?:[^"\\]|\\.)*"|[^;,\s]*)\s*""")
+_PORT = re.compile(r"(?<=\]):\d+$|^(?P<v4>[0-9.]+):\d+$")
+
+UNTRUSTED = (
+    "This request came through a proxy ({header}) from {address}, which this Parley does not trust."
+    " If that is your proxy, add its address to web.trusted_proxies in parley.yaml (as in"
+    ' `web: {{trusted_proxies: ["{address}"]}}`) and start Parley again; docs/operations.md shows'
+    " how to set up nginx, Caddy and Tailscale."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One client as a proxy saw it; "" for what it did not say."""
+
+    address: str = ""
+    scheme: str = ""
+    host: str = ""
+
+
+def networks(named: Sequence[str]) -> Networks:
+    """Return addresses and networks as they are written in settings.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    return tuple(ip_network(each.strip(), strict=False) for each in named)
+
+
+def over_unix_socket(request: web.Request) -> bool:
+    """Tell whether the request came through the socket file in PARLEY_HOME."""
+    return connection_of(request).family == socket.AF_UNIX
+
+
+def connection_of(request: web.Request) -> socket.socket:
+    """Return the socket of a request.
+
+    Raises:
+        Refusal: It is closed.
+    """
+    if request.transport is None:
+        raise Refusal(400, "connection_closed", "The connection is gone.")
+    found: socket.socket = request.transport.get_extra_info("socket")
+    return found
+
+
+def caller_of(request: web.Request, trusted: Networks) -> Requester:
+    """Return who asks.
+
+    Raises:
+        Refusal: A proxy has forwarded it that is not trusted; nobody forwards to the Unix socket.
+    """
+    browser, host = request.headers.get("User-Agent", ""), request.headers.get("Host", "")
+    header = forwarding_header(request)
+    if over_unix_socket(request):
+        if header is not None:
+            raise Refusal(403, "proxy_refused", "The Unix socket is for this machine's user alone.")
+        return Requester("", browser=browser)
+    peer = parsed(request.remote or "")
+    if peer is None or not is_within(peer, trusted):
+        if header is not None:
+            raise Refusal(403, "proxy_not_trusted", untrusted_text(header, peer))
+        return Requester(str(peer or ""), host=host, browser=browser)
+    client, hop = furthest(peer, hops_of(request), trusted)
+    return Requester(
+        str(client),
+        secure=hop.scheme.lower() in {"https", "wss"},
+        host=hop.host or host,
+        proxied=True,
+        browser=browser,
+    )
+
+
+def untrusted_text(header: str, peer: IpAddress | None) -> str:
+    """Return what is said where a proxy is not trusted."""
+    return UNTRUSTED.format(header=header, address=peer or "an unknown address")
+
+
+def forwarding_header(request: web.Request) -> str | None:
+    """Return the name of the first header that a proxy adds; None where there is none."""
+    names = (name for name in request.headers)
+    return next((name for name in names if name.lower() in NAMES or _is_forwarded(name)), None)
+
+
+def _is_forwarded(name: str) -> bool:
+    return name.lower().startswith(PREFIX)
+
+
+def hops_of(request: web.Request) -> list[Hop]:
+    """Return the clients that the proxies saw, the one next to us last.
+
+    `X-Forwarded-For` goes before `Forwarded` (RFC 7239): a proxy that sets the one hands on
+    whatever a client puts into the other.
+    """
+    addresses = _listed(request, "X-Forwarded-For") or _listed(request, "X-Real-IP")
+    if not addresses:
+        return [_hop(element) for element in _listed(request, "Forwarded")]
+    schemes, hosts = (
+        _beside(addresses, _listed(request, f"X-Forwarded-{name}")) for name in ("Proto", "Host")
+    )
+    return [Hop(*each) for each in zip(addresses, schemes, hosts, strict=True)]
+
+
+def _listed(request: web.Request, name: str) -> list[str]:
+    values = ",".join(request.headers.getall(name, ()))
+    return [each.strip() for each in values.split(",") if each.strip()]
+
+
+def _beside(addresses: Sequence[str], values: Sequence[str]) -> Sequence[str]:
+    """Return a value for each address: its own where each proxy has added one, else the last."""
+    if len(values) == len(addresses):
+        return values
+    return [values[-1] if values else ""] * len(addresses)
+
+
+def _hop(element: str) -> Hop:
+    pairs = {name.lower(): value.strip('"') for name, value in _PAIR.findall(element)}
+    return Hop(pairs.get("for", ""), pairs.get("proto", ""), pairs.get("host", ""))
+
+
+def furthest(peer: IpAddress, hops: Sequence[Hop], trusted: Networks) -> tuple[IpAddress, Hop]:
+    """Return the right-most address that is no trusted proxy, and what is said of its connection.
+
+    What stands left of it the client may have written itself.
+    """
+    address, found = peer, hops[-1] if hops else Hop()
+    for hop in reversed(hops):
+        seen = parsed(hop.address)
+        if seen is None:
+            break
+        address, found = seen, hop
+        if not is_within(seen, trusted):
+            break
+    return address, found
+
+
+def parsed(text: str) -> IpAddress | None:
+    """Return an address without port and brackets; None for a word such as `unknown`."""
+    plain = _PORT.sub(lambda found: found["v4"] or "", text.strip()).strip("[]")
+    try:
+        address = ip_address(plain)
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+def is_within(address: IpAddress, named: Networks) -> bool:
+    """Whether an address is one of these, or in one of these networks."""
+    return any(address.version == each.version and address in each for each in named)

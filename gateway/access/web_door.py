@@ -1,0 +1,358 @@
+"""The web chat's door: sessions, links that sign in, the token, and a limit of wrong tries.
+
+`WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
+are transaction functions, for the command line as well.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Literal
+
+import structlog
+from pydantic import SecretStr
+from sqlalchemy import Connection
+
+from adapters.base import Clock, Recent
+from adapters.door import FIRST_OWNER, OWNER, Proof, Requester, SignedIn, SignInRefused, Visitor
+from adapters.registry import account_types, by_name
+from gateway.access.policy import Access
+from gateway.access.rate_limits import MINUTE_S, SlidingWindow
+from gateway.errors import GatewayError, NotFound
+from gateway.storage.engine import Database
+from gateway.storage.people import web_users
+from gateway.storage.people.web_users import NewSession, WebRole
+
+log = structlog.get_logger()
+
+LINK_S = 600.0
+"""How long a link that signs in holds."""
+INVITATION_S = 86_400.0
+"""How long the link of an invitation holds."""
+SECRET_BYTES = 32
+KNOWN_FOR_S = 10.0
+"""How long it is remembered whose a session is. One that is revoked here ends at once."""
+REMEMBERED = 1000
+"""Sessions, and addresses."""
+
+TRIES_PER_MIN = 10
+"""Wrong tries in all, whatever the addresses: the weakest token that is taken lasts for ages."""
+STRANGERS_TRIES_PER_MIN = 7
+"""Of these for addresses from which nobody has signed in: the rest cannot be used up by them."""
+ADDRESS_TRIES_PER_MIN = 5
+
+WRONG_LINK = (
+    "This sign-in link has been used or has expired. `parley open` makes another; whoever invited"
+    " you can send you a new one."
+)
+WRONG_TOKEN = "That token is not right."  # noqa: S105 - what is said of a wrong one
+TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try again."
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+_RESERVED = frozenset({OWNER.name, FIRST_OWNER})
+
+
+class Tries:
+    """Counts wrong tries to sign in. None is looked at beyond the limits, right ones included."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
+        self._strangers = SlidingWindow(STRANGERS_TRIES_PER_MIN, MINUTE_S, clock)
+        self._of_address = SlidingWindow(ADDRESS_TRIES_PER_MIN, MINUTE_S, clock)
+        self._told = SlidingWindow(1, MINUTE_S, clock)
+        self._known: Recent[str, bool] = Recent(REMEMBERED)
+
+    def begin(self, address: str) -> Hashable:
+        """Count a try as a wrong one before it is looked at: others may come meanwhile.
+
+        Raises:
+            SignInRefused: There were too many.
+        """
+        place, item = network_of(address), secrets.token_hex(8)
+        windows = self._windows(place)
+        if not all(window.has_room(whose, item) for window, whose in windows):
+            if self._told.count(place, item):
+                log.warning("web_sign_in_refused", address=address, reason="too_many")
+            raise SignInRefused(TOO_MANY, int(MINUTE_S))
+        for window, whose in windows:
+            window.count(whose, item)
+        return item
+
+    def was_right(self, address: str, item: Hashable) -> None:
+        """Take a try back: it was a right one."""
+        place = network_of(address)
+        for window, whose in self._windows(place):
+            window.take_back(whose, item)
+        self._known[place] = True
+
+    def _windows(self, place: str) -> list[tuple[SlidingWindow, Hashable]]:
+        strangers = [] if place in self._known else [(self._strangers, None)]
+        return [(self._all, None), (self._of_address, place), *strangers]
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one address: with IPv6 a household has 2 ** 64 of them or more."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    return found.exploded[:19] if isinstance(found, IPv6Address) else address
+
+
+@dataclass(frozen=True, slots=True)
+class NewLink:
+    """A link that signs in; the secret is stored nowhere else.
+
+    Attributes:
+        name: Whom it signs in.
+        life_s: How long it holds, in seconds.
+        again: The user was there before, and has the chats of that time.
+    """
+
+    name: str
+    secret: str
+    life_s: float
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SignedOut:
+    """Who was signed out, and of how many sessions."""
+
+    name: str
+    sessions: int
+    removed: bool = False
+
+
+class WebDoor:
+    """Who may come in to the web chat.
+
+    Args:
+        database: Open.
+        access: What users may do.
+        token: Whoever knows it is the first owner; None: nobody is by a token.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        access: Access,
+        token: SecretStr | None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._access = access
+        self._token = None if token is None else hash_of(token.get_secret_value())
+        self._clock = clock
+        self._tries = Tries(clock)
+        self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
+
+    async def session(self, secret: str) -> Visitor | None:
+        """Return whose session a cookie's value is, None for none that holds."""
+        hash_ = hash_of(secret)
+        known = self._seen.get(hash_)
+        if known is not None and self._clock() - known[1] < KNOWN_FOR_S:
+            return known[0]
+        found = await self._database.read(self._visitor, hash_)
+        if found is None:
+            self._seen.pop(hash_, None)
+            return None
+        visitor, session = found
+        if session.stale:
+            await self._database.write(web_users.note_use, session.id)
+        self._seen[hash_] = visitor, self._clock()
+        return visitor
+
+    async def token(self, offered: str, caller: Requester) -> Visitor:
+        """Return who shows this token with a request.
+
+        Raises:
+            SignInRefused: It is wrong, or there were too many wrong tries.
+        """
+        self._check_token(offered, caller)
+        return OWNER
+
+    async def sign_in(
+        self, proof: Proof, secret: str, caller: Requester, replaces: str = ""
+    ) -> SignedIn:
+        """Begin a session with a new secret; that of before ends.
+
+        Raises:
+            SignInRefused: It is wrong, or there were too many wrong tries.
+        """
+        fresh = secrets.token_urlsafe(SECRET_BYTES)
+        new = NewSession(hash_of(fresh), proof, caller.address, caller.browser[:200])
+        if proof == "token":
+            self._check_token(secret, caller)
+            visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
+        else:
+            visitor = await self._use_link(secret, caller, new, replaces)
+        self.forget()
+        log.info("web_signed_in", user=visitor.name, by=proof, address=caller.address)
+        return SignedIn(visitor, fresh)
+
+    async def sign_out(self, secret: str, caller: Requester) -> None:
+        """End a session."""
+        visitor = await self.session(secret)
+        await self._database.write(web_users.end, hash_of(secret))
+        self.forget()
+        if visitor is not None:
+            log.info("web_signed_out", user=visitor.name, address=caller.address)
+
+    def forget(self) -> None:
+        """Have all sessions looked up anew: something was changed about them."""
+        self._seen.clear()
+
+    def _check_token(self, offered: str, caller: Requester) -> None:
+        item = self._tries.begin(caller.address)
+        if self._token is None or not hmac.compare_digest(hash_of(offered), self._token):
+            log.warning("web_sign_in_refused", address=caller.address, reason="wrong_token")
+            raise SignInRefused(WRONG_TOKEN)
+        self._tries.was_right(caller.address, item)
+
+    async def _use_link(
+        self, secret: str, caller: Requester, new: NewSession, replaces: str
+    ) -> Visitor:
+        item = self._tries.begin(caller.address)
+        visitor = await self._database.write(self._take_link, hash_of(secret), new, replaces)
+        if visitor is None:
+            log.warning("web_sign_in_refused", address=caller.address, reason="wrong_link")
+            raise SignInRefused(WRONG_LINK)
+        self._tries.was_right(caller.address, item)
+        return visitor
+
+    def _take_link(
+        self, conn: Connection, hash_: str, new: NewSession, replaces: str
+    ) -> Visitor | None:
+        sender = web_users.take_link(conn, hash_)
+        return None if sender is None else self._begin(conn, sender, new, replaces)
+
+    def _begin(self, conn: Connection, sender: str, new: NewSession, replaces: str) -> Visitor:
+        if replaces:
+            web_users.end(conn, hash_of(replaces))
+        web_users.begin(conn, sender, new)
+        return self._named(conn, sender)
+
+    def _visitor(self, conn: Connection, hash_: str) -> tuple[Visitor, web_users.WebSession] | None:
+        session = web_users.find(conn, hash_)
+        return None if session is None else (self._named(conn, session.sender), session)
+
+    def _named(self, conn: Connection, sender: str) -> Visitor:
+        role = self._access.web_role(conn, sender)
+        return Visitor(sender, name_of(sender), role, has_session=True)
+
+
+def hash_of(secret: str) -> str:
+    """Return what is stored of a secret; bytes of headers that are no UTF-8 come as surrogates."""
+    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
+
+
+def name_of(sender: str) -> str:
+    """Return how a user is called."""
+    return OWNER.name if sender == FIRST_OWNER else sender
+
+
+def sender_of(conn: Connection, name: str) -> str:
+    """Return the sender id of a user.
+
+    Raises:
+        NotFound: There is no such user, or not any more.
+    """
+    if name == OWNER.name:
+        return FIRST_OWNER
+    found = web_users.user(conn, name)
+    if found is None or found.role == "removed":
+        raise NotFound(f"there is no web user {name!r}; `parley web users` lists them")
+    return name
+
+
+def new_link(conn: Connection, name: str = OWNER.name, life_s: float = LINK_S) -> NewLink:
+    """Make a link that signs a user in.
+
+    Raises:
+        NotFound: There is no such user.
+    """
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    web_users.enter_link(conn, hash_of(secret), sender_of(conn, name), life_s)
+    return NewLink(name, secret, life_s)
+
+
+def invite(
+    conn: Connection, name: str, role: Literal["owner", "member", "guest"], same_as: str | None
+) -> NewLink:
+    """Enter a user, and make the link that signs them in for the first time.
+
+    Args:
+        conn: The writing connection.
+        name: Theirs, for good.
+        role: What they may do, where they are nobody on another platform.
+        same_as: "platform:sender id" of whom they are there; None for nobody.
+
+    Raises:
+        GatewayError: The name is taken or is none, or `same_as` is no identity.
+    """
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        rule = "1 to 32 small letters, digits, - and _, but not `owner` and `web`"
+        raise GatewayError(f"{name!r} is no name for a web user: {rule}")
+    if same_as is not None and not _is_identity(same_as):
+        raise GatewayError(f"{same_as!r} must be PLATFORM:ID, such as telegram:123456")
+    before = web_users.user(conn, name)
+    if before is not None and before.role != "removed":
+        raise GatewayError(f"{name} is a web user already; `parley open {name}` makes a link")
+    entered: WebRole = role
+    web_users.enter(conn, name, entered, same_as, "command line")
+    link = new_link(conn, name, INVITATION_S)
+    return NewLink(name, link.secret, link.life_s, again=before is not None)
+
+
+def _is_identity(text: str) -> bool:
+    platform, _, sender = text.partition(":")
+    known = platform in account_types()
+    return known and re.fullmatch(by_name()[platform].id_pattern, sender) is not None
+
+
+def remove(conn: Connection, name: str) -> SignedOut:
+    """Take back that somebody was invited: they are signed out for good, their chats stay.
+
+    Raises:
+        GatewayError: It is the first owner.
+        NotFound: There is no such user.
+    """
+    if name == OWNER.name:
+        raise GatewayError("the owner cannot be removed; `parley web revoke owner` signs them out")
+    ended = revoke(conn, name)
+    web_users.remove(conn, name)
+    return SignedOut(name, ended.sessions, removed=True)
+
+
+def revoke(conn: Connection, which: str) -> SignedOut:
+    """End a session (its number), or all of a user (their name).
+
+    Raises:
+        NotFound: There is no such session or user.
+    """
+    if which.isascii() and which.isdecimal():
+        sender = web_users.end_one(conn, int(which[:18]))
+        if sender is None:
+            raise NotFound(f"there is no session {which}; `parley web sessions` lists them")
+        return SignedOut(name_of(sender), 1)
+    return SignedOut(which, web_users.end_all(conn, sender_of(conn, which)))
+
+
+def report(happened: NewLink | SignedOut, *, invited: bool = False) -> None:
+    """Log what was done about users; never a secret."""
+    if isinstance(happened, NewLink):
+        if invited:
+            log.info("web_user_invited", user=happened.name)
+        else:
+            log.info("web_link_made", user=happened.name)
+    elif happened.removed:
+        log.info("web_user_removed", user=happened.name, sessions=happened.sessions)
+    else:
+        log.info("web_sessions_revoked", user=happened.name, sessions=happened.sessions)

@@ -1,0 +1,191 @@
+"""Users of the web chat, their sessions, and links that sign in.
+
+The tables `web_user`, `web_session` and `web_link`. A secret is stored as its hash alone. Lives are
+in seconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from sqlalchemy import Connection, delete, select, update
+
+from gateway.storage.schema import now_s, web_link, web_session, web_user
+from gateway.storage.statements import built_once
+
+WebRole = Literal["owner", "member", "guest", "removed"]
+SESSION_S = 30 * 86_400.0
+"""How long a session holds after it was used last."""
+NOTED_EVERY_S = 3600.0
+"""How often it is noted at most that a session was used."""
+AT_ONCE = 500
+"""Users who are looked up by one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebUser:
+    """Somebody who was invited; `at` is in seconds since the epoch.
+
+    Attributes:
+        same_as: "platform:sender id" of whom they are on another platform, and whose role they
+            have; None where `role` is their own.
+    """
+
+    name: str
+    role: WebRole
+    same_as: str | None
+    invited_by: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class WebSession:
+    """Somebody who is signed in; times are in seconds since the epoch.
+
+    Attributes:
+        stale: Nobody has noted for `NOTED_EVERY_S` that it is used.
+    """
+
+    id: int
+    sender: str
+    signed_in_by: str
+    address: str
+    browser: str
+    at: float
+    used_at: float
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What is to be stored of a sign-in."""
+
+    hash: str
+    signed_in_by: str
+    address: str
+    browser: str
+
+
+_holds = web_session.c.expires_at > now_s()
+_OF_SESSION = [
+    *(web_session.c[field.name] for field in fields(WebSession) if field.name != "stale"),
+    web_session.c.used_at <= now_s() - NOTED_EVERY_S,
+]
+
+
+def user(conn: Connection, name: str) -> WebUser | None:
+    """Return a user; those who were removed as well."""
+    row = conn.execute(*_user(name)).one_or_none()
+    return None if row is None else WebUser(*row)
+
+
+@built_once
+def _user(name: str) -> Any:
+    return select(web_user).where(web_user.c.name == name)
+
+
+def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
+    """Return the users of these names, without those that there are not."""
+    batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
+    rows = (row for batch in batches for row in conn.execute(*_named(batch)))
+    return {row.name: WebUser(*row) for row in rows}
+
+
+@built_once
+def _named(names: Sequence[str]) -> Any:
+    return select(web_user).where(web_user.c.name.in_(names))
+
+
+def everybody(conn: Connection) -> list[WebUser]:
+    """Return all users by name, without those who were removed."""
+    query = select(web_user).where(web_user.c.role != "removed").order_by(web_user.c.name)
+    return [WebUser(*row) for row in conn.execute(query)]
+
+
+def enter(conn: Connection, name: str, role: WebRole, same_as: str | None, by: str) -> None:
+    """Enter a user, in place of one of the same name."""
+    conn.execute(delete(web_user).where(web_user.c.name == name))
+    values = {"name": name, "role": role, "same_as": same_as, "invited_by": by}
+    conn.execute(web_user.insert().values(at=now_s(), **values))
+
+
+def remove(conn: Connection, name: str) -> bool:
+    """Sign a user out for good; whether there was one. Their chats stay."""
+    is_there = (web_user.c.name == name, web_user.c.role != "removed")
+    gone = conn.execute(update(web_user).where(*is_there).values(role="removed")).rowcount
+    conn.execute(delete(web_link).where(web_link.c.sender == name))
+    end_all(conn, name)
+    return gone == 1
+
+
+def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None:
+    """Store a link that signs somebody in; those that have expired go."""
+    conn.execute(delete(web_link).where(web_link.c.expires_at <= now_s()))
+    values = {"hash": hash_, "sender": sender}
+    conn.execute(web_link.insert().values(expires_at=now_s() + life_s, **values))
+
+
+def take_link(conn: Connection, hash_: str) -> str | None:
+    """Use a link up; returns whom it signs in, None where it does not hold."""
+    holds = (web_link.c.hash == hash_, web_link.c.expires_at > now_s())
+    taken = conn.execute(delete(web_link).where(*holds).returning(web_link.c.sender))
+    sender: str | None = taken.scalar_one_or_none()
+    return sender
+
+
+def begin(conn: Connection, sender: str, new: NewSession) -> int:
+    """Enter a session; returns its id. Those that have expired go."""
+    conn.execute(delete(web_session).where(web_session.c.expires_at <= now_s()))
+    values = {
+        "hash": new.hash,
+        "sender": sender,
+        "signed_in_by": new.signed_in_by,
+        "address": new.address,
+        "browser": new.browser,
+        "at": now_s(),
+        "used_at": now_s(),
+        "expires_at": now_s() + SESSION_S,
+    }
+    entered = conn.execute(web_session.insert().values(**values).returning(web_session.c.id))
+    return int(entered.scalar_one())
+
+
+def find(conn: Connection, hash_: str) -> WebSession | None:
+    """Return the session with a secret of this hash, if it holds."""
+    row = conn.execute(*_session(hash_)).one_or_none()
+    return None if row is None else WebSession(*row)
+
+
+@built_once
+def _session(hash_: str) -> Any:
+    return select(*_OF_SESSION).where(web_session.c.hash == hash_, _holds)
+
+
+def note_use(conn: Connection, session_id: int) -> None:
+    """Note that a session was used: from now on it holds for `SESSION_S`."""
+    used = update(web_session).where(web_session.c.id == session_id)
+    conn.execute(used.values(used_at=now_s(), expires_at=now_s() + SESSION_S))
+
+
+def sessions(conn: Connection) -> list[WebSession]:
+    """Return all sessions that hold, the one that was used last first."""
+    last = (web_session.c.used_at.desc(), web_session.c.id.desc())
+    rows = conn.execute(select(*_OF_SESSION).where(_holds).order_by(*last))
+    return [WebSession(*row) for row in rows]
+
+
+def end(conn: Connection, hash_: str) -> None:
+    """End the session with a secret of this hash, if there is one."""
+    conn.execute(delete(web_session).where(web_session.c.hash == hash_))
+
+
+def end_one(conn: Connection, session_id: int) -> str | None:
+    """End a session; returns whose it was, None where there is none."""
+    gone = delete(web_session).where(web_session.c.id == session_id)
+    sender: str | None = conn.scalar(gone.returning(web_session.c.sender))
+    return sender
+
+
+def end_all(conn: Connection, sender: str) -> int:
+    """End all sessions of somebody; returns how many there were."""
+    return conn.execute(delete(web_session).where(web_session.c.sender == sender)).rowcount

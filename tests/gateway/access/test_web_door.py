@@ -1,0 +1,255 @@
+"""The web chat's door: links, the token, sessions, invitations, and wrong tries."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from pydantic import SecretStr
+from sqlalchemy import Connection, update
+
+from adapters.door import OWNER, Requester, SignInRefused, Visitor
+from gateway.access import web_door
+from gateway.access.policy import Access
+from gateway.access.web_door import (
+    ADDRESS_TRIES_PER_MIN,
+    STRANGERS_TRIES_PER_MIN,
+    TRIES_PER_MIN,
+    WebDoor,
+    network_of,
+)
+from gateway.errors import GatewayError, NotFound
+from gateway.settings.tree import AccessSettings
+from gateway.storage.engine import Database
+from gateway.storage.migrations import open_database
+from gateway.storage.people import members, web_users
+from gateway.storage.schema import now_s, web_link, web_session
+from tests.support.door import TOKEN
+from tests.support.storage import raw_bytes
+
+HERE = Requester("192.0.2.1", browser="Firefox")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Doors:
+    """A door, its database and its clock."""
+
+    door: WebDoor
+    database: Database
+    clock: Clock
+
+    async def link(self, name: str = "owner") -> str:
+        return (await self.database.write(web_door.new_link, name)).secret
+
+    async def invited(self, name: str, role: Any = "member", same_as: str | None = None) -> str:
+        return (await self.database.write(web_door.invite, name, role, same_as)).secret
+
+    async def wrong(self, address: str) -> int | None:
+        """Try a wrong token; returns how long to wait, None where it was looked at."""
+        with pytest.raises(SignInRefused) as refused:
+            await self.door.token("wrong", Requester(address))
+        return refused.value.retry_after_s
+
+
+@pytest_asyncio.fixture
+async def at(tmp_path: Path) -> AsyncIterator[Doors]:
+    """A door with a token, on a database of its own."""
+    clock = Clock()
+    async with open_database(tmp_path / "parley.db") as database:
+        access = Access(AccessSettings())
+        yield Doors(WebDoor(database, access, SecretStr(TOKEN), clock), database, clock)
+
+
+async def test_a_link_signs_in_once(at: Doors) -> None:
+    """Whoever comes second has nothing of it."""
+    secret = await at.link()
+    signed_in = await at.door.sign_in("link", secret, HERE)
+    owner = Visitor(OWNER.sender, "owner", "owner", has_session=True)
+    assert signed_in.visitor == owner
+    assert await at.door.session(signed_in.secret) == owner
+    with pytest.raises(SignInRefused, match="has been used or has expired"):
+        await at.door.sign_in("link", secret, HERE)
+
+
+async def test_a_link_expires(at: Doors) -> None:
+    """After ten minutes, whether it was used or not."""
+    secret = await at.link()
+    await at.database.write(_age, web_link.c.expires_at, web_door.LINK_S)
+    with pytest.raises(SignInRefused):
+        await at.door.sign_in("link", secret, HERE)
+
+
+def _age(conn: Connection, column: Any, seconds: float) -> None:
+    conn.execute(update(column.table).values({column.name: column - seconds}))
+
+
+async def test_a_session_holds_for_as_long_as_it_is_used(at: Doors) -> None:
+    """Thirty days from its last use on; each use an hour later is noted."""
+    secret = (await at.door.sign_in("token", TOKEN, HERE)).secret
+    for column in (web_session.c.used_at, web_session.c.expires_at):
+        await at.database.write(_age, column, web_users.SESSION_S - 60)
+    assert await at.door.session(secret)
+    left = await at.database.read(
+        lambda conn: conn.execute(
+            web_session.select().with_only_columns(web_session.c.expires_at - now_s())
+        ).scalar_one()
+    )
+    assert left == pytest.approx(web_users.SESSION_S, abs=60)
+    at.clock.now += web_door.KNOWN_FOR_S
+    await at.database.write(_age, web_session.c.expires_at, web_users.SESSION_S + 1)
+    assert await at.door.session(secret) is None
+
+
+async def test_a_sign_in_ends_the_browsers_session_of_before(at: Doors) -> None:
+    """Its secret is a new one each time."""
+    first = await at.door.sign_in("token", TOKEN, HERE)
+    second = await at.door.sign_in("link", await at.link(), HERE, replaces=first.secret)
+    assert await at.door.session(first.secret) is None
+    assert await at.door.session(second.secret) is not None
+
+
+async def test_signing_out_and_revoking_end_a_session_at_once(at: Doors) -> None:
+    """One by its number, all of a user by their name; others go on."""
+    mine, hers = await at.link(), await at.invited("ann")
+    secrets = [(await at.door.sign_in("link", each, HERE)).secret for each in (mine, hers)]
+    await at.door.sign_out(secrets[0], HERE)
+    assert await at.door.session(secrets[0]) is None
+    assert await at.door.session(secrets[1]) is not None
+    [session] = await at.database.read(web_users.sessions)
+    assert (session.sender, session.address, session.browser) == ("ann", "192.0.2.1", "Firefox")
+    ended = await at.database.write(web_door.revoke, str(session.id))
+    at.door.forget()
+    assert (ended.name, ended.sessions) == ("ann", 1)
+    assert await at.door.session(secrets[1]) is None
+    again = (await at.door.sign_in("link", await at.link("ann"), HERE)).secret
+    assert (await at.database.write(web_door.revoke, "ann")).sessions == 1
+    at.door.forget()
+    assert await at.door.session(again) is None
+
+
+async def test_no_secret_is_stored(at: Doors, tmp_path: Path) -> None:
+    """A copy of the database signs nobody in."""
+    unused, used = await at.link(), await at.link()
+    cookie = (await at.door.sign_in("link", used, HERE)).secret
+    stored = raw_bytes(tmp_path / "parley.db")
+    assert [each for each in (unused, used, cookie, TOKEN) if each.encode() in stored] == []
+
+
+async def test_somebody_who_is_removed_is_out(at: Doors) -> None:
+    """Sessions and links end; a new invitation says that the chats of before are theirs."""
+    link = await at.invited("ann", "owner")
+    cookie = (await at.door.sign_in("link", link, HERE)).secret
+    waiting = await at.link("ann")
+    ended = await at.database.write(web_door.remove, "ann")
+    at.door.forget()
+    assert (ended.sessions, ended.removed) == (1, True)
+    assert await at.door.session(cookie) is None
+    with pytest.raises(SignInRefused):
+        await at.door.sign_in("link", waiting, HERE)
+    with pytest.raises(NotFound):
+        await at.link("ann")
+    assert (await at.database.write(web_door.invite, "ann", "guest", None)).again
+    with pytest.raises(GatewayError, match="the owner cannot be removed"):
+        await at.database.write(web_door.remove, "owner")
+
+
+async def test_a_web_user_may_be_somebody_elsewhere(at: Doors) -> None:
+    """Their role is the one there, also what it becomes later."""
+    await at.database.write(members.let_in, ("telegram", "7"), "Ann", "member", "code")
+    cookie = await at.door.sign_in("link", await at.invited("ann", "guest", "telegram:7"), HERE)
+    assert cookie.visitor.role == "member"
+    await at.database.write(members.revoke, "telegram", "7")
+    at.door.forget()
+    seen = await at.door.session(cookie.secret)
+    assert seen is not None
+    assert seen.role == "stranger"
+
+
+@pytest.mark.parametrize("name", ["", "web", "owner", "Ann", "a/b", "a b", "-a", "a" * 33, "ä"])
+async def test_names_are_plain(at: Doors, name: str) -> None:
+    """They stand in addresses and on command lines; two are taken."""
+    with pytest.raises(GatewayError, match="is no name for a web user"):
+        await at.invited(name)
+
+
+@pytest.mark.parametrize("same_as", ["", "telegram", "telegram:", "web:web", "telegram:a b", "x:1"])
+async def test_who_somebody_is_elsewhere_must_be_an_identity(at: Doors, same_as: str) -> None:
+    """Of a platform that there is; the web chat itself is none."""
+    with pytest.raises(GatewayError, match="must be PLATFORM:ID"):
+        await at.invited("ann", "member", same_as)
+
+
+async def test_a_name_is_invited_once(at: Doors) -> None:
+    """A second invitation would change somebody's role unseen."""
+    await at.invited("ann")
+    with pytest.raises(GatewayError, match="is a web user already"):
+        await at.invited("ann", "owner")
+
+
+async def test_one_address_has_few_tries(at: Doors) -> None:
+    """Then its right token is not looked at either, for a minute."""
+    for _ in range(ADDRESS_TRIES_PER_MIN):
+        assert await at.wrong("192.0.2.1") is None
+    with pytest.raises(SignInRefused) as refused:
+        await at.door.token(TOKEN, Requester("192.0.2.1"))
+    assert refused.value.retry_after_s == 60
+    assert await at.door.token(TOKEN, Requester("192.0.2.2")) == OWNER
+    at.clock.now = 60
+    assert await at.door.token(TOKEN, Requester("192.0.2.1")) == OWNER
+
+
+async def test_many_addresses_have_no_more_tries_than_ten_a_minute(at: Doors) -> None:
+    """And cannot use up those of an address from which somebody has signed in."""
+    assert await at.door.token(TOKEN, Requester("198.51.100.1")) == OWNER
+    looked_at = [await at.wrong(f"192.0.2.{n}") is None for n in range(100)]
+    assert sum(looked_at) == STRANGERS_TRIES_PER_MIN
+    assert await at.door.token(TOKEN, Requester("198.51.100.1")) == OWNER
+    known = [await at.wrong("198.51.100.1") is None for _ in range(10)]
+    assert sum(looked_at + known) == TRIES_PER_MIN
+
+
+async def test_links_and_tokens_share_their_tries(at: Doors) -> None:
+    """Whatever is guessed."""
+    secret = await at.link()
+    for _ in range(ADDRESS_TRIES_PER_MIN):
+        assert await at.wrong(HERE.address) is None
+    with pytest.raises(SignInRefused) as refused:
+        await at.door.sign_in("link", secret, HERE)
+    assert refused.value.retry_after_s == 60
+
+
+async def test_right_ones_cost_no_tries(at: Doors) -> None:
+    """A program shows its token with each request."""
+    for _ in range(3 * TRIES_PER_MIN):
+        assert await at.door.token(TOKEN, HERE) == OWNER
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:0db8:0001:0002"),
+        ("2001:db8:1:2::9", "2001:0db8:0001:0002"),
+        ("", ""),
+    ],
+)
+def test_a_household_is_one_address(address: str, network: str) -> None:
+    """With IPv6 it has a network of its own."""
+    assert network_of(address) == network
+
+
+async def test_without_a_token_none_is_right(tmp_path: Path) -> None:
+    """Also not an empty one."""
+    async with open_database(tmp_path / "parley.db") as database:
+        door = WebDoor(database, Access(AccessSettings()), None)
+        with pytest.raises(SignInRefused):
+            await door.token("", HERE)

@@ -1,0 +1,269 @@
+"""Attacks on the door of the web chat (1, 2, 3 and 8), against whole gateways."""
+
+import asyncio
+import json
+import os
+import pwd
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import aiohttp
+import pytest
+
+from agent.processes import confinement
+from agent.settings import TerminalSettings, ToolSettings
+from tests.agent.tools.sandbox.calling import use_with
+from tests.support.door import bearer, sign_in_link
+from tests.support.nginx import NGINX, PROPER, nginx
+from tests.support.process import ParleyProcess
+
+PYTHON = Path(sys.executable).resolve()
+MESSAGE = {"id": "m1", "text": "/approve"}
+GET_AND_POST = """
+import json, os, socket, sys
+port, home = int(sys.argv[1]), sys.argv[2]
+def ask(*lines):
+    try:
+        with socket.create_connection(("127.0.0.1", port), 10) as there:
+            there.sendall("\\r\\n".join((*lines, "")).encode())
+            return there.recv(12).decode().split()[-1]
+    except OSError as exc:
+        return type(exc).__name__
+def reach(what):
+    try:
+        what()
+    except OSError as exc:
+        return type(exc).__name__
+    return "reached"
+def connect():
+    with socket.socket(socket.AF_UNIX) as there:
+        there.connect(home + "/parley.sock")
+body = json.dumps({"id": "m1", "text": "/approve"})
+host = f"Host: 127.0.0.1:{port}"
+found = {
+    "get": ask("GET /api/chats HTTP/1.1", host, "Connection: close", ""),
+    "post": ask("POST /api/chats/c1/messages HTTP/1.1", host, "Connection: close",
+        "Content-Type: application/json", f"Content-Length: {len(body)}", "", body),
+    "socket": reach(connect),
+    "token": reach(lambda: open(home + "/web.token").close()),
+    "database": reach(lambda: open(home + "/parley.db").close()),
+}
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
+    """A gateway with default settings."""
+    async with ParleyProcess(tmp_path / "home") as process:
+        yield process
+
+
+async def answers(port: int, **headers: str) -> tuple[list[int], list[str]]:
+    """Ask for the chats and write `/approve`; returns status and code of both."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with (
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}", headers=named) as http,
+        http.get("/api/chats") as got,
+        http.post("/api/chats/c1/messages", json=MESSAGE) as posted,
+    ):
+        told = [await each.json() for each in (got, posted)]
+        return [got.status, posted.status], [each["error"] for each in told]
+
+
+def nothing_was_taken(parley: ParleyProcess) -> bool:
+    return parley.rows("SELECT * FROM inbox") == []
+
+
+if NGINX is not None:
+
+    async def test_attack_1_a_plain_proxy_pass_makes_nobody_owner(
+        parley: ParleyProcess, tmp_path: Path
+    ) -> None:
+        """The internet comes from 127.0.0.1, under that name, without a forwarding header."""
+        async with nginx(tmp_path / "nginx", parley.port) as port:
+            assert await answers(port) == ([401, 401], ["sign_in_needed", "sign_in_needed"])
+        assert nothing_was_taken(parley)
+
+    async def test_attack_1_a_proxy_that_nobody_has_named_is_refused(
+        parley: ParleyProcess, tmp_path: Path
+    ) -> None:
+        """Also for who is signed in: the page names the setting."""
+        async with (
+            nginx(tmp_path / "nginx", parley.port, PROPER) as port,
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
+        ):
+            assert await answers(port, **bearer(parley.home)) == (
+                [403, 403],
+                ["proxy_not_trusted", "proxy_not_trusted"],
+            )
+            async with http.get("/", headers={"Accept": "text/html"}) as response:
+                page = await response.text()
+            assert (response.status, "web.trusted_proxies" in page) == (403, True)
+        assert nothing_was_taken(parley)
+
+    async def test_behind_a_trusted_proxy_a_link_signs_in(tmp_path: Path) -> None:
+        """With a cookie for TLS alone; the log has the client's address, not the proxy's."""
+        settings = {"web": {"trusted_proxies": ["127.0.0.1"]}}
+        async with (
+            ParleyProcess(tmp_path / "home", settings) as parley,
+            nginx(tmp_path / "nginx", parley.port, PROPER) as port,
+            aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
+        ):
+            await parley.wait_until(lambda: "#sign-in=" in str(parley.stderr))
+            secret = sign_in_link(parley.stderr).partition("#sign-in=")[2]
+            spoofed = {"X-Forwarded-For": "6.6.6.6"}
+            body = {"link": secret}
+            async with http.post("/api/sign-in", json=body, headers=spoofed) as response:
+                assert response.status == 204
+                cookie = response.cookies["__Host-parley"]
+            assert (cookie["secure"], cookie["httponly"], cookie["samesite"]) == (
+                True,
+                True,
+                "Strict",
+            )
+            headers = {"Cookie": f"__Host-parley={cookie.value}"}
+            async with http.get("/api/me", headers=headers) as response:
+                assert (await response.json())["role"] == "owner"
+            signed_in = await parley.event("web_signed_in")
+            assert (signed_in["user"], signed_in["by"], signed_in["address"]) == (
+                "owner",
+                "link",
+                "127.0.0.1",
+            )
+            assert secret not in json.dumps(parley.records)
+            log = (tmp_path / "nginx" / "access.log").read_text()
+            assert "sign-in" in log
+            assert secret not in log
+
+
+if os.geteuid() == 0:
+
+    @pytest.fixture
+    def open_folder() -> Iterator[Path]:
+        """A folder that others may enter: those of pytest would do the gateway's work."""
+        with TemporaryDirectory(prefix="parley-test-") as folder:
+            Path(folder).chmod(0o755)
+            yield Path(folder)
+
+    async def test_attack_2_another_user_of_the_machine_gets_nothing(open_folder: Path) -> None:
+        """Neither over the port nor from what lies in PARLEY_HOME; the port says 401."""
+        async with ParleyProcess(open_folder / "home") as parley:
+            found = await as_nobody(parley)
+            assert nothing_was_taken(parley)
+        denied = dict.fromkeys(("socket", "token", "database"), "PermissionError")
+        assert found == {"get": "401", "post": "401"} | denied
+
+    async def as_nobody(parley: ParleyProcess) -> Any:
+        nobody = pwd.getpwnam("nobody")
+        process = await asyncio.create_subprocess_exec(
+            *("/usr/bin/env", "python3", "-I", "-c", GET_AND_POST),
+            *(str(parley.port), str(parley.home)),
+            user=nobody.pw_uid,
+            group=nobody.pw_gid,
+            extra_groups=[],
+            cwd="/",
+            env={"PATH": f"{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin"},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        out, _ = await process.communicate()
+        return json.loads(out)
+
+
+if confinement.why_not() is None:
+
+    async def test_attack_3_a_confined_command_with_the_network_gets_nothing(
+        parley: ParleyProcess, tmp_path: Path
+    ) -> None:
+        """It cannot approve the next one: it has no session, and cannot read the token."""
+        settings = ToolSettings(
+            enabled=("terminal",),
+            terminal=TerminalSettings(
+                network=True, allow_root=True, readable=(Path(sys.base_prefix),)
+            ),
+        )
+        (tmp_path / "ws").mkdir()
+        (tmp_path / "ws" / "attack.py").write_text(GET_AND_POST)
+        command = f"{PYTHON} -I attack.py {parley.port} {parley.home}"
+        outcome = await use_with(settings, tmp_path / "ws", command=command)
+        found = json.loads(outcome.text.splitlines()[0])
+        # Where commands reach this machine at all, the port asks who they are.
+        assert {found["get"], found["post"]} <= {"401", "ConnectionRefusedError", "PermissionError"}
+        assert "reached" not in found.values()
+        assert nothing_was_taken(parley)
+
+
+async def test_attack_8_a_token_is_not_guessed(parley: ParleyProcess) -> None:
+    """Of 60 tries in a row ten at most are looked at; each refusal is logged with its address."""
+    async with aiohttp.ClientSession(parley.url) as http:
+        statuses = []
+        for n in range(60):
+            async with http.post("/api/sign-in", json={"token": f"{n:04}"}) as response:
+                statuses.append(response.status)
+        assert set(statuses) == {401, 429}
+        assert statuses.count(401) <= 10
+        async with http.get("/api/chats", headers=bearer(parley.home)) as response:
+            assert response.status == 429
+    refused = parley.named("web_sign_in_refused", reason="wrong_token")
+    assert len(refused) == statuses.count(401)
+    assert {record["address"] for record in refused} == {"127.0.0.1"}
+
+
+async def test_attack_8_a_weak_token_does_not_start(tmp_path: Path) -> None:
+    """Four digits fell in 4.5 s."""
+    parley = ParleyProcess(tmp_path / "home", {"web": {"token": "1234"}})
+    parley.home.mkdir()
+    (parley.home / "parley.yaml").write_text(json.dumps(parley.settings))
+    ended = await parley.run("run")
+    assert ended.code == 1
+    assert "web.token: must have at least 16 characters" in ended.stderr
+    assert "1234" not in ended.stderr
+
+
+async def test_attack_8_each_browser_has_a_session_of_its_own(parley: ParleyProcess) -> None:
+    """It is listed with its address, can be revoked, and ends with `/logout`."""
+    async with aiohttp.ClientSession(parley.url) as http:
+        token = bearer(parley.home)["Authorization"].removeprefix("Bearer ")
+        cookies = []
+        for _ in range(2):
+            http.cookie_jar.clear()
+            async with http.post("/api/sign-in", json={"token": token}) as response:
+                cookies.append(response.cookies[f"parley_{parley.port}"].value)
+        assert cookies[0] != cookies[1]
+        listed = await parley.run("web", "sessions", "--json")
+        sessions = [json.loads(line) for line in listed.stdout.splitlines()]
+        assert [(each["name"], each["address"]) for each in sessions] == [
+            ("owner", "127.0.0.1")
+        ] * 2
+        ended = await parley.run("web", "revoke", str(sessions[-1]["id"]))
+        assert ended.stdout == "owner: 1 session ended\n"
+        http.cookie_jar.clear()
+        statuses = []
+        for cookie in cookies:
+            headers = {"Cookie": f"parley_{parley.port}={cookie}", "X-Parley": "1"}
+            async with http.get("/api/me", headers=headers) as response:
+                statuses.append(response.status)
+        assert statuses == [401, 200]
+        async with http.post("/logout", headers=headers) as response:
+            assert response.status == 204
+        http.cookie_jar.clear()
+        async with http.get("/api/me", headers=headers) as response:
+            assert response.status == 401
+    assert parley.named("web_signed_out", user="owner")
+    assert parley.named("web_sessions_revoked", user="owner")
+
+
+async def test_the_token_is_made_once_and_for_its_owner_alone(parley: ParleyProcess) -> None:
+    """With 256 random bits; a start that finds it open to others closes it and says so."""
+    file = parley.home / "web.token"
+    token = file.read_text()
+    assert (file.stat().st_mode & 0o777, len(token.strip())) == (0o600, 43)
+    await parley.terminate()
+    file.chmod(0o644)
+    await parley.restart()
+    assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, token)
+    assert parley.named("mode_restored", path=str(file), mode="0644")
+    assert token.strip() not in json.dumps(parley.records) + str(parley.stderr)
