@@ -31,7 +31,7 @@ GOOD = (
 class Writer:
     """The summary model: answers one text after the other, and keeps what it was asked."""
 
-    def __init__(self, *answers: str | SummaryFailed) -> None:
+    def __init__(self, *answers: str | Exception) -> None:
         self.answers = list(answers)
         self.prompts: list[str] = []
         self.limits: list[int] = []
@@ -40,7 +40,7 @@ class Writer:
         self.prompts.append(prompt)
         self.limits.append(max_tokens)
         answer = self.answers.pop(0)
-        if isinstance(answer, SummaryFailed):
+        if isinstance(answer, Exception):
             raise answer
         return answer
 

@@ -20,6 +20,7 @@ from agent.tokens import estimate
 from agent.tokens.byte_classes import rough_tokens
 from agent.tokens.estimate import estimate_messages
 from agent.view.view import MARKER, NOTE, REFERENCE
+from tests.agent.test_context_compressor import Writer
 from tests.support.conversations import PNG, faults
 
 WINDOW = 20_000
@@ -56,23 +57,6 @@ def compact(messages: Messages, **more: Any) -> CompactionResult:
 
 def summaries_of(messages: Messages) -> Messages:
     return [m for m in messages if str(m.get("content")).startswith(MARKER)]
-
-
-class Writer:
-    """Stands for the LLM: answers one text after the other, and keeps what it was asked."""
-
-    def __init__(self, *answers: str | Exception) -> None:
-        self.answers = list(answers)
-        self.prompts: list[str] = []
-        self.limits: list[int] = []
-
-    def __call__(self, prompt: str, max_tokens: int) -> str:
-        self.prompts.append(prompt)
-        self.limits.append(max_tokens)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
 
 def test_a_short_list_comes_back_as_it_is() -> None:

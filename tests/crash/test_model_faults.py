@@ -4,13 +4,9 @@ The models are the real SDKs; their servers live in this process and outlive the
 """
 
 import sqlite3
-import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,21 +43,6 @@ HALF = Reply(text="Half of an ans", trouble="stall")
 OUT = Fault(status=404, error="not_found_error")
 LATER = Fault(status=429, error="rate_limit_error", headers={"retry-after": "50"})
 WINDOW = 8_000
-
-
-class ModelNursery(Nursery):
-    """The warm process that forks gateways with real SDKs."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.crash.model_child"],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
 
 
 @dataclass
@@ -143,7 +124,7 @@ class Scene:
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     """The process that forks gateways; it has imported everything once."""
-    nursery = ModelNursery()
+    nursery = Nursery("tests.crash.model_child")
     yield nursery
     nursery.close()
 

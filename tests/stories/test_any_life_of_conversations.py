@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from sqlalchemy import update
 from typing_extensions import override
@@ -56,6 +54,7 @@ from tests.support.storage import (
     parts,
     seqs,
 )
+from tests.support.thorough import run_machine
 
 USAGE = Usage(10, 5)
 FINAL = {"done", "cancelled", "refused", "dead"}
@@ -314,13 +313,4 @@ class LifeMachine(RuleBasedStateMachine):
 def test_any_life_keeps_the_books_in_order(database_template: Path) -> None:
     """Messages, edits, steps, crashes, ends of every kind, retries, `/new`, in any order."""
     LifeMachine.template = database_template
-    run_state_machine_as_test(
-        LifeMachine,
-        settings=settings(
-            max_examples=15,
-            stateful_step_count=30,
-            database=None,
-            # Shrinking takes minutes; the steps of a failure are printed as they were found.
-            phases=(Phase.generate,),
-        ),
-    )
+    run_machine(LifeMachine, examples=15)

@@ -5,11 +5,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import update
 
 from agent.errors import ContextOverflow
 from agent.messages import text_of
@@ -24,9 +23,6 @@ from gateway.commands.compress import NOTHING_TO_COMPRESS
 from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
 from gateway.storage import schema
-from gateway.storage.conversation import turn_journal
-from gateway.storage.conversation.turn_journal import Committed
-from gateway.storage.conversation.turns import Turn
 from gateway.storage.migrations import database_path
 from tests.support.gateway import Running, agent_of, newest_question, running, settings_of
 from tests.support.long_chats import (
@@ -47,6 +43,7 @@ from tests.support.long_chats import (
     until_compacted,
 )
 from tests.support.scripted_model import Step, tool_call
+from tests.support.turns import lose_the_first_answer
 
 pytestmark = pytest.mark.untraced
 
@@ -419,15 +416,7 @@ async def test_compress_is_answered_for_what_was_done_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compaction is on record and its answer is not: it is told, not done once more."""
-    monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
-    commit, failures = turn_journal.commit, [KeyError("bug")]
-
-    def breaking(conn: Connection, turn: Turn, *args: Any, **how: Any) -> Committed:
-        if turn.command is not None and failures:
-            raise failures.pop()
-        return commit(conn, turn, *args, **how)
-
-    monkeypatch.setattr(turn_journal, "commit", breaking)
+    lose_the_first_answer(monkeypatch)
     model = LongChatModel()
     async with running(tmp_path, model, compression={"protect_last_n": 2}) as chat:
         await chatted(chat, 1, 4)

@@ -100,12 +100,16 @@ class Spec:
 
 
 class Nursery:
-    """The warm process that forks gateways; one per test process."""
+    """The warm process that forks gateways; one per test process.
 
-    def __init__(self) -> None:
+    Args:
+        module: Its program.
+    """
+
+    def __init__(self, module: str = "tests.crash.nursery") -> None:
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "tests.crash.nursery"],
+            [sys.executable, "-W", "ignore", "-m", module],
             cwd=Path(__file__).parents[2],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

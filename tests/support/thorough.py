@@ -10,7 +10,8 @@ from itertools import product
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
 ALL = DEEP or os.environ.get("PARLEY_TEST_ALL") == "1"
@@ -66,3 +67,17 @@ def try_fewer_examples(test: Callable[..., Any]) -> None:
     if own.max_examples > DESK_EXAMPLES:
         capped = settings(own, max_examples=DESK_EXAMPLES)
         test._hypothesis_internal_use_settings = capped
+
+
+def run_machine(machine: type[RuleBasedStateMachine], examples: int) -> None:
+    """Run a state machine for so many examples of 30 steps; at the desk for fewer."""
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=amount(min(examples, DESK_EXAMPLES), examples),
+            stateful_step_count=30,
+            database=None,
+            # Shrinking takes minutes; the steps of a failure are printed as they were found.
+            phases=(Phase.generate,),
+        ),
+    )

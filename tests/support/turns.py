@@ -1,12 +1,15 @@
 """What happens to turns in tests: calls, crashes, stops."""
 
+from typing import Any
+
+import pytest
 from sqlalchemy import Connection, update
 
 from agent.messages import ChatMessage, ToolCall, decode
 from agent.ports import Effect
 from agent.usage import Usage
 from gateway.storage.conversation import turn_journal
-from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turn_journal import Committed, TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.queue.leases import Lease
@@ -66,3 +69,16 @@ def everything(store: Store) -> list[object]:
     """Return the rows of all that a turn writes."""
     tables = (turn, step, message, session, outbox_table, inbox_table, ledger)
     return [store.rows(table) for table in tables]
+
+
+def lose_the_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first commit of a command's turn fail by a bug; the turn is tried again at once."""
+    commit, failures = turn_journal.commit, [KeyError("bug")]
+
+    def breaking(conn: Connection, current: Turn, *args: Any, **how: Any) -> Committed:
+        if current.command is not None and failures:
+            raise failures.pop()
+        return commit(conn, current, *args, **how)
+
+    monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
+    monkeypatch.setattr(turn_journal, "commit", breaking)

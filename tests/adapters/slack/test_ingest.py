@@ -309,18 +309,31 @@ async def test_what_was_said_in_a_gap_is_fetched(
     assert (opened.address.thread, opened.addressed) == (opened.message_ref, "direct")
 
 
+async def miss(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    make: MakeAdapter,
+    messages: int,
+    *,
+    in_thread: bool = False,
+) -> None:
+    """Have the adapter hear "0" and go away; then "1" and so many more are said."""
+    channel = GENERAL if in_thread else ANNS_DM
+    async with supervised(make()):
+        await connected(slack)
+        first = slack.write(channel, "0", mention=in_thread)
+        await intake.has(1)
+    for number in range(1, messages + 1):
+        slack.write(channel, str(number), thread=first if in_thread else None, tell=False)
+
+
 @pytest.mark.parametrize("forward", [False, True])
 async def test_a_long_gap_is_fetched_page_by_page(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, *, forward: bool
 ) -> None:
     """Whatever the size and order of Slack's pages, everything comes in the order it was said."""
     slack.api.history_limit, slack.api.page_forward = 15, forward
-    async with supervised(make()):
-        await connected(slack)
-        slack.write(ANNS_DM, "0")
-        await intake.has(1)
-    for number in range(1, 41):
-        slack.write(ANNS_DM, str(number), tell=False)
+    await miss(slack, intake, make, 40)
     async with supervised(make()):
         await intake.has(41)
     assert intake.texts == [str(number) for number in range(41)]
@@ -338,12 +351,7 @@ async def test_a_gap_that_does_not_fit_into_memory_is_read_in_parts(
     """Nothing is lost, and all of it is stored in the order in which it was said."""
     monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
     slack.api.history_limit, slack.api.page_forward = 15, forward
-    async with supervised(make()):
-        await connected(slack)
-        slack.write(ANNS_DM, "0")
-        await intake.has(1)
-    for number in range(1, 101):
-        slack.write(ANNS_DM, str(number), tell=False)
+    await miss(slack, intake, make, 100)
     async with supervised(make()):
         await intake.has(101)
     assert intake.texts == [str(number) for number in range(101)]
@@ -357,12 +365,7 @@ async def test_a_long_thread_is_read_in_parts(
     """Replies come oldest first, each page with the parent above it."""
     monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
     slack.api.history_limit = 15
-    async with supervised(make()):
-        await connected(slack)
-        parent = slack.write(GENERAL, "0", mention=True)
-        await intake.has(1)
-    for number in range(1, 71):
-        slack.write(GENERAL, str(number), thread=parent, tell=False)
+    await miss(slack, intake, make, 70, in_thread=True)
     async with supervised(make()):
         await intake.has(71)
     assert intake.texts == [str(number) for number in range(71)]
@@ -374,12 +377,7 @@ async def test_a_long_gap_goes_on_where_it_was_interrupted(
     """Live messages come in meanwhile; what the connection before has stored is not read again."""
     monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
     slack.api.history_limit = 15
-    async with supervised(make()):
-        await connected(slack)
-        slack.write(ANNS_DM, "0")
-        await intake.has(1)
-    for number in range(1, 101):
-        slack.write(ANNS_DM, str(number), tell=False)
+    await miss(slack, intake, make, 100)
     # Three parts of two pages, and the last one of one page, which is the first to be stored.
     slack.fail("conversations.history", *[slow(0)] * 7, *[SERVER_ERROR] * 20)
     async with supervised(make()):

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
 
 from agent.errors import CredentialsRefused
 from agent.messages import text_of
@@ -17,11 +16,9 @@ from agent.usage import FREE, Prices
 from gateway.commands.model import NO_ROOM, found, price_text
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
-from gateway.storage.conversation import turn_journal
-from gateway.storage.conversation.turn_journal import Committed
-from gateway.storage.conversation.turns import Turn
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.scripted_model import ScriptedModel
+from tests.support.turns import lose_the_first_answer
 
 WINDOW = 200_000
 PRICES = Prices(3.0, 3.75, 6.0, 0.3, 15.0)
@@ -175,15 +172,7 @@ async def test_a_choice_whose_answer_was_lost_is_made_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compaction is on record, the choice is not: both are told, nothing is done twice."""
-    monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
-    commit, failures = turn_journal.commit, [KeyError("bug")]
-
-    def breaking(conn: Connection, turn: Turn, *args: Any, **how: Any) -> Committed:
-        if turn.command is not None and failures:
-            raise failures.pop()
-        return commit(conn, turn, *args, **how)
-
-    monkeypatch.setattr(turn_journal, "commit", breaking)
+    lose_the_first_answer(monkeypatch)
     async with long_chat(tmp_path) as chat:
         assert "Condensed: " in await chat.ask("/model small")
         assert len(await chat.rows(schema.compaction)) == 1

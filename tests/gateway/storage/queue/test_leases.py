@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -19,7 +18,6 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import IntegrityError
@@ -34,6 +32,7 @@ from gateway.storage.queue.leases import LEASE_S, LONGEST_BACKOFF_S, Lease, Plac
 from gateway.storage.schema import conversation, now_s, outbox, replica, turn
 from gateway.storage.schema import inbox as inbox_table
 from tests.support.storage import ACCOUNTS, Store, admit, claim_one, copy_database, inbound, turn_of
+from tests.support.thorough import run_machine
 
 CHATS = ("a", "b", "c")
 
@@ -542,16 +541,7 @@ class LeaseMachine(RuleBasedStateMachine):
 def test_any_history_of_replicas_keeps_the_rules(database_template: Path) -> None:
     """At most one owner, stale tokens never write, nothing with work is left behind."""
     LeaseMachine.template = database_template
-    run_state_machine_as_test(
-        LeaseMachine,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=30,
-            database=None,
-            # Shrinking takes minutes; the steps of a failure are printed as they were found.
-            phases=(Phase.generate,),
-        ),
-    )
+    run_machine(LeaseMachine, examples=40)
 
 
 def test_pending_counts_what_waits_and_what_is_answered(store: Store) -> None:
