@@ -134,11 +134,11 @@ class Planner:
     async def measured(self, view: View) -> Measure:
         """Return how large the view is, tool schemas included.
 
-        Without a report every message is counted, which is too slow for the event loop; so is a
-        message of a megabyte.
+        Without a report every message is counted: of a long view that is too slow for the event
+        loop, as is a message of a megabyte.
         """
         report = self.meter.report
-        if report is None or _chars_since(report.upto_seq, view) > MOST_COUNTED_CHARS:
+        if _chars_since(report.upto_seq if report else 0, view) > MOST_COUNTED_CHARS:
             return await _in_thread(self.meter.measure, view)
         return self.meter.measure(view)
 

@@ -683,11 +683,12 @@ async def test_the_event_loop_goes_on_while_an_engine_computes() -> None:
     assert done.result() is not None
 
 
+@pytest.mark.parametrize("source", ["reported", "estimated"])
 @pytest.mark.parametrize(("words", "in_loop"), [(1_000, True), (30_000, False)])
 async def test_a_message_of_a_megabyte_is_measured_in_a_thread(
-    words: int, in_loop: bool, monkeypatch: pytest.MonkeyPatch
+    words: int, in_loop: bool, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although there is a report: what came since would hold the event loop."""
+    """With or without a report: what it does not cover would hold the event loop."""
     threads: list[threading.Thread] = []
     measure = TokenMeter.measure
 
@@ -697,9 +698,10 @@ async def test_a_message_of_a_megabyte_is_measured_in_a_thread(
 
     monkeypatch.setattr(TokenMeter, "measure", watched)
     planner, view = planner_of(Engine(nothing)), view_of()
-    reported(planner, view, 5_000)
+    if source == "reported":
+        reported(planner, view, 5_000)
     view.append(Entry(5, said(5, words)))
-    assert (await planner.measured(view)).source == "reported"
+    assert (await planner.measured(view)).source == source
     assert (threads == [threading.main_thread()]) is in_loop
 
 
