@@ -2,20 +2,25 @@
 
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that none is ended by who asked for it. `RateLimits`
-says what is done about a 429, and about requests that are only best effort.
+the one place that every request passes, so that none is ended by who asked for it, and goes over
+`AiohttpTransport`. `RateLimits` says what is done about a 429, and about requests that are only
+best effort.
 """
 
+import asyncio
 import functools
+import io
 import json
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any, TypeVar
+from urllib.request import getproxies
 
+import aiohttp
 import httpx
 import orjson
 import structlog
@@ -54,6 +59,23 @@ _UPLOAD_DEADLINE_S = 300.0
 _DOWNLOAD_DEADLINE_S = 150.0
 _CONNECTIONS = 64
 _DOWNLOADS = 8
+_KEPT_S = 5.0
+"""How long a connection is kept that nobody uses; as long as httpx does."""
+_LARGE_BYTES = 1 << 16
+# In order: the first class that fits tells what httpx calls it.
+_SAME: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
+    # Some of these are InvalidURL too, but an answer has led there: the request has left.
+    (aiohttp.RedirectClientError, httpx.RemoteProtocolError),
+    (aiohttp.ConnectionTimeoutError, httpx.ConnectTimeout),
+    (aiohttp.ClientConnectorError, httpx.ConnectError),
+    (aiohttp.InvalidURL, httpx.UnsupportedProtocol),
+    # From here on something may have left.
+    (aiohttp.ServerTimeoutError, httpx.ReadTimeout),
+    (aiohttp.ClientOSError, httpx.ReadError),
+    (aiohttp.ClientError, httpx.RemoteProtocolError),
+    (TimeoutError, httpx.ReadTimeout),
+    (OSError, httpx.ReadError),
+)
 
 T = TypeVar("T")
 # Telegram does not say whom a 429 is for: one of a chat comes alone, one of the bot hits whatever
@@ -71,6 +93,7 @@ class CheckedRequest(HTTPXRequest):
     """
 
     def __init__(self, account: str, connections: int) -> None:
+        self._limit = connections
         super().__init__(
             connection_pool_size=connections,
             read_timeout=_ANSWER_TIMEOUT_S,
@@ -78,7 +101,6 @@ class CheckedRequest(HTTPXRequest):
             media_write_timeout=_UPLOAD_TIMEOUT_S,
             httpx_kwargs={"verify": _tls()},
         )
-        self._limit = connections
         self._outbound = Outbound("telegram", account, self._swap, _verdict)
 
     @property
@@ -115,6 +137,12 @@ class CheckedRequest(HTTPXRequest):
         answer: dict[str, Any] = _decoded(payload)
         return answer
 
+    @override
+    def _build_client(self) -> httpx.AsyncClient:
+        # httpx reads more of the ways in which an environment can name a proxy.
+        transport = None if getproxies() else AiohttpTransport(self._limit, _tls())
+        return httpx.AsyncClient(**self._client_kwargs | {"transport": transport})
+
     async def close(self, within_s: float) -> None:
         """Close the connections; requests on their way may go on for so many seconds before."""
         await self._outbound.close(self.shutdown, within_s)
@@ -122,6 +150,85 @@ class CheckedRequest(HTTPXRequest):
     def _swap(self) -> Shut:
         replaced, self._client = self._client, self._build_client()
         return replaced.aclose
+
+
+class AiohttpTransport(httpx.AsyncBaseTransport):
+    """httpx over aiohttp's connections: a request for half of the CPU, read as a whole.
+
+    httpx's own transport parses HTTP in Python: of a small request that is most of what it costs.
+    What aiohttp raises becomes what that one raises for the same, since whether a message can have
+    left hangs on the class (`adapters.telegram.errors`).
+
+    Args:
+        limit: How many there can be at a time.
+        tls: Which certificates are trusted.
+
+    Attributes:
+        in_use: How many requests are on their way.
+    """
+
+    def __init__(self, limit: int, tls: ssl.SSLContext) -> None:
+        self.in_use = 0
+        self._free = asyncio.Semaphore(limit)
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    @override
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        timeout = request.extensions["timeout"]
+        async with self._place(timeout["pool"]):
+            body = await request.aread()
+            with _as_httpx():
+                async with self._opened().request(
+                    request.method,
+                    str(request.url),
+                    headers=request.headers.multi_items(),
+                    # aiohttp writes bytes in one piece, and warns about large ones.
+                    data=io.BytesIO(body) if len(body) > _LARGE_BYTES else body,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(
+                        sock_connect=timeout["connect"],
+                        # It runs while a body is written, too.
+                        sock_read=_longest(timeout["read"], timeout["write"]),
+                    ),
+                ) as answer:
+                    content = await answer.read()
+        return httpx.Response(answer.status, headers=answer.raw_headers, content=content)
+
+    @override
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def _place(self, within_s: float | None) -> AsyncIterator[None]:
+        """Wait for a connection to be free.
+
+        Raises:
+            PoolTimeout: None was in time; nothing has left.
+        """
+        try:
+            async with asyncio.timeout(within_s if self._free.locked() else None):
+                await self._free.acquire()
+        except TimeoutError as exc:
+            raise httpx.PoolTimeout("no connection is free") from exc
+        self.in_use += 1
+        try:
+            yield
+        finally:
+            self.in_use -= 1
+            self._free.release()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                # The places above are the limit: who waits here would not know what for.
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=_KEPT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                # httpx does it, as its headers have promised.
+                auto_decompress=False,
+            )
+        return self._session
 
 
 class RawBot(telegram.Bot):
@@ -282,6 +389,22 @@ def reply_to(ref: str | None) -> ReplyParameters | None:
     return ReplyParameters(int(ref), allow_sending_without_reply=True)
 
 
+def _longest(*seconds: float | None) -> float | None:
+    """Return the largest limit; None is none at all."""
+    known = [each for each in seconds if each is not None]
+    return max(known) if len(known) == len(seconds) else None
+
+
+@contextmanager
+def _as_httpx() -> Iterator[None]:
+    """Raise what httpx's own transport would."""
+    try:
+        yield
+    except (aiohttp.ClientError, OSError) as exc:
+        same = next(same for kind, same in _SAME if isinstance(exc, kind))
+        raise same(str(exc) or type(exc).__name__) from exc
+
+
 @functools.lru_cache(maxsize=256)
 def _parsed(url: str) -> httpx.URL:
     """Parse the address of a method once: that takes 11 microseconds."""
@@ -314,6 +437,8 @@ def _verdict(exc: BaseException | None) -> Verdict:
 def _in_use(client: httpx.AsyncClient) -> int:
     """Return how many connections are not idle; with a proxy they are those of a mount."""
     transports: list[Any] = [client._transport, *client._mounts.values()]  # noqa: SLF001
+    if isinstance(transports[0], AiohttpTransport):
+        return transports[0].in_use
     pools = [each._pool for each in transports if isinstance(each, httpx.AsyncHTTPTransport)]  # noqa: SLF001
     return sum(not each.is_idle() for pool in pools for each in pool.connections)
 

@@ -267,7 +267,7 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
             max_retries=0,
             timeout=openai.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
-            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [bound]}),
+            http_client=openai.DefaultAioHttpClient(event_hooks={"response": [bound]}),
         )
 
     @override

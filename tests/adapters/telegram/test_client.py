@@ -1,21 +1,43 @@
-"""Who stops waiting ends no request, and no connection is lost; what is lost is replaced."""
+"""Who stops waiting ends no request, and no connection is lost; what is lost is replaced.
+
+What the connections to the Bot API raise and carry is what httpx's own would.
+"""
 
 import asyncio
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
+import aiohttp
+import httpx
+import orjson
 import pytest
-from aiohttp.test_utils import unused_port
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+from pydantic import SecretStr
 
 from adapters.base import PoolUse
-from adapters.errors import SendDelayed
+from adapters.errors import SendDelayed, SendUnknown
 from adapters.telegram import client
+from adapters.telegram.client import AiohttpTransport, Client
+from adapters.telegram.errors import mapped_send
+from adapters.telegram.platform import TelegramSettings
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.adapters.telegram.test_send import ANN, asked, row
-from tests.support.bot_api import HANG, BotApi, Fault
+from tests.support.bot_api import HANG, TOKEN, BotApi, Fault
 from tests.support.cancelling import cancelled_at
+from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
 
 MOST_AWAITS = 20
 MOST_ROUNDS = 40
 BEGUN_BY = 5
+FROM_AIOHTTP = [exc for exc in MAYBE_SENT if isinstance(exc, aiohttp.ClientError | OSError)]
+CASES = [
+    *[(exc, SendDelayed) for exc in NOT_SENT],
+    *[(exc, SendUnknown) for exc in FROM_AIOHTTP],
+]
+SENT = {"message_id": 3, "date": 1, "chat": {"id": 7, "type": "private"}}
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +131,87 @@ async def test_a_late_edit_does_not_come_behind_the_answer(api: BotApi, make: Ma
     showing.cancel()
     await adapter.send(row(adapter, "the answer", preview_ref=ref))
     assert [(shown.text, shown.edits) for shown in api.messages] == [("the answer", 2)]
+
+
+@asynccontextmanager
+async def connected(handle: Callable[[web.Request], Awaitable[web.Response]]) -> AsyncIterator[Any]:
+    """Yield the bot of a server that answers every request so."""
+    app = web.Application(client_max_size=1 << 24)
+    app.router.add_route("*", "/{path:.*}", handle)
+    async with TestServer(app) as server:
+        opened = Client(TelegramSettings(token=SecretStr(TOKEN), base_url=str(server.make_url(""))))
+        yield opened.bot
+        await opened.close(within_s=0)
+
+
+@pytest.mark.parametrize(("raised", "outcome"), CASES, ids=[type(exc).__name__ for exc, _ in CASES])
+async def test_what_a_broken_connection_means(
+    raised: Exception, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What may have left is in doubt; what has not is sent again."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    bot = Client(TelegramSettings(token=SecretStr(TOKEN)))
+    monkeypatch.setattr(aiohttp.ClientSession, "request", fail)
+    with pytest.raises(outcome), mapped_send(TOKEN):
+        await bot.bot.send_message(7, "Hello")
+    await bot.close(within_s=0)
+
+
+def test_no_error_of_the_library_is_left_out() -> None:
+    """A class that a new version of aiohttp brings needs a decision."""
+    assert missing_in([type(exc) for exc, _ in CASES], aiohttp.ClientError) == []
+
+
+async def test_a_packed_answer_is_read() -> None:
+    """Telegram packs large ones, since the headers allow it."""
+
+    async def packed(_: web.Request) -> web.Response:
+        body = gzip.compress(orjson.dumps({"ok": True, "result": SENT | {"text": "long " * 999}}))
+        return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+
+    async with connected(packed) as bot:
+        sent = await bot.send_message(7, "Hello")
+    assert sent.text == "long " * 999
+
+
+async def test_a_large_file_is_sent_whole() -> None:
+    """In portions: aiohttp warns about a body of a megabyte in one piece."""
+    content, read = b"0123456789" * 200_000, []
+
+    async def taken(request: web.Request) -> web.Response:
+        form = await request.post()
+        read.append(form["document"].file.read())  # type: ignore[union-attr]
+        return web.json_response({"ok": True, "result": SENT})
+
+    async with connected(taken) as bot:
+        await bot.send_document(7, content, filename="a.txt")
+    assert read == [content]
+
+
+async def test_no_redirect_is_followed() -> None:
+    """A message must not be posted to whom an answer names."""
+    asked = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async with connected(elsewhere) as bot:
+        with pytest.raises(SendDelayed), mapped_send(TOKEN):
+            await bot.send_message(7, "Hello")
+    assert asked == [f"/bot{TOKEN}/sendMessage"]
+
+
+async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By httpx's own transport, which knows all the ways to name one."""
+    settings = TelegramSettings(token=SecretStr(TOKEN))
+    direct = Client(settings)
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    proxied = Client(settings)
+    found = [each._request._client._transport for each in (direct, proxied)]
+    assert [type(each) for each in found] == [AiohttpTransport, httpx.AsyncHTTPTransport]
+    for each in (direct, proxied):
+        await each.close(within_s=0)
