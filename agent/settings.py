@@ -183,6 +183,15 @@ class WorkspaceSettings(Section):
     max_bytes: int = Field(default=200_000_000, ge=0)
 
 
+class SandboxSettings(Section):
+    """What keeps commands and MCP programs to their directories.
+
+    `auto`: the first of the others that works. `none`: they may do whatever Parley may.
+    """
+
+    backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
+
+
 class TerminalSettings(Section):
     """The tool `terminal`; limits of one command.
 
@@ -342,6 +351,7 @@ class ToolSettings(Section):
     approval_timeout_s: float = Field(default=3_600, gt=0)
     clarify_timeout_s: float = Field(default=86_400, gt=0)
     workspace: WorkspaceSettings = WorkspaceSettings()
+    sandbox: SandboxSettings = SandboxSettings()
     terminal: TerminalSettings = TerminalSettings()
     fetch: FetchSettings = FetchSettings()
     delegation: DelegationSettings = DelegationSettings()

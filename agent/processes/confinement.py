@@ -141,13 +141,19 @@ def landlock_abi() -> int:
 
 def why_not() -> str | None:
     """Return why commands cannot be confined here; None where they can."""
+    if reason := _why_not_filter():
+        return reason
+    if (abi := landlock_abi()) < MIN_ABI:
+        found = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is off"
+        return f"the kernel {found}; version {MIN_ABI} (Linux 6.2) is needed"
+    return None
+
+
+def _why_not_filter() -> str | None:
     if platform.system() != "Linux":
         return f"it needs Linux, this is {platform.system()}"
     if platform.machine() not in _ARCHITECTURES:
         return f"it is not made for processors of type {platform.machine()}"
-    if (abi := landlock_abi()) < MIN_ABI:
-        found = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is off"
-        return f"the kernel {found}; version {MIN_ABI} (Linux 6.2) is needed"
     return None
 
 
@@ -180,26 +186,36 @@ def hold_in_group() -> None:
 
 
 def confine(
-    workspace: str, readable: Sequence[str], *, network: bool, growing: bool = True
+    writable: Sequence[str],
+    readable: Sequence[str],
+    *,
+    network: bool = False,
+    growing: bool = True,
+    apart: bool = False,
 ) -> None:
     """Confine this process and all it starts, for good.
 
     Args:
-        workspace: The one directory that can be written.
+        writable: The directories that can be written.
         readable: More directories that can be read, and programs run from.
         network: Whether it may use the internet protocols.
-        growing: Whether anything new can be made in the workspace; else it can only be deleted.
+        growing: Whether anything new can be made where it can write; else it can only be deleted.
+        apart: Whether namespaces hide the rest of the machine already: Landlock is a second wall
+            then, where there is one, and modes reach no file of others.
 
     Raises:
         ConfinementError: It cannot be confined; nothing must be run then.
     """
-    if reason := why_not():
+    reason = _why_not_filter() if apart else why_not()
+    if reason:
         raise ConfinementError(reason)
     try:
         _drop_capabilities()
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        _restrict_files(workspace, readable, growing=growing)
-        _filter_calls(_confining(platform.machine(), _INTERNET if network else ()))
+        if landlock_abi() >= MIN_ABI:
+            _restrict_files(writable, [*readable, *(["/proc"] if apart else [])], growing=growing)
+        families = _INTERNET if network else ()
+        _filter_calls(_confining(platform.machine(), families, apart=apart))
     except OSError as exc:
         raise ConfinementError(f"the kernel refused it: {exc}") from exc
 
@@ -217,7 +233,7 @@ def _drop_capabilities() -> None:
         raise _last_error()
 
 
-def _restrict_files(workspace: str, readable: Iterable[str], *, growing: bool) -> None:
+def _restrict_files(writable: Iterable[str], readable: Iterable[str], *, growing: bool) -> None:
     abi = landlock_abi()
     handled = _FS_RIGHTS[min(abi, 5)]
     attributes = struct.pack("=QQQ", handled, 0, _SCOPES)
@@ -225,16 +241,17 @@ def _restrict_files(workspace: str, readable: Iterable[str], *, growing: bool) -
     size = 24 if abi >= SIGNALS_ABI else 8
     ruleset = _syscall(_CREATE_RULESET, attributes, size, 0)
     try:
-        in_workspace = handled if growing else handled & ~_MAKE
-        for path, rights in _rules(workspace, readable, in_workspace):
+        own = handled if growing else handled & ~_MAKE
+        for path, rights in _rules(writable, readable, own):
             _allow(ruleset, path, rights & handled)
         _syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
 
 
-def _rules(workspace: str, readable: Iterable[str], in_workspace: int) -> Iterator[tuple[str, int]]:
-    yield workspace, in_workspace
+def _rules(writable: Iterable[str], readable: Iterable[str], own: int) -> Iterator[tuple[str, int]]:
+    for path in writable:
+        yield path, own
     for path in (*SYSTEM, *readable):
         yield path, _READ
     for path in DEVICES:
@@ -275,7 +292,7 @@ def _holding(machine: str) -> Iterator[bytes]:
     yield _step(_RETURN, _ALLOW)
 
 
-def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
+def _confining(machine: str, families: Sequence[int], *, apart: bool = False) -> Iterator[bytes]:
     """Yield the filter of what a confined command does not need, or must not reach."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
@@ -288,7 +305,7 @@ def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _EOPNOTSUPP)
     # Without effect, not refused: `nice` is in many scripts, and would fail.
     yield from _when(_JUMP_EQUAL, numbers["setpriority"], _ERRNO)
-    yield from _modes(numbers)
+    yield from _modes(numbers, _SET_ID if apart else _SET_ID | _OF_OTHERS)
     own = _when(_JUMP_EQUAL, 0, _ALLOW)
     yield from _for_call(numbers["prlimit64"], own, _ERRNO | _EPERM)
     namespaces = _when(_JUMP_SET, _NEW_NAMESPACES, _ERRNO | _EPERM)
@@ -298,13 +315,13 @@ def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
     yield _step(_RETURN, _ALLOW)
 
 
-def _modes(numbers: Mapping[str, int]) -> Iterator[bytes]:
+def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
     """Yield what lets no file run as its owner, and no file be opened to others.
 
     A filter cannot see whose file it is, and Landlock does not govern modes. What is made lies in
     the workspace, which is closed to others as a whole: there only set-id bits are refused.
     """
-    changed = _when(_JUMP_SET, _SET_ID | _OF_OTHERS, _ERRNO | _EPERM)
+    changed = _when(_JUMP_SET, refused, _ERRNO | _EPERM)
     made = _when(_JUMP_SET, _SET_ID, _ERRNO | _EPERM)
     for name, argument in _CHANGING.items():
         if name in numbers:

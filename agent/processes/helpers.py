@@ -19,6 +19,7 @@ from typing import cast
 import structlog
 
 from agent.processes import descent, keeper
+from agent.processes.walls import BOOT
 
 log = structlog.get_logger()
 
@@ -29,15 +30,6 @@ GRACE_S = 5.0
 KEEPER_GONE_WITHIN_S = 10.0
 """How long a keeper may take beside the time that its program gets to end."""
 
-# The package `agent` imports what a helper does not need, and cannot find.
-_BOOT = """
-import sys, types
-agent = types.ModuleType("agent")
-agent.__path__ = [sys.argv[1]]
-sys.modules["agent"] = agent
-from importlib import import_module
-import_module(sys.argv[2]).main()
-"""
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -45,7 +37,7 @@ def program(module: str) -> tuple[str, ...]:
     """Return the command that runs a module's `main`; further arguments stand behind it."""
     # -I: neither the environment nor the working directory adds to what can be imported.
     # -S: no site-packages, which take most of the time that a start needs.
-    return (sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE), module)
+    return (sys.executable, "-I", "-S", "-c", BOOT, str(_PACKAGE), module)
 
 
 class HelperFailed(Exception):

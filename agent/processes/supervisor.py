@@ -19,10 +19,11 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
+from agent.processes.walls import STARTED, Launch, Walls, launch, raise_walls
 from agent.processes.workspace import Workspace
 
 Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk", "unconfined", "failed"]
@@ -60,9 +61,7 @@ class CommandOrder:
     shell: str
     directory: str
     environment: dict[str, str]
-    confine: bool
-    network: bool
-    readable: list[str]
+    walls: Walls
     timeout_s: float
     output_bytes: int
     tail_bytes: int
@@ -117,12 +116,17 @@ class BoundedOutput:
 def main() -> None:
     """Serve one order from stdin."""
     # Only the line: stdin stays open behind it, and its end is what is listened for.
-    order = CommandOrder(**descent.read_order(_LIFELINE))
+    order = ordered(descent.read_order(_LIFELINE))
     descent.adopt_orphans()
     # Parley may be gone when the report is written: that must be an error here, not the end.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with suppress(BrokenPipeError):
         _say(*Supervisor(order).run())
+
+
+def ordered(fields: dict[str, Any]) -> CommandOrder:
+    """Return an order from its JSON."""
+    return CommandOrder(**{**fields, "walls": Walls(**fields["walls"])})
 
 
 def _say(*parts: bytes) -> None:
@@ -157,11 +161,21 @@ class Supervisor:
         finally:
             self._end_all()
         self._drain(reading)
-        if problem := os.read(problems, CHUNK_BYTES):
-            kind, _, text = problem.decode(errors="replace").partition(":")
+        self._settle(os.read(problems, CHUNK_BYTES))
+        return self._told()
+
+    def _settle(self, said: bytes) -> None:
+        """Take note of a command that was not run, by what was said before it took over."""
+        started, problem = said.startswith(STARTED), said.removeprefix(STARTED).decode()
+        if problem:
+            kind, _, text = problem.partition(":")
             self._report.ended = "unconfined" if kind == "unconfined" else "failed"
             self._report.problem = text
-        return self._told()
+        elif not started and self._report.ended in {"exit", "signal"}:
+            # What has built the sandbox has failed, and said why where the command writes.
+            self._report.ended = "unconfined"
+            words = self._output.kept()[0].decode(errors="replace").strip()
+            self._report.problem = words or f"the sandbox has ended with code {self._report.code}"
 
     def _start(self) -> tuple[int, int]:
         """Start the shell; returns where its output, and trouble before it, can be read."""
@@ -267,9 +281,11 @@ class Supervisor:
         """
         deadline = time.monotonic() + END_WITHIN_S
         descent.stop_group(self._child)
-        self._report.left_behind = sum(
-            each.pid != self._child for each in descent.descendants(os.getpid())
-        )
+        # Where it has process ids of its own, they end with it, and nobody can tell how many.
+        if self._order.walls.backend != "bwrap":
+            self._report.left_behind = sum(
+                each.pid != self._child for each in descent.descendants(os.getpid())
+            )
         descent.kill_group(self._child)
         while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
             self._reap()
@@ -326,9 +342,9 @@ def _reaped_one() -> bool:
 def _become(order: CommandOrder, output: int, trouble: int, processes: int) -> NoReturn:
     """Turn this forked process into the shell; what goes wrong before that goes to `trouble`."""
     try:
-        _prepare(order, output, processes)
+        started = _prepare(order, output, trouble, processes)
         os.execve(  # noqa: S606 - the shell is what is started
-            order.shell, [order.shell, "-c", order.command], order.environment
+            started.command[0], started.command, order.environment
         )
     except confinement.ConfinementError as exc:
         os.write(trouble, f"unconfined:{exc}".encode())
@@ -338,7 +354,8 @@ def _become(order: CommandOrder, output: int, trouble: int, processes: int) -> N
     os._exit(127)
 
 
-def _prepare(order: CommandOrder, output: int, processes: int) -> None:
+def _prepare(order: CommandOrder, output: int, trouble: int, processes: int) -> Launch:
+    """Make this process ready; returns what it becomes."""
     # Before the filter below, under which leaving a group has no effect.
     os.setsid()
     descent.die_with_parent()
@@ -349,16 +366,18 @@ def _prepare(order: CommandOrder, output: int, processes: int) -> None:
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.chdir(order.directory)
+    # Before the limits, among which is that nothing may be written.
+    program = [order.shell, "-c", order.command]
+    started = launch(order.walls, program, order.environment, trouble)
     # Before the walls, which close /proc: there the kernel is told whom to end first.
     _limit(order, processes)
     confinement.hold_in_group()
-    if order.confine:
-        confinement.confine(
-            order.directory,
-            order.readable,
-            network=order.network,
-            growing=order.disk_bytes > 0,
-        )
+    for handle in started.handles:
+        os.set_inheritable(handle, True)  # noqa: FBT003 - it has no name
+    raise_walls(order.walls)
+    if not started.tells:
+        os.write(trouble, STARTED)
+    return started
 
 
 def _limit(order: CommandOrder, processes: int) -> None:

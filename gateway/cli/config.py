@@ -8,6 +8,7 @@ import typer
 from pydantic import BaseModel, SecretStr
 from rich.text import Text
 
+from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
@@ -38,8 +39,12 @@ def config_show(context: typer.Context, json: AsJson = False) -> None:
     found = read(context)
     if json:
         show_json(as_data(found))
-    else:
-        show(found, out)
+        return
+    show(found, out)
+    tools = found.settings.tools
+    if "terminal" in tools.enabled and tools.terminal.confine:
+        for line in sandbox.report(tools.sandbox):
+            out.print(f"sandbox: {line}", soft_wrap=True, markup=False)
 
 
 def rows(loaded: Loaded) -> list[Row]:

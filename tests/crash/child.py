@@ -57,6 +57,7 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.processes.confinement import why_not
+from agent.processes.sandbox import Sandbox
 from agent.settings import (
     AgentSettings,
     CompressionSettings,
@@ -383,7 +384,8 @@ async def endless_command(context: ToolContext, workspace: Path) -> None:
     command = "exec 7> started; setsid sleep 300 & echo $$ >> runs; echo $$ >&7; wait"
     options = TerminalSettings(confine=why_not() is None)
     arguments = TerminalArguments.model_validate({"command": command})
-    await Terminal(options, 10**9).run(replace(context, workspace=workspace), arguments)
+    sandbox = Sandbox("landlock" if options.confine else "none", "", {})
+    await Terminal(options, sandbox, 10**9).run(replace(context, workspace=workspace), arguments)
 
 
 async def note_down(name: str, context: ToolContext, call: str) -> None:

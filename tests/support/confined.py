@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
+from agent.processes import supervisor
 from agent.processes.supervisor import CommandOrder, Report
+from agent.processes.walls import Backend, Walls
 
 NOBODY = 65534
 BECOME_NOBODY = f"""
@@ -19,19 +21,28 @@ os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
 """
 """A process reads the code first: to this user it may be closed."""
-SUPERVISE = f"from agent.processes import supervisor\n{BECOME_NOBODY}\nsupervisor.main()"
+SUPERVISE = f"""
+import sys, types
+agent = types.ModuleType("agent")
+agent.__path__ = [{str(Path(supervisor.__file__).parents[1])!r}]
+sys.modules["agent"] = agent
+from agent.processes import supervisor
+{BECOME_NOBODY}
+supervisor.main()
+"""
 
 
-def order_for(folder: Path, command: str, **changes: Any) -> CommandOrder:
-    """Return an order with small limits."""
-    fields: dict[str, Any] = {
+def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> CommandOrder:
+    """Return an order with small limits; what the walls have by that name is changed there."""
+    walls = Walls(backend, str(folder), shutil.which("bwrap") or "")
+    of_walls = {each.name for each in fields(Walls)} & changes.keys()
+    walls = replace(walls, **{name: changes.pop(name) for name in of_walls})
+    order: dict[str, Any] = {
         "command": command,
         "shell": shutil.which("bash") or "/bin/sh",
         "directory": str(folder),
-        "environment": {"PATH": os.defpath, "HOME": str(folder)},
-        "confine": True,
-        "network": False,
-        "readable": [],
+        "environment": {"PATH": os.defpath, "HOME": str(folder), "GIT_CONFIG_NOSYSTEM": "1"},
+        "walls": walls,
         "timeout_s": 10,
         "output_bytes": 2_000,
         "tail_bytes": 1_000,
@@ -39,15 +50,16 @@ def order_for(folder: Path, command: str, **changes: Any) -> CommandOrder:
         "memory_bytes": 100_000_000,
         "disk_bytes": 200_000,
     }
-    return CommandOrder(**{**fields, **changes})
+    return CommandOrder(**{**order, **changes})
 
 
 def run_as_nobody(
-    folder: Path, command: str, *, supervise: str = SUPERVISE, **changes: Any
+    folder: Path, command: str, backend: Backend = "landlock", **changes: Any
 ) -> tuple[Report, str]:
     """Have a supervisor that is this user run a command; returns its report and the output."""
-    order = order_for(folder, command, **changes)
-    started = [sys.executable, "-c", supervise]
+    order = order_for(folder, command, backend, **changes)
+    # One that this user may run: within bubblewrap Python is started anew.
+    started = [shutil.which("python3", path="/usr/bin") or sys.executable, "-c", SUPERVISE]
     with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -19,7 +19,9 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
+from agent.processes.sandbox import Sandbox, choose
 from agent.processes.supervisor import CommandOrder, Report
+from agent.processes.walls import Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -50,17 +52,16 @@ def make_terminal(settings: ToolSettings) -> Tool:
     """
     options = settings.terminal
     refuse_root(options)
-    report_confinement(options)
-    terminal = Terminal(options, settings.workspace.max_bytes)
-    network = "It can use the network." if options.network else "It has no network."
-    if not options.confine:
-        network = ""
+    sandbox = sandbox_of(settings)
+    report_confinement(sandbox, options)
+    terminal = Terminal(options, sandbox, settings.workspace.max_bytes)
     return Tool(
         name="terminal",
         description=(
-            f"Runs a shell command in the workspace and returns what it writes. {network} Nobody"
+            f"Runs a shell command in the workspace and returns what it writes."
+            f"{_limits(sandbox, options)} Nobody"
             " can type into it, and what it leaves running is ended with it."
-        ).replace("  ", " "),
+        ),
         effect="side_effect",
         arguments=TerminalArguments,
         run=terminal.run,
@@ -85,34 +86,54 @@ def refuse_root(options: TerminalSettings) -> None:
         )
 
 
-def report_confinement(options: TerminalSettings) -> None:
-    """Log what commands are kept from.
+def sandbox_of(settings: ToolSettings) -> Sandbox:
+    """Return what commands are confined by.
 
     Raises:
         ValueError: They are to be confined and cannot be.
     """
-    if not options.confine:
+    if not settings.terminal.confine:
+        return Sandbox("none", "", {})
+    try:
+        return choose(settings.sandbox)
+    except ValueError as exc:
+        raise ValueError(
+            f"terminal cannot be confined on this machine: {exc}; take it out of tools.enabled,"
+            " or set tools.terminal.confine to false if its commands may do whatever Parley may"
+        ) from exc
+
+
+def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
+    """Log what commands are kept from."""
+    if sandbox.backend == "none":
         log.warning("terminal_not_confined")
         return
-    if reason := confinement.why_not():
-        raise ValueError(
-            f"terminal cannot be confined on this machine: {reason}; take it out of tools.enabled,"
-            " or set tools.terminal.confine to false if its commands may do whatever Parley may"
-        )
     abi = confinement.landlock_abi()
     log.info(
         "terminal_confined",
+        backend=sandbox.backend,
+        others=dict(sandbox.others),
         landlock=abi,
         network=options.network,
-        signals=abi >= confinement.SIGNALS_ABI,
+        signals=sandbox.backend == "bwrap" or abi >= confinement.SIGNALS_ABI,
     )
+
+
+def _limits(sandbox: Sandbox, options: TerminalSettings) -> str:
+    """Return what the model is told about the walls."""
+    if sandbox.backend == "none":
+        return ""
+    network = " It can use the network." if options.network else " It has no network."
+    modes = " chmod gives no rights to group and others." if sandbox.backend == "landlock" else ""
+    return network + modes
 
 
 class Terminal:
     """Runs commands within limits."""
 
-    def __init__(self, options: TerminalSettings, disk_bytes: int) -> None:
+    def __init__(self, options: TerminalSettings, sandbox: Sandbox, disk_bytes: int) -> None:
         self._options = options
+        self._sandbox = sandbox
         self._disk_bytes = disk_bytes
         self._shell = shutil.which("bash", path=PATH) or "/bin/sh"
 
@@ -123,7 +144,7 @@ class Terminal:
         wanted_s = arguments.timeout_s or self._options.timeout_s
         order = self._order(arguments.command, workspace, min(wanted_s, self._options.timeout_s))
         if full:
-            order = replace(order, disk_bytes=0)
+            order = replace(order, disk_bytes=0, walls=replace(order.walls, growing=False))
         try:
             report, output = await self._supervised(order)
         except HelperFailed as exc:
@@ -161,10 +182,16 @@ class Terminal:
                 "TMPDIR": f"{home}/{TEMPORARY}",
                 "LANG": LANGUAGE,
                 "TERM": "dumb",
+                # What it may not look for ends git, though it need not be there.
+                "GIT_CONFIG_NOSYSTEM": "1",
             },
-            confine=options.confine,
-            network=options.network,
-            readable=[str(path) for path in options.readable],
+            walls=Walls(
+                backend=self._sandbox.backend,
+                tool=self._sandbox.tool,
+                directory=home,
+                readable=[str(path) for path in options.readable],
+                network=options.network,
+            ),
             timeout_s=timeout_s,
             output_bytes=options.max_output_bytes,
             tail_bytes=options.max_output_bytes // 2,

@@ -198,7 +198,7 @@ def test_why_a_machine_cannot_confine(
     monkeypatch.setattr(confinement, "landlock_abi", lambda: abi)
     assert reason in str(why_not())
     with pytest.raises(ConfinementError, match=reason):
-        confine("/nowhere", [], network=False)
+        confine(["/nowhere"], [])
 
 
 def test_a_kernel_without_the_call_has_no_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +263,7 @@ def test_files_are_restricted_as_far_as_the_kernel_knows(
     monkeypatch.setattr(confinement, "_syscall", kernel.syscall)
     monkeypatch.setattr(confinement, "_prctl", kernel.prctl)
     monkeypatch.setattr(confinement, "_libc", Library)
-    confine(str(tmp_path), ["/not/there"], network=True)
+    confine([str(tmp_path)], ["/not/there"], network=True)
     assert len(kernel.attributes) == size
     assert struct.unpack_from("=Q", kernel.attributes) == (handled,)
     assert kernel.rules[0] == handled
@@ -280,7 +280,7 @@ def test_a_kernel_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, "_prctl", kernel.prctl)
     monkeypatch.setattr(confinement, "_libc", lambda: Library(-1))
     with pytest.raises(ConfinementError, match="the kernel refused it"):
-        confine("/tmp", [], network=False)  # noqa: S108 - nothing is done there
+        confine(["/tmp"], [])  # noqa: S108 - nothing is done there
     kernel.bounding = -1
 
     def refuse(*_: Any) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from agent.processes import confinement, descent, supervisor
 from agent.processes.supervisor import BoundedOutput
+from agent.processes.walls import Walls
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
@@ -119,9 +120,7 @@ ORDER = supervisor.CommandOrder(  # noqa: S604 - the name of a field
     shell="/bin/sh",
     directory="/",
     environment={},
-    confine=True,
-    network=False,
-    readable=[],
+    walls=Walls("landlock", "/"),
     timeout_s=1.5,
     output_bytes=10,
     tail_bytes=5,
@@ -220,9 +219,10 @@ def test_a_shell_is_prepared_in_this_order(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(supervisor, "_limit", note("limit"))
     monkeypatch.setattr(confinement, "hold_in_group", note("hold"))
     monkeypatch.setattr(confinement, "confine", note("confine"))
-    supervisor._prepare(ORDER, 1, 2)
+    monkeypatch.setattr(os, "write", note("told"))
+    supervisor._prepare(ORDER, 1, 2, 3)
     assert done[0] == "setsid"
-    assert done[-4:] == ["chdir", "limit", "hold", "confine"]
+    assert done[-4:] == ["limit", "hold", "confine", "told"]
 
 
 def test_the_kernels_limits_never_rise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,12 @@ import io
 from pathlib import Path
 
 import pytest
+import yaml
 from rich.console import Console
 
 from gateway.cli.config import as_data, rows, show
 from gateway.settings.loading import Loaded, load_settings
+from tests.support.command_line import Run as Parley
 
 YAML = """
 model: {api_keys: [hunter21, hunter22]}
@@ -73,3 +75,12 @@ def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
     warning = "fallbacks.0.retry_for_s is set, but has no effect: that of `model` holds for all"
     assert f"warning: {warning}" in lines
     assert "hunter2" not in out.getvalue()
+
+
+def test_it_says_which_sandbox_holds(parley: Parley, tmp_path: Path) -> None:
+    """Where commands are confined; the JSON holds settings alone."""
+    tools = {"enabled": ["terminal"], "sandbox": {"backend": "none"}}
+    (tmp_path / "parley.yaml").write_text(yaml.safe_dump({"tools": tools}))
+    line = "sandbox: no sandbox: tools.sandbox.backend is none"
+    assert line in parley("config", "show").out
+    assert line not in parley("config", "show", "--json").out

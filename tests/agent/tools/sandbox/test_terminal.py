@@ -11,8 +11,9 @@ import pytest
 import structlog
 
 from agent.processes import confinement, helpers
+from agent.processes.sandbox import Sandbox
 from agent.processes.supervisor import Report
-from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
+from agent.settings import SandboxSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.context import ToolOutcome
 from agent.tools.sandbox import terminal
 from agent.tools.sandbox.terminal import Terminal, make_terminal
@@ -22,12 +23,15 @@ from tests.support.bombs import FORKS, SESSIONS, THREADS
 CONFINED = pytest.mark.skipif(confinement.why_not() is not None, reason="no confinement here")
 
 
-async def shell(folder: Path, command: str, *, disk: int = 10**8, **options: Any) -> ToolOutcome:
+async def shell(
+    folder: Path, command: str, *, disk: int = 10**8, backend: Any = "auto", **options: Any
+) -> ToolOutcome:
     """Run a command with these settings."""
     if confinement.why_not():
         options.setdefault("confine", False)
     settings = ToolSettings(
         enabled=("terminal",),
+        sandbox=SandboxSettings(backend=backend),
         terminal=TerminalSettings(allow_root=True, **options),
         workspace=WorkspaceSettings(max_bytes=disk),
     )
@@ -68,7 +72,7 @@ async def test_a_command_ends_at_its_time_limit(tmp_path: Path) -> None:
 async def test_what_it_leaves_running_ends_with_it(tmp_path: Path) -> None:
     """Grandchildren too, and those that meant to leave for a session of their own."""
     command = "sleep 100 & (setsid sleep 100 & echo $!) & wait $!; echo $$"
-    outcome = await shell(tmp_path, command)
+    outcome = await shell(tmp_path, command, backend="landlock")
     *pids, left, code = outcome.text.split("\n")
     assert (left, code) == ("[exit code 0]", "[2 processes that it left running were ended]")
     assert not any(psutil.pid_exists(int(pid)) for pid in pids)
@@ -78,7 +82,7 @@ async def test_a_stop_ends_the_command_with_all_of_it(tmp_path: Path) -> None:
     """The call is cancelled: nothing is left when that is done."""
     os.mkfifo(tmp_path / "pipe")
     running = asyncio.ensure_future(
-        shell(tmp_path, "(setsid sleep 100 & echo $! > pipe; wait) & wait")
+        shell(tmp_path, "(setsid sleep 100 & echo $! > pipe; wait) & wait", backend="landlock")
     )
     pid = int(await asyncio.to_thread((tmp_path / "pipe").read_text))
     assert psutil.pid_exists(pid)
@@ -167,7 +171,7 @@ async def test_a_confined_command_reaches_nothing_outside(tmp_path: Path) -> Non
         f"rm {tmp_path}/parley.db",
         f"cat /proc/{us}/environ",
         f"cat /proc/{us}/cmdline",
-        "ps ax",
+        f"ps -p {us}",
         f"ls /proc/{us}/cwd/",
         f"kill -0 {us}",
         "cat /etc/shadow",
@@ -227,10 +231,11 @@ async def test_the_network_is_there_where_the_operator_says_so(tmp_path: Path) -
     assert (await shell(tmp_path, command, network=True)).text == "1\n2\n[exit code 0]"
 
 
-def made(**options: Any) -> str:
+def made(backend: Any = "landlock", **options: Any) -> str:
     """Return what the model is told about the tool."""
     settings = TerminalSettings.model_validate({"allow_root": True} | options)
-    return make_terminal(ToolSettings(terminal=settings)).description
+    sandbox = SandboxSettings(backend=backend)
+    return make_terminal(ToolSettings(terminal=settings, sandbox=sandbox)).description
 
 
 def test_without_confinement_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +296,7 @@ async def test_a_supervisor_that_dies_leaves_no_command(tmp_path: Path) -> None:
     """It is killed from outside: Parley kills the group itself."""
     os.mkfifo(tmp_path / "pipe")
     command = "exec 7> pipe; sleep 100 & echo $! >&7; wait"
-    running = asyncio.ensure_future(shell(tmp_path, command))
+    running = asyncio.ensure_future(shell(tmp_path, command, backend="landlock"))
     with await asyncio.to_thread((tmp_path / "pipe").open) as pipe:
         pid = int(await asyncio.to_thread(pipe.readline))
         supervisor = psutil.Process(os.getpgid(pid)).parent()
@@ -318,7 +323,7 @@ async def test_no_supervisor_can_be_started(
 async def test_a_helper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a short time, then it is logged."""
     monkeypatch.setattr(helpers, "GRACE_S", 0.01)
-    monkeypatch.setattr(helpers, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(helpers, "BOOT", "import time; time.sleep(60)")
     with structlog.testing.capture_logs() as logs:
         async with helpers.helper("agent.processes.supervisor") as found:
             pass
@@ -328,7 +333,9 @@ async def test_a_helper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPa
 
 def test_signals_are_named() -> None:
     """As far as they have names."""
-    order = Terminal(TerminalSettings(), 1)._order("x", terminal.Workspace(Path("/x")), 1)
+    order = Terminal(TerminalSettings(), Sandbox("none", "", {}), 1)._order(
+        "x", terminal.Workspace(Path("/x")), 1
+    )
     told = terminal.told(Report(ended="signal", code=9), b"", order)
     assert told == "[ended by signal 9 (SIGKILL)]"
     assert "(unknown)" in terminal.told(Report(ended="signal", code=99), b"", order)

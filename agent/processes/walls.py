@@ -1,0 +1,154 @@
+"""What one program is kept to, and how a process becomes that program behind it.
+
+The walls are plain data: they travel to the process that starts the program. Which backend builds
+them was chosen before (`sandbox.py`): the kernel alone (`confinement.py`), bubblewrap around it, or
+a container. Standard library only.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agent.processes import confinement
+
+Backend = Literal["bwrap", "landlock", "none"]
+
+STARTED = b"started\n"
+"""What is told just before the program takes the process over: by then all walls stand."""
+_PACKAGE = Path(__file__).parents[1]
+_PACKAGE_INSIDE = "/run/parley"
+_STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
+
+# The package `agent` imports what a helper does not need, and cannot find.
+BOOT = """
+import sys, types
+agent = types.ModuleType("agent")
+agent.__path__ = [sys.argv[1]]
+sys.modules["agent"] = agent
+from importlib import import_module
+import_module(sys.argv[2]).main()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What a program may reach.
+
+    Attributes:
+        backend: What builds them; `none`: it may do whatever Parley may.
+        tool: The program that builds them, where there is one.
+        directory: Where it works, and can write.
+        readable: More directories and files that it can read, and run programs from.
+        writable: More directories and files that it can write.
+        growing: Whether it can make anything new, or only delete.
+        network: Whether it may use the internet protocols.
+    """
+
+    backend: Backend
+    directory: str
+    tool: str = ""
+    readable: Sequence[str] = ()
+    writable: Sequence[str] = ()
+    growing: bool = True
+    network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a program is started behind walls.
+
+    Attributes:
+        command: What the process executes.
+        handles: Open files that must stay open then.
+        tells: Whether what is executed tells `STARTED` itself.
+    """
+
+    command: list[str]
+    handles: tuple[int, ...] = ()
+    tells: bool = False
+
+
+def launch(
+    walls: Walls, program: Sequence[str], environment: Mapping[str, str], told: int
+) -> Launch:
+    """Return how a process becomes a program; `told` is where it says what became of that.
+
+    What stands up in the process itself is `raise_walls`, between the fork and this command.
+    """
+    if walls.backend != "bwrap":
+        return Launch([*program])
+    order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
+    # In memory, not among the arguments: those have a longest length, and all users see them.
+    letter = os.memfd_create("parley")
+    os.write(letter, json.dumps(order).encode())
+    inside = [
+        *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
+        *("agent.processes.inside", str(letter), str(told)),
+    ]
+    return Launch([*bwrap(walls), *inside], (letter, told), tells=True)
+
+
+def raise_walls(walls: Walls) -> None:
+    """Confine this process, which is about to execute what `launch` says.
+
+    Raises:
+        ConfinementError: It cannot be confined; nothing must be run then.
+    """
+    if walls.backend == "landlock":
+        confine(walls)
+
+
+def confine(walls: Walls) -> None:
+    """Have the kernel keep this process to what the walls allow.
+
+    Raises:
+        ConfinementError: It cannot be confined.
+    """
+    confinement.confine(
+        [walls.directory, *walls.writable],
+        walls.readable,
+        network=walls.network,
+        growing=walls.growing,
+        apart=walls.backend == "bwrap",
+    )
+
+
+def bwrap(walls: Walls) -> list[str]:
+    """Return the command of bubblewrap up to the program: namespaces of its own for all there is.
+
+    There the rest of the machine does not exist: no other file, process, socket or network.
+    """
+    return [
+        *(walls.tool, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc"),
+        *("--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--cap-drop", "ALL"),
+        *("--proc", "/proc", "--dir", "/dev"),
+        *_bound("--dev-bind", confinement.DEVICES),
+        *_links(),
+        *_bound("--ro-bind-try", _readable(walls)),
+        *("--ro-bind", str(_PACKAGE / "processes"), f"{_PACKAGE_INSIDE}/processes"),
+        *_bound("--bind", [*walls.writable, walls.directory]),
+        *("--remount-ro", "/", "--chdir", walls.directory, "--"),
+    ]
+
+
+def _readable(walls: Walls) -> Iterator[str]:
+    system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
+    yield from system
+    # Python, for the step that stands up the last walls; those close it to the program again.
+    if not any(Path(sys.base_prefix).is_relative_to(path) for path in system):
+        yield sys.base_prefix
+    yield from walls.readable
+
+
+def _bound(option: str, paths: Any) -> Iterator[str]:
+    for path in paths:
+        yield from (option, path, path)
+
+
+def _links() -> Iterator[str]:
+    for name, target in _STREAMS:
+        yield from ("--symlink", f"/proc/self/{target}", f"/dev/{name}")

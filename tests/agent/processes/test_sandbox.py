@@ -1,0 +1,110 @@
+"""Which backend is chosen, and what is said about the others."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from agent.processes import sandbox
+from agent.processes.sandbox import choose, report, why_not_bwrap
+from agent.settings import SandboxSettings
+
+
+@pytest.fixture(autouse=True)
+def tried_anew() -> Iterator[None]:
+    """Whether bubblewrap works is found out once in a process."""
+    why_not_bwrap.cache_clear()
+    yield
+    why_not_bwrap.cache_clear()
+
+
+def backends(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
+    """Have the backends hold, or not for these reasons."""
+    found = {name: lambda reason=reason: reason for name, reason in reasons.items()}
+    monkeypatch.setattr(sandbox, "_BACKENDS", MappingProxyType(found))
+
+
+@pytest.mark.parametrize(
+    ("bwrap", "landlock", "chosen", "others"),
+    [
+        (None, None, "bwrap", {"landlock": "bwrap holds already"}),
+        ("no namespaces", None, "landlock", {"bwrap": "no namespaces"}),
+        (None, "no Landlock", "bwrap", {"landlock": "bwrap holds already"}),
+    ],
+)
+def test_the_first_that_works_is_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+    bwrap: str | None,
+    landlock: str | None,
+    chosen: str,
+    others: dict[str, str],
+) -> None:
+    """The others have a reason each."""
+    backends(monkeypatch, bwrap=bwrap, landlock=landlock)
+    found = choose(SandboxSettings())
+    assert (found.backend, dict(found.others)) == (chosen, others)
+
+
+def test_a_wanted_one_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator has named it; what it lacks is said."""
+    backends(monkeypatch, bwrap="no namespaces", landlock=None)
+    with pytest.raises(ValueError, match=r"^bwrap: no namespaces$"):
+        choose(SandboxSettings(backend="bwrap"))
+    found = choose(SandboxSettings(backend="landlock"))
+    assert found.others["bwrap"] == "tools.sandbox.backend is landlock"
+
+
+def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both for whoever starts Parley and for the report."""
+    backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
+    with pytest.raises(ValueError, match=r"^bwrap: no namespaces; landlock: no Landlock$"):
+        choose(SandboxSettings())
+    assert report(SandboxSettings()) == [
+        "no sandbox holds: bwrap: no namespaces; landlock: no Landlock"
+    ]
+
+
+def test_the_report_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which one holds comes first."""
+    backends(monkeypatch, bwrap="no namespaces", landlock=None)
+    assert report(SandboxSettings()) == ["landlock holds", "not bwrap: no namespaces"]
+    off = SandboxSettings(backend="none")
+    assert report(off) == ["no sandbox: tools.sandbox.backend is none"]
+    assert choose(off).backend == "none"
+
+
+def test_a_machine_without_bubblewrap_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the name of the package."""
+    monkeypatch.setattr(sandbox, "_tool", lambda _: "")
+    assert "package is called bubblewrap" in str(why_not_bwrap())
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("echo 'bwrap: No permissions to create new namespace' >&2; exit 1", "No permissions"),
+        ("exit 0", "it did not start a program"),
+    ],
+)
+def test_a_bubblewrap_that_does_not_work_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, reason: str
+) -> None:
+    """It is tried: what it says is the reason."""
+    tool = tmp_path / "bwrap"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(sandbox, "_tool", lambda _: str(tool))
+    assert reason in str(why_not_bwrap())
+
+
+def test_a_bubblewrap_that_hangs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start does not wait for it for ever."""
+
+    def hang(*_: object, **__: object) -> None:
+        raise subprocess.TimeoutExpired("bwrap", 20)
+
+    monkeypatch.setattr(sandbox, "_tool", lambda _: "/usr/bin/bwrap")
+    monkeypatch.setattr(subprocess, "run", hang)
+    assert "timed out" in str(why_not_bwrap())
