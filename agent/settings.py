@@ -290,7 +290,8 @@ class McpServerSettings(Section):
     """One MCP server: a program that is started (`command`), or a web address (`url`).
 
     `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
-    they need no approval. Names are the server's own.
+    they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
+    as commands are; `readable` and `writable` name more.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -300,6 +301,9 @@ class McpServerSettings(Section):
     args: tuple[str, ...] = ()
     env: dict[str, SecretStr] = {}
     cwd: Path | None = None
+    confined: bool = True
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
     url: str | None = None
     headers: dict[str, SecretStr] = {}
     start_timeout_s: float = Field(default=30, gt=0, le=600)

@@ -387,4 +387,4 @@ def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]
     """
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(())
-    return mcp_tools(settings.tools.mcp, settings.home)
+    return mcp_tools(settings.tools.mcp, settings.home, settings.tools.sandbox)

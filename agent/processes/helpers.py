@@ -207,6 +207,8 @@ class KeptProgram:
                 raise OSError("its keeper has ended")
             line += part
         answer = keeper.StartAnswer(**json.loads(line))
+        if answer.problem:
+            raise OSError(f"it cannot be confined: {answer.problem}")
         if answer.group is None:
             raise OSError(answer.error, os.strerror(answer.error), answer.file)
         self._group = answer.group

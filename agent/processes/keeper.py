@@ -18,8 +18,11 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from agent.processes import descent
+from agent.processes.confinement import ConfinementError
+from agent.processes.walls import STARTED, Walls, launch, raise_walls
 
 GONE_WITHIN_S = 5.0
 """How long killed descendants may take to be gone."""
@@ -31,13 +34,13 @@ class ProgramOrder:
 
     Attributes:
         command: The program and its arguments.
-        directory: Where it runs; None for Parley's own.
+        walls: What it is kept to, and where it runs.
         environment: All that it finds there.
         ends_within_s: How long it has to end, and again after SIGTERM.
     """
 
     command: list[str]
-    directory: str | None
+    walls: Walls
     environment: dict[str, str]
     ends_within_s: float
 
@@ -49,22 +52,32 @@ class StartAnswer:
     Attributes:
         group: Its process group; None where it could not be started.
         error: Why not: the number of the system's error, and the file that it is about.
+        problem: Why not, where it could not be confined.
     """
 
     group: int | None = None
     error: int = 0
     file: str | None = None
+    problem: str = ""
+
+
+class NotConfinedError(Exception):
+    """The walls could not be built; the text says why."""
 
 
 def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
-    order = ProgramOrder(**descent.read_order(lifeline))
+    fields = descent.read_order(lifeline)
+    order = ProgramOrder(**{**fields, "walls": Walls(**fields["walls"])})
     descent.adopt_orphans()
     try:
         program = _started(order)
     except OSError as exc:
         _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
+        return
+    except NotConfinedError as exc:
+        _say(lifeline, StartAnswer(problem=str(exc)))
         return
     try:
         _let_go_of_its_pipes()
@@ -76,20 +89,46 @@ def main() -> None:
 
 
 def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
-    """Start the program on this process's own pipes, in a session of its own.
+    """Start the program on this process's own pipes, in a session of its own, behind its walls.
 
     Raises:
         OSError: It cannot be started.
+        NotConfinedError: It cannot be confined.
     """
-    return subprocess.Popen(  # noqa: S603 - the operator's command
-        order.command,
-        cwd=order.directory,
-        env=order.environment,
-        # A group of its own: it can be killed without the keeper.
-        start_new_session=True,
-        # Nothing else runs in this process, so nothing can hold a lock.
-        preexec_fn=descent.die_with_parent,  # noqa: PLW1509
-    )
+    told, telling = os.pipe()
+    with os.fdopen(told, "rb") as said:
+        started = launch(order.walls, order.command, order.environment, telling)
+        try:
+            program = subprocess.Popen(  # noqa: S603 - the operator's command
+                started.command,
+                cwd=(order.walls.directory or None) if not started.tells else None,
+                env=order.environment,
+                # A group of its own: it can be killed without the keeper.
+                start_new_session=True,
+                # Nothing else runs in this process, so nothing can hold a lock.
+                preexec_fn=partial(_stand_behind, order.walls, telling),  # noqa: PLW1509
+                pass_fds=started.handles,
+            )
+        except subprocess.SubprocessError as exc:
+            os.close(telling)
+            raise NotConfinedError(said.read().decode()) from exc
+        for handle in {telling, *started.handles}:
+            os.close(handle)
+        # The program itself, where it runs, closes it; the builder of its walls says more.
+        if started.tells and (words := said.readline()) != STARTED:
+            problem = words.decode().partition(":")[2] or "its sandbox could not be built"
+            raise NotConfinedError(problem)
+    return program
+
+
+def _stand_behind(walls: Walls, telling: int) -> None:
+    """Make the process ready that is about to become the program."""
+    descent.die_with_parent()
+    try:
+        raise_walls(walls)
+    except ConfinementError as exc:
+        os.write(telling, str(exc).encode())
+        raise
 
 
 def _let_go_of_its_pipes() -> None:

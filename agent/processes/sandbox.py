@@ -8,34 +8,19 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
 from agent.processes import confinement
 from agent.processes.helpers import LANGUAGE, PATH
-from agent.processes.walls import STARTED, Backend, Walls, launch
+from agent.processes.walls import STARTED, Backend, Sandbox, Walls, launch
 from agent.settings import SandboxSettings
 
 TRIED_WITHIN_S = 20.0
 """How long a backend may take to show that it works; it takes a tenth of a second."""
+ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
+"""In which they are tried: the first hides most."""
 _SAID_CHARS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Sandbox:
-    """The backend that holds here.
-
-    Attributes:
-        backend: Its name; `none` where nothing is to be confined.
-        tool: The program that it needs, if it needs one.
-        others: Why each other backend does not hold, by name.
-    """
-
-    backend: Backend
-    tool: str
-    others: Mapping[str, str]
 
 
 def choose(settings: SandboxSettings) -> Sandbox:
@@ -49,17 +34,17 @@ def choose(settings: SandboxSettings) -> Sandbox:
         return Sandbox("none", "", MappingProxyType({}))
     others: dict[str, str] = {}
     found: Sandbox | None = None
-    for name, why_not in _BACKENDS.items():
+    for name in ORDER:
         if wanted not in {"auto", name}:
             others[name] = f"tools.sandbox.backend is {wanted}"
         elif found is not None:
             others[name] = f"{found.backend} holds already"
-        elif reason := why_not():
+        elif reason := why_not(name):
             others[name] = reason
         else:
             found = Sandbox(name, _tool(name), others)
     if found is None:
-        tried = [name for name in _BACKENDS if wanted in {"auto", name}]
+        tried = [name for name in ORDER if wanted in {"auto", name}]
         raise ValueError("; ".join(f"{name}: {others[name]}" for name in tried))
     return found
 
@@ -76,6 +61,11 @@ def report(settings: SandboxSettings) -> list[str]:
     return [first, *(f"not {name}: {reason}" for name, reason in chosen.others.items())]
 
 
+def why_not(backend: Backend) -> str | None:
+    """Return why a backend cannot be used here; None where it can."""
+    return confinement.why_not() if backend == "landlock" else why_not_bwrap()
+
+
 @cache
 def why_not_bwrap() -> str | None:
     """Return why bubblewrap cannot be used here; None where it can. It is tried, once."""
@@ -86,7 +76,7 @@ def why_not_bwrap() -> str | None:
         told, telling = os.pipe()
         with os.fdopen(told, "rb") as said:
             try:
-                problem = _try(Walls("bwrap", folder, tool), telling)
+                problem = _try(Walls("bwrap", folder, tool, writable=[folder]), telling)
             finally:
                 os.close(telling)
             return None if said.read() == STARTED else problem or "it did not start a program"
@@ -115,14 +105,3 @@ def _try(walls: Walls, telling: int) -> str:
 
 def _tool(backend: str) -> str:
     return shutil.which("bwrap", path=PATH) or "" if backend == "bwrap" else ""
-
-
-def _why_not_landlock() -> str | None:
-    return confinement.why_not()
-
-
-_BACKENDS: Mapping[Backend, Callable[[], str | None]] = {
-    "bwrap": why_not_bwrap,
-    "landlock": _why_not_landlock,
-}
-"""In the order in which they are tried: the first hides most."""

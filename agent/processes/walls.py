@@ -2,7 +2,12 @@
 
 The walls are plain data: they travel to the process that starts the program. Which backend builds
 them was chosen before (`sandbox.py`): the kernel alone (`confinement.py`), bubblewrap around it, or
-a container. Standard library only.
+a container.
+
+As a program of its own this file is the last step within a sandbox that another program has built:
+it stands up the kernel's walls there, says that all of them stand, and becomes the program. Its
+arguments are the numbers of two open files: one holds the order as JSON, into the other goes
+`STARTED`, or what went wrong. Standard library only.
 """
 
 import json
@@ -11,9 +16,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from agent.processes import confinement
+from agent.processes.confinement import ConfinementError
 
 Backend = Literal["bwrap", "landlock", "none"]
 
@@ -41,9 +47,9 @@ class Walls:
     Attributes:
         backend: What builds them; `none`: it may do whatever Parley may.
         tool: The program that builds them, where there is one.
-        directory: Where it works, and can write.
+        directory: Where it works; empty: where it is started.
         readable: More directories and files that it can read, and run programs from.
-        writable: More directories and files that it can write.
+        writable: Directories and files that it can read and write.
         growing: Whether it can make anything new, or only delete.
         network: Whether it may use the internet protocols.
     """
@@ -55,6 +61,21 @@ class Walls:
     writable: Sequence[str] = ()
     growing: bool = True
     network: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """The backend that holds here.
+
+    Attributes:
+        backend: Its name; `none` where nothing is to be confined.
+        tool: The program that it needs, if it needs one.
+        others: Why each other backend does not hold, by name.
+    """
+
+    backend: Backend
+    tool: str
+    others: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +108,7 @@ def launch(
     os.write(letter, json.dumps(order).encode())
     inside = [
         *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
-        *("agent.processes.inside", str(letter), str(told)),
+        *("agent.processes.walls", str(letter), str(told)),
     ]
     return Launch([*bwrap(walls), *inside], (letter, told), tells=True)
 
@@ -109,7 +130,7 @@ def confine(walls: Walls) -> None:
         ConfinementError: It cannot be confined.
     """
     confinement.confine(
-        [walls.directory, *walls.writable],
+        walls.writable,
         walls.readable,
         network=walls.network,
         growing=walls.growing,
@@ -130,7 +151,7 @@ def bwrap(walls: Walls) -> list[str]:
         *_links(),
         *_bound("--ro-bind-try", _readable(walls)),
         *("--ro-bind", str(_PACKAGE / "processes"), f"{_PACKAGE_INSIDE}/processes"),
-        *_bound("--bind", [*walls.writable, walls.directory]),
+        *_bound("--bind", walls.writable),
         *("--remount-ro", "/", "--chdir", walls.directory, "--"),
     ]
 
@@ -152,3 +173,39 @@ def _bound(option: str, paths: Any) -> Iterator[str]:
 def _links() -> Iterator[str]:
     for name, target in _STREAMS:
         yield from ("--symlink", f"/proc/self/{target}", f"/dev/{name}")
+
+
+def main() -> NoReturn:
+    """Become the program."""
+    letter, told = (int(argument) for argument in sys.argv[-2:])
+    # The program must get neither: what it says there would be taken for our word.
+    os.set_inheritable(told, False)  # noqa: FBT003 - it has no name
+    try:
+        become(_read(letter), told)
+    except ConfinementError as exc:
+        os.write(told, f"unconfined:{exc}".encode())
+    except (OSError, ValueError) as exc:
+        os.write(told, f"failed:{exc}".encode())
+    os._exit(127)
+
+
+def become(order: dict[str, Any], told: int) -> NoReturn:
+    """Stand up the walls of an order and become its program.
+
+    Raises:
+        ConfinementError: It cannot be confined.
+        OSError: There is no such program, or no such directory.
+    """
+    walls = Walls(**order["walls"])
+    program: list[str] = order["program"]
+    confine(walls)
+    os.write(told, STARTED)
+    os.execvpe(program[0], program, order["environment"])  # noqa: S606 - this is the order
+
+
+def _read(letter: int) -> dict[str, Any]:
+    """Return the order; its file is closed behind it."""
+    os.lseek(letter, 0, os.SEEK_SET)
+    with os.fdopen(letter, "rb") as file:
+        order: dict[str, Any] = json.load(file)
+    return order

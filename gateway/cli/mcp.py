@@ -48,7 +48,9 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
 
 
 async def _reports(settings: Settings) -> Sequence[ServerReport]:
-    async with servers.connected(settings.tools.mcp, settings.home) as started:
+    async with servers.connected(
+        settings.tools.mcp, settings.home, settings.tools.sandbox
+    ) as started:
         return [each.report() for each in started]
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _storage(settings)
     yield from _examples(settings)
     yield from _terminal(settings)
+    yield from _programs(settings)
     yield from _sandbox(settings)
 
 
@@ -189,15 +190,35 @@ def _examples(settings: Settings) -> Iterator[Contradiction]:
 
 def _terminal(settings: Settings) -> Iterator[Contradiction]:
     """Yield what would let confined commands read Parley's own files, or other chats' files."""
-    terminal, root = settings.tools.terminal, settings.tools.workspace.root
-    if "terminal" not in settings.tools.enabled or not terminal.confine:
-        return
+    terminal = settings.tools.terminal
+    if "terminal" in settings.tools.enabled and terminal.confine:
+        for path, own in _overlaps(settings, (*map(Path, SYSTEM), *terminal.readable)):
+            text = f"commands may read {path}, which overlaps with {own}; choose other places"
+            yield "tools.terminal.readable", text
+
+
+def _programs(settings: Settings) -> Iterator[Contradiction]:
+    """Yield the same of programs of MCP servers, and paths that could never match anything."""
+    for name, server in settings.tools.mcp.items():
+        if server.command is None or not server.confined:
+            continue
+        named = (*server.readable, *server.writable, *([server.cwd] if server.cwd else []))
+        key = f"tools.mcp.{name}"
+        for path in named:
+            if not path.is_absolute():
+                yield key, f"'{path}' must be an absolute path, such as /srv/notes"
+        for path, own in _overlaps(settings, named):
+            yield key, f"it may use {path}, which overlaps with {own}; choose other places"
+
+
+def _overlaps(settings: Settings, paths: Iterable[Path]) -> Iterator[tuple[Path, Path]]:
+    """Yield the paths that hold, or lie in, what is Parley's own, with that."""
+    root = settings.tools.workspace.root
     for own in (settings.home, *([root] if root else [])):
-        for path in (*map(Path, SYSTEM), *terminal.readable):
+        for path in paths:
             mine, theirs = own.resolve(), path.resolve()
             if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
-                text = f"commands may read {path}, which overlaps with {own}; choose other places"
-                yield "tools.terminal.readable", text
+                yield path, own
 
 
 def _sandbox(settings: Settings) -> Iterator[Contradiction]:

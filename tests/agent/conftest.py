@@ -68,6 +68,8 @@ def program(journal: Journal) -> Callable[..., McpServerSettings]:
         return McpServerSettings.model_validate({
             "command": sys.executable,
             "args": args,
+            # It writes down what happens where no confined one may.
+            "confined": False,
             **options,
         })
 
@@ -93,4 +95,4 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
         measuring = MEASURED.format(
             packages=packages, data=running.config.data_file, branch=running.config.branch
         )
-        monkeypatch.setattr(helpers, "_BOOT", measuring + helpers._BOOT)
+        monkeypatch.setattr(helpers, "BOOT", measuring + helpers.BOOT)

@@ -57,7 +57,7 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.processes.confinement import why_not
-from agent.processes.sandbox import Sandbox
+from agent.processes.walls import Sandbox
 from agent.settings import (
     AgentSettings,
     CompressionSettings,

@@ -194,7 +194,9 @@ def program(log: Path, *tools: dict[str, Any], **options: Any) -> McpServerSetti
     """Return a server that offers these tools."""
     plan = orjson.dumps({"log": str(log), "tools": tools}).decode()
     args = ("-I", "-S", mcp_server.__file__, plan)
-    return McpServerSettings.model_validate({"command": sys.executable, "args": args} | options)
+    return McpServerSettings.model_validate(
+        {"command": sys.executable, "args": args, "confined": False} | options
+    )
 
 
 ECHO = mcp_server.TOOLS[0]

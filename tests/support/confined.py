@@ -34,7 +34,7 @@ supervisor.main()
 
 def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> CommandOrder:
     """Return an order with small limits; what the walls have by that name is changed there."""
-    walls = Walls(backend, str(folder), shutil.which("bwrap") or "")
+    walls = Walls(backend, str(folder), shutil.which("bwrap") or "", writable=[str(folder)])
     of_walls = {each.name for each in fields(Walls)} & changes.keys()
     walls = replace(walls, **{name: changes.pop(name) for name in of_walls})
     order: dict[str, Any] = {

@@ -4,15 +4,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from agent.settings import McpServerSettings
+from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.registry import Tool
 
 
 def mcp_tools(
-    servers: Mapping[str, McpServerSettings], home: Path
+    servers: Mapping[str, McpServerSettings], home: Path, sandbox: SandboxSettings
 ) -> AbstractAsyncContextManager[Sequence[Tool]]:
     """Return what `servers.mcp_tools` does; the SDK is imported with the first call."""
     # The SDK takes longer to import than the rest of the agent, and most gateways have no server.
     from agent.tools.mcp import servers as connecting
 
-    return connecting.mcp_tools(servers, home)
+    return connecting.mcp_tools(servers, home, sandbox)

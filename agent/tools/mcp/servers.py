@@ -37,7 +37,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agent.errors import ToolError
-from agent.settings import McpServerSettings
+from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp import transports
 from agent.tools.mcp.listing import (
@@ -48,11 +48,13 @@ from agent.tools.mcp.listing import (
     Skipped,
     listing_of,
 )
+from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.transports import Watched
 from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 
+AUTO = SandboxSettings()
 FOLDER = "mcp"
 """Below PARLEY_HOME: what each server offered last."""
 LONGEST_PAUSE_S = 60.0
@@ -84,28 +86,34 @@ class ServerReport:
 
 @asynccontextmanager
 async def mcp_tools(
-    servers: Mapping[str, McpServerSettings], home: Path
+    servers: Mapping[str, McpServerSettings],
+    home: Path,
+    sandbox: SandboxSettings = AUTO,
 ) -> AsyncIterator[tuple[Tool, ...]]:
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
 
     Args:
         servers: By name.
         home: PARLEY_HOME.
+        sandbox: What confines their programs.
 
     Yields:
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
-    async with connected(servers, home) as started:
+    async with connected(servers, home, sandbox) as started:
         yield tuple(_distinct(started).values())
 
 
 @asynccontextmanager
 async def connected(
-    servers: Mapping[str, McpServerSettings], home: Path
+    servers: Mapping[str, McpServerSettings],
+    home: Path,
+    sandbox: SandboxSettings = AUTO,
 ) -> AsyncIterator[list["Server"]]:
     """Run the connections of the enabled servers while the body runs; all were tried once."""
+    quarters = Quarters(sandbox, home, home / FOLDER)
     known = [
-        Server(name, servers[name], home / FOLDER / f"{name}.json")
+        Server(name, servers[name], quarters)
         # By name: requests must begin with the same bytes at every start.
         for name in sorted(servers)
         if servers[name].enabled
@@ -144,18 +152,18 @@ class Server:
     Args:
         name: In the settings.
         server: Its settings.
-        memory: The file that holds what it offered last.
+        quarters: Where its program lives; what it offered last lies beside that.
 
     Attributes:
         listing: What is in use; fixed once it is settled.
     """
 
-    def __init__(self, name: str, server: McpServerSettings, memory: Path) -> None:
+    def __init__(self, name: str, server: McpServerSettings, quarters: Quarters) -> None:
         self.name = name
         self.listing = Listing()
-        self.connection = Connection(name, server, self._on_listed)
+        self.connection = Connection(name, server, quarters, self._on_listed)
         self._server = server
-        self._memory = memory
+        self._memory = quarters.folder / f"{name}.json"
         self._definitions: list[Any] | None = None
         self._settled = False
         self._remembered = False
@@ -241,6 +249,7 @@ class Connection:
     Args:
         name: Of the server in the settings.
         server: How it is reached.
+        quarters: Where its program lives.
         on_listed: Gets the definitions of its tools each time it was connected; in a thread.
 
     Attributes:
@@ -250,13 +259,18 @@ class Connection:
     """
 
     def __init__(
-        self, name: str, server: McpServerSettings, on_listed: Callable[[list[Any]], None]
+        self,
+        name: str,
+        server: McpServerSettings,
+        quarters: Quarters,
+        on_listed: Callable[[list[Any]], None],
     ) -> None:
         self.name = name
         self.tried = asyncio.Event()
         self.problem: str | None = "not connected yet"
         self.said = ""
         self._server = server
+        self._quarters = quarters
         self._on_listed = on_listed
         self._client: Client | None = None
         self._lost = asyncio.Event()
@@ -334,7 +348,7 @@ class Connection:
 
     def _streams(self, tail: transports.Tail) -> Any:
         if self._server.command is not None:
-            return transports.over_pipes(self.name, self._server, tail)
+            return transports.over_pipes(self.name, self._server, self._quarters, tail)
         return transports.over_http(self._server)
 
     def _session(self, read: Watched, write: Any) -> Client:

@@ -25,8 +25,10 @@ from typing_extensions import override
 
 from agent.processes import keeper
 from agent.processes.helpers import KeptProgram
+from agent.processes.walls import Walls
 from agent.settings import McpServerSettings
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
+from agent.tools.mcp.quarters import TEMPORARY, Quarters
 from agent.tools.truncate import end_of
 
 log = structlog.get_logger()
@@ -148,18 +150,23 @@ class Tail:
 
 
 @asynccontextmanager
-async def over_pipes(name: str, server: McpServerSettings, tail: Tail) -> AsyncIterator[Any]:
+async def over_pipes(
+    name: str, server: McpServerSettings, quarters: Quarters, tail: Tail
+) -> AsyncIterator[Any]:
     """Run the program while the body runs; yields the streams of its messages.
 
     Raises:
+        OSError: It cannot be confined.
         ExceptionGroup: Of an OSError, if it cannot be started.
     """
+    found = environment(server)
+    walls = await asyncio.to_thread(quarters.prepare, name, server, found.get("PATH"))
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
     order = keeper.ProgramOrder(
         command=[server.command or "", *server.args],
-        directory=None if server.cwd is None else str(server.cwd),
-        environment=environment(server),
+        walls=walls,
+        environment=found if walls.backend == "none" else found | at_home(walls, server),
         ends_within_s=ENDS_WITHIN_S,
     )
     with incoming, received, sent, outgoing:
@@ -190,6 +197,14 @@ def environment(server: McpServerSettings) -> dict[str, str]:
     inherited = get_default_environment()
     given = {key: value.get_secret_value() for key, value in server.env.items()}
     return {key: inherited[key] for key in _INHERITED if key in inherited} | given
+
+
+def at_home(walls: Walls, server: McpServerSettings) -> dict[str, str]:
+    """Return what tells a confined program where it may write; its settings come first."""
+    own = walls.writable[-1]
+    return {"HOME": own, "TMPDIR": f"{own}/{TEMPORARY}"} | {
+        key: value.get_secret_value() for key, value in server.env.items()
+    }
 
 
 async def _read(
@@ -268,7 +283,7 @@ class Bounded(httpx2.AsyncBaseTransport):
             await response.aclose()
             raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
         if not response.headers.get("content-type", "").startswith("text/event-stream"):
-            response.stream = _Counted(response.stream)
+            response.stream = _Measured(response.stream)
         return response
 
     @override
@@ -276,7 +291,7 @@ class Bounded(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class _Counted(httpx2.AsyncByteStream):
+class _Measured(httpx2.AsyncByteStream):
     """The body of an answer, as far as it may go."""
 
     def __init__(self, inner: Any) -> None:

@@ -19,9 +19,8 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
-from agent.processes.sandbox import Sandbox, choose
 from agent.processes.supervisor import CommandOrder, Report
-from agent.processes.walls import Walls
+from agent.processes.walls import Sandbox, Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -92,6 +91,9 @@ def sandbox_of(settings: ToolSettings) -> Sandbox:
     Raises:
         ValueError: They are to be confined and cannot be.
     """
+    # It is of no use to the many that have no terminal.
+    from agent.processes.sandbox import choose  # noqa: PLC0415
+
     if not settings.terminal.confine:
         return Sandbox("none", "", {})
     try:
@@ -190,6 +192,7 @@ class Terminal:
                 tool=self._sandbox.tool,
                 directory=home,
                 readable=[str(path) for path in options.readable],
+                writable=[home],
                 network=options.network,
             ),
             timeout_s=timeout_s,

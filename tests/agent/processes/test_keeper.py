@@ -17,6 +17,7 @@ import pytest
 
 from agent.processes.helpers import program
 from agent.processes.keeper import ProgramOrder, StartAnswer
+from agent.processes.walls import Walls
 
 LIMIT_S = 30
 
@@ -30,7 +31,9 @@ class Kept:
     output: IO[bytes]
 
     def order(self, *command: str) -> StartAnswer:
-        order = ProgramOrder([*command], None, {"PATH": "/usr/bin:/bin"}, ends_within_s=0.05)
+        order = ProgramOrder(
+            [*command], Walls("none", ""), {"PATH": "/usr/bin:/bin"}, ends_within_s=0.05
+        )
         self.lifeline.sendall(json.dumps(asdict(order)).encode() + b"\n")
         with self.lifeline.makefile() as answers:
             return StartAnswer(**json.loads(answers.readline()))

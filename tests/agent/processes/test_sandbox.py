@@ -3,7 +3,6 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -22,8 +21,8 @@ def tried_anew() -> Iterator[None]:
 
 def backends(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
     """Have the backends hold, or not for these reasons."""
-    found = {name: lambda reason=reason: reason for name, reason in reasons.items()}
-    monkeypatch.setattr(sandbox, "_BACKENDS", MappingProxyType(found))
+    monkeypatch.setattr(sandbox, "ORDER", tuple(reasons))
+    monkeypatch.setattr(sandbox, "why_not", reasons.__getitem__)
 
 
 @pytest.mark.parametrize(

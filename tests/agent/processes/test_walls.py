@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.processes import inside, walls
+from agent.processes import walls
 from agent.processes.confinement import ConfinementError
 from agent.processes.walls import STARTED, Walls, bwrap, launch
 
@@ -20,7 +20,7 @@ def pairs(command: list[str], option: str) -> list[str]:
 def test_bubblewrap_is_asked_for_all_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the system's programs and what the walls name are there; the workspace comes last."""
     monkeypatch.setattr(sys, "base_prefix", "/home/ann/python")
-    command = bwrap(Walls("bwrap", "/w/1", "/bin/bwrap", ["/opt/tools"], ["/srv/notes"]))
+    command = bwrap(Walls("bwrap", "/w/1", "/bin/bwrap", ["/opt/tools"], ["/srv/notes", "/w/1"]))
     assert command[0] == "/bin/bwrap"
     kinds = {"user", "pid", "net", "ipc", "uts"}
     assert {f"--unshare-{kind}" for kind in kinds} <= set(command)
@@ -52,7 +52,7 @@ def test_the_order_goes_through_memory(tmp_path: Path) -> None:
     started = launch(wanted, ["sh", "-c", "secret"], {"A": "b"}, 9)
     assert not [argument for argument in started.command if "secret" in argument]
     assert started.command[-2:] == [str(started.handles[0]), "9"]
-    order = inside._read(started.handles[0])
+    order = walls._read(started.handles[0])
     assert (order["program"], order["environment"]) == (["sh", "-c", "secret"], {"A": "b"})
     assert Walls(**json.loads(json.dumps(order["walls"]))).directory == str(tmp_path)
 
@@ -81,11 +81,11 @@ def test_the_last_step_tells_what_went_wrong(
     def end(code: int) -> None:
         raise Ended(code)
 
-    monkeypatch.setattr(inside, "confine", refuse)
+    monkeypatch.setattr(walls, "confine", refuse)
     monkeypatch.setattr(os, "_exit", end)
     monkeypatch.setattr(sys, "argv", ["-c", str(letter), str(writing)])
     with pytest.raises(Ended, match="127"):
-        inside.main()
+        walls.main()
     os.close(writing)
     with os.fdopen(reading, "rb") as said:
         assert said.read() == told
@@ -94,12 +94,12 @@ def test_the_last_step_tells_what_went_wrong(
 def test_the_last_step_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """Confined, and told so before."""
     done: list[object] = []
-    monkeypatch.setattr(inside, "confine", done.append)
+    monkeypatch.setattr(walls, "confine", done.append)
     monkeypatch.setattr(os, "write", lambda _, text: done.append(text))
     monkeypatch.setattr(os, "execvpe", lambda *program: done.append(program))
     wanted = Walls("bwrap", "/w")
     order = {"walls": {"backend": "bwrap", "directory": "/w"}, "program": ["x", "y"]}
-    inside.become({**order, "environment": {"A": "b"}}, 9)
+    walls.become({**order, "environment": {"A": "b"}}, 9)
     assert done == [wanted, STARTED, ("x", ["x", "y"], {"A": "b"})]
 
 

@@ -121,3 +121,20 @@ async def test_orders_are_not_noted(book: TurnNotebook) -> None:
         ("note_refused", ["injection pattern"])
     ]
     assert await book.notes("memory") == []
+
+
+@pytest.mark.parametrize("key", ["readable", "writable", "cwd"])
+def test_a_confined_mcp_program_may_not_be_given_what_is_parleys(tmp_path: Path, key: str) -> None:
+    """Whoever may read the home reads every chat; an unconfined one may do that anyway."""
+    home = tmp_path / "home"
+    place = str(home / "files")
+    server = {"command": "x", key: place if key == "cwd" else [place]}
+
+    def load(**more: Any) -> None:
+        load_settings(environ={}, overrides={"home": home, "tools.mcp": {"s": server | more}})
+
+    with pytest.raises(SettingsError, match=r"tools\.mcp\.s: it may use .*overlaps"):
+        load()
+    load(confined=False)
+    with pytest.raises(SettingsError, match="must be an absolute path"):
+        load(**{key: "notes" if key == "cwd" else ["notes"]})

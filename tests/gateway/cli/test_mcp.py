@@ -21,7 +21,7 @@ ANY = {"inputSchema": {"type": "object"}}
 def program(plan: dict[str, Any], **options: Any) -> dict[str, Any]:
     """Return the settings of the strict server as a program."""
     args = ["-I", "-S", mcp_server.__file__, json.dumps(plan)]
-    return {"command": sys.executable, "args": args, **options}
+    return {"command": sys.executable, "args": args, "confined": False, **options}
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse
 
 from agent.errors import ToolError
-from agent.settings import McpServerSettings
+from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers, transports
+from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.servers import mcp_tools
 from agent.tools.mcp.transports import MAX_PARTS, Watched
 from agent.tools.registry import Tool
@@ -147,10 +148,11 @@ async def test_a_deaf_program_is_killed_with_all_that_it_started(
 
 
 async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
-    program: Program, journal: Journal
+    program: Program, journal: Journal, tmp_path: Path
 ) -> None:
     """A second signal ends the gateway at once."""
-    server = servers.Connection("s", program({"deaf": True}), lambda _: None)
+    quarters = Quarters(SandboxSettings(), tmp_path, tmp_path / "mcp")
+    server = servers.Connection("s", program({"deaf": True}), quarters, lambda _: None)
     running = asyncio.create_task(server.run())
     await server.tried.wait()
     pid = pid_of(journal)
@@ -167,7 +169,7 @@ async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
 
 async def test_a_program_that_is_not_there_says_so(journal: Journal, tmp_path: Path) -> None:
     """The gateway starts without its tools."""
-    missing = McpServerSettings(command="/no/such/program")
+    missing = McpServerSettings(command="/no/such/program", confined=False)
     async with mcp_tools({"s": missing}, tmp_path) as tools:
         assert tools == ()
     assert "FileNotFoundError" in (await journal.logged("mcp_lost"))["reason"]
@@ -186,7 +188,9 @@ async def test_a_silent_program_is_given_up(
 
 async def test_the_official_server_works(journal: Journal, tmp_path: Path) -> None:
     """It speaks the newest protocol, in which changes of the list have to be asked for."""
-    official = McpServerSettings(command=sys.executable, args=(mcp_official.__file__,))
+    official = McpServerSettings(
+        command=sys.executable, args=(mcp_official.__file__,), confined=False
+    )
     async with mcp_tools({"s": official}, tmp_path) as tools:
         assert await named(tools, "add").run(context(), {"a": 1, "b": 2}) == "3"
         assert await run(tools, "change") == "done"

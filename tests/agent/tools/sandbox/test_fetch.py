@@ -276,7 +276,7 @@ async def test_a_page_that_cannot_be_read_is_told(
     if limit:
         monkeypatch.setattr(fetch, limit, 0.001)
     else:
-        monkeypatch.setattr("agent.processes.helpers._BOOT", "raise SystemExit(2)")
+        monkeypatch.setattr("agent.processes.helpers.BOOT", "raise SystemExit(2)")
     assert text in (await site.get(site.url("page"))).text
 
 

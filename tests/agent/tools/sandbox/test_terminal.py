@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from agent.processes import confinement, helpers
-from agent.processes.sandbox import Sandbox
 from agent.processes.supervisor import Report
+from agent.processes.walls import Sandbox
 from agent.settings import SandboxSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.context import ToolOutcome
 from agent.tools.sandbox import terminal

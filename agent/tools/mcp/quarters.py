@@ -1,0 +1,78 @@
+"""Where the program of an MCP server is kept: the walls around it, and a directory of its own.
+
+It is confined like a command of the tool `terminal`: it sees the system's programs, what its
+settings name, and its directory below PARLEY_HOME, which it alone can write; nothing else of
+Parley's. Without confinement it may do whatever Parley may.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.processes.sandbox import choose
+from agent.processes.walls import Walls
+from agent.settings import McpServerSettings, SandboxSettings
+
+TEMPORARY = ".tmp"
+"""Its TMPDIR, in its directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarters:
+    """What the programs of all servers share.
+
+    Attributes:
+        sandbox: What confines them.
+        home: PARLEY_HOME, which none of them may read.
+        folder: Where each has a directory of its own.
+    """
+
+    sandbox: SandboxSettings
+    home: Path
+    folder: Path
+
+    def prepare(self, name: str, server: McpServerSettings, path: str | None) -> Walls:
+        """Make the directory of a server, and return the walls around its program. Blocking.
+
+        Args:
+            name: Of the server.
+            server: Its settings.
+            path: Where its command is looked for, as in PATH.
+
+        Raises:
+            OSError: It cannot be confined, or has no directory.
+        """
+        if not server.confined:
+            return Walls("none", "" if server.cwd is None else str(server.cwd))
+        try:
+            chosen = choose(self.sandbox)
+        except ValueError as exc:
+            text = f"it cannot be confined: {exc}; tools.mcp.{name}.confined: false starts it so"
+            raise OSError(text) from exc
+        own = self.folder / name
+        (own / TEMPORARY).mkdir(mode=0o700, parents=True, exist_ok=True)
+        own.chmod(0o700)
+        return Walls(
+            backend=chosen.backend,
+            tool=chosen.tool,
+            directory=str(server.cwd or own),
+            readable=[str(each) for each in self._readable(server, path)],
+            writable=[*map(str, server.writable), str(own)],
+        )
+
+    def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
+        """Yield the program, the files among its arguments, and what is named."""
+        yield from server.readable
+        if server.cwd is not None:
+            yield server.cwd
+        command = shutil.which(server.command or "", path=path)
+        for text in (command, *server.args):
+            if text and Path(text).is_absolute() and Path(text).is_file():
+                yield from self._not_ours(Path(text))
+
+    def _not_ours(self, file: Path) -> Iterator[Path]:
+        """Yield a file, and where it leads to; not what lies in PARLEY_HOME."""
+        home, target = self.home.resolve(), file.resolve()
+        if not target.is_relative_to(home):
+            yield from dict.fromkeys((file, target))

@@ -1,0 +1,203 @@
+"""What the program of an MCP server tries to reach from its quarters, on each backend there is."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from agent.processes import confinement, sandbox
+from agent.processes.helpers import KeptProgram
+from agent.processes.keeper import ProgramOrder
+from agent.processes.walls import Walls
+from agent.settings import McpServerSettings, SandboxSettings
+from agent.tools.mcp import servers
+from agent.tools.mcp.quarters import Quarters
+from agent.tools.mcp.transports import at_home
+
+WHY_NOT = {"landlock": confinement.why_not(), "bwrap": sandbox.why_not_bwrap()}
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))
+    for name, reason in WHY_NOT.items()
+]
+PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
+TRIES = """
+import json, os, socket, sys
+found = {}
+for name, (kind, target) in json.loads(sys.argv[1]).items():
+    try:
+        if kind == "read":
+            with open(target, "rb") as file:
+                file.read(1)
+        elif kind == "list":
+            os.listdir(target)
+        elif kind == "write":
+            with open(target, "w") as file:
+                file.write("x")
+        elif kind == "unix":
+            socket.socket(socket.AF_UNIX).connect(target)
+        else:
+            socket.create_connection(("127.0.0.1", int(target)), 2)
+        found[name] = "did"
+    except OSError as exc:
+        found[name] = type(exc).__name__
+print(json.dumps(found), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """PARLEY_HOME with a database and the socket of the web chat, and a script beside it."""
+    root = Path(tempfile.mkdtemp(dir="/tmp"))
+    found = root / "home"
+    found.mkdir()
+    (found / "parley.db").write_text("secret")
+    (root / "notes").mkdir()
+    (root / "tries.py").write_text(TRIES)
+    yield found
+    shutil.rmtree(root)
+
+
+@asynccontextmanager
+async def running(walls: Walls, server: McpServerSettings) -> AsyncIterator[KeptProgram]:
+    """Run a server's program behind its walls."""
+    program = await KeptProgram.behind_keeper(100_000)
+    try:
+        environment = {"PATH": os.defpath} | at_home(walls, server)
+        command = [server.command or "", *server.args]
+        await program.start(ProgramOrder(command, walls, environment, ends_within_s=1))
+        yield program
+    finally:
+        await program.end()
+
+
+async def tried(home: Path, backend: Any, what: dict[str, Any], **options: Any) -> dict[str, str]:
+    """Return what became of each attempt of a server's program."""
+    server = McpServerSettings.model_validate({
+        "command": PYTHON,
+        "args": ["-I", "-S", str(home.parent / "tries.py"), json.dumps(what)],
+        **options,
+    })
+    quarters = Quarters(SandboxSettings(backend=backend), home, home / "mcp")
+    walls = await asyncio.to_thread(quarters.prepare, "s", server, os.defpath)
+    async with running(walls, server) as program:
+        found: dict[str, str] = json.loads(await program.stdout.readline())
+    return found
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_attack_11_a_server_reaches_nothing_of_the_gateway(home: Path, backend: str) -> None:
+    """Not its database, its environment, its other files, its web chat or the socket of that."""
+    with socket.create_server(("127.0.0.1", 0)) as web, socket.socket(socket.AF_UNIX) as private:
+        private.bind(str(home / "parley.sock"))
+        private.listen()
+        what = {
+            "database": ("read", str(home / "parley.db")),
+            "environment": ("read", f"/proc/{os.getpid()}/environ"),
+            "home": ("list", str(home)),
+            "write": ("write", str(home / "parley.yaml")),
+            "other server": ("list", str(home / "mcp")),
+            "socket": ("unix", str(home / "parley.sock")),
+            "web": ("connect", web.getsockname()[1]),
+            "notes": ("list", str(home.parent / "notes")),
+        }
+        found = await tried(home, backend, what)
+    assert found.keys() == what.keys()
+    assert "did" not in found.values()
+    assert (home / "parley.db").read_text() == "secret"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_server_has_what_its_settings_name(home: Path, backend: str) -> None:
+    """Its own directory, and the directories that it may read, or write."""
+    (home.parent / "notes" / "n").write_text("x")
+    (home.parent / "more").mkdir()
+    what = {
+        "own": ("write", str(home / "mcp" / "s" / "state")),
+        "temporary": ("write", str(home / "mcp" / "s" / ".tmp" / "t")),
+        "reads": ("read", str(home.parent / "notes" / "n")),
+        "writes": ("write", str(home.parent / "more" / "m")),
+        "only reads": ("write", str(home.parent / "notes" / "m")),
+    }
+    options = {"readable": [home.parent / "notes"], "writable": [home.parent / "more"]}
+    found = await tried(home, backend, what, **options)
+    assert [name for name, how in found.items() if how == "did"] == [*what][:-1]
+    assert (home / "mcp" / "s").stat().st_mode & 0o077 == 0
+
+
+async def test_without_confinement_it_may_do_what_parley_may(home: Path) -> None:
+    """The settings of this one server say so: the attack works then."""
+    what = {"database": ("read", str(home / "parley.db"))}
+    server = McpServerSettings(command=PYTHON, confined=False)
+    quarters = Quarters(SandboxSettings(backend="bwrap"), home, home / "mcp")
+    assert quarters.prepare("s", server, None) == Walls("none", "")
+    server = server.model_copy(
+        update={"args": ("-I", "-S", str(home.parent / "tries.py"), json.dumps(what))}
+    )
+    program = await KeptProgram.behind_keeper(100_000)
+    try:
+        command = [PYTHON, *server.args]
+        await program.start(ProgramOrder(command, Walls("none", ""), {}, ends_within_s=1))
+        assert json.loads(await program.stdout.readline()) == {"database": "did"}
+    finally:
+        await program.end()
+
+
+async def test_a_server_that_cannot_be_confined_is_not_started(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason names the setting; the gateway goes on without its tools."""
+    monkeypatch.setattr(confinement, "why_not", lambda: "the kernel has no Landlock")
+    server = McpServerSettings(command=PYTHON)
+    known = {"s": server}
+    landlock = SandboxSettings(backend="landlock")
+    with structlog.testing.capture_logs() as logs:
+        async with servers.mcp_tools(known, home, landlock) as tools:
+            assert tools == ()
+    reason = next(line["reason"] for line in logs if line["event"] == "mcp_lost")
+    assert "it cannot be confined: landlock: the kernel has no Landlock" in reason
+    assert "tools.mcp.s.confined" in reason
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_program_whose_walls_fail_is_not_run(home: Path, backend: Any) -> None:
+    """What it should work in is gone: the keeper says so."""
+    tool = shutil.which("bwrap") or ""
+    gone = str(home / "gone")
+    walls = Walls(backend, str(home), tool, writable=[gone])
+    program = await KeptProgram.behind_keeper(100_000)
+    try:
+        order = ProgramOrder(["/bin/echo", "ran"], walls, {}, ends_within_s=1)
+        if backend == "bwrap":
+            with pytest.raises(OSError, match="it cannot be confined"):
+                await program.start(order)
+        else:
+            # Landlock needs no rule for what is not there: nothing can be written.
+            await program.start(order)
+    finally:
+        await program.end()
+    assert not (home / "gone").exists()
+
+
+def test_files_of_parleys_own_are_not_given_with_an_argument(home: Path) -> None:
+    """A script is readable because it is named; the database is not."""
+    script = home.parent / "tries.py"
+    link = home.parent / "link"
+    link.symlink_to(home / "parley.db")
+    server = McpServerSettings(
+        command=PYTHON,
+        args=(str(script), str(home / "parley.db"), str(link), "--flag", str(home.parent)),
+    )
+    readable = [*Quarters(SandboxSettings(), home, home / "mcp")._readable(server, None)]
+    assert script in readable
+    assert Path(PYTHON).resolve() in readable
+    assert not {home / "parley.db", link, home.parent} & {*readable}
