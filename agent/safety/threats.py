@@ -109,6 +109,7 @@ def _found(text: str) -> Iterator[Threat]:
 
 def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
     for start, end in _comments(plain):
+        # Pages are full of harmless comments; only one that talks to a model is taken out.
         if SUSPICIOUS.search(plain, start, end):
             yield "hidden text", start, end
     yield from (("hidden text", start, end) for start, end in _hidden(plain))
@@ -152,6 +153,7 @@ def _hidden(plain: str) -> Iterator[tuple[int, int]]:
     for match in HIDING.finditer(plain):
         places = closings.get(match.group(1).casefold(), [])
         closing = _first(places, match.end(), match.end() + HIDDEN_CHARS + 1)
+        # A closing tag far away may be another element's: what is shown between must not go.
         is_near = closing - match.end() <= HIDDEN_CHARS
         yield match.start(), ends[closing] if is_near else match.end()
 
@@ -164,10 +166,12 @@ def _first(places: list[int], at: int, otherwise: int) -> int:
 
 def _is_suspicious(blob: str) -> bool:
     """Whether base64 is long, or tells the model something once it is decoded."""
+    # Digests and commit ids are long as well, and no base64.
     if _HEX.fullmatch(blob):
         return False
     if len(blob) >= LONG_BLOB_CHARS:
         return True
+    # Padding may be missing, and a cut may leave a part of a group of four.
     body = blob.rstrip("=")[:MAX_BLOB_CHARS]
     try:
         decoded = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
@@ -208,11 +212,13 @@ def _folded(character: str) -> str:
     if character.isascii():
         return character
     plain = unicodedata.normalize("NFKC", character)
+    # A ligature becomes several letters; then places in both texts would not be the same any more.
     return plain if len(plain) == 1 else character
 
 
 def _merged(findings: list[Threat]) -> Iterator[Threat]:
     """Yield the findings in order; those that overlap as one, of the kind that was found first."""
+    # By identity: two findings may be equal, and each has its own place in the order.
     rank = {id(finding): n for n, finding in enumerate(findings)}
     findings.sort(key=lambda finding: finding.start)
     current: Threat | None = None
@@ -260,6 +266,7 @@ def unseen_spans(text: str) -> list[tuple[int, int]]:
 
 def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield those of a text's unseen runs that no script and no emoji needs."""
+    # Flags of England, Scotland and Wales are a black flag with invisible letters behind it.
     flags = [match.span() for match in _FLAG.finditer(text)]
     for start, end in unseen:
         if any(low <= start and end <= high for low, high in flags):
@@ -270,13 +277,16 @@ def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple
 
 def _is_in_place(text: str, start: int, end: int) -> bool:
     run, before, after = text[start:end], text[start - 1 : start], text[end : end + 1]
+    # The pair that joins two pictures into one, as in families and flags.
     if run == "\ufe0f\u200d":
         return bool(_picture(before) and _picture(after))
     if len(run) > 1:
         return False
+    # Marks of direction belong to lines with letters that run from right to left.
     if run in "\u200e\u200f\u061c":
         return bool(_rtl(_line_around(text, start)))
     if run == "\ufeff":
+        # At the beginning of a text it is a byte order mark.
         return start == 0
     return _belongs(run, before, after)
 

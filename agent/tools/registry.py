@@ -38,6 +38,7 @@ _NULL = {"type": "null"}
 class Arguments(BaseModel):
     """Base of every argument model: numbers pass for text, unknown names are errors."""
 
+    # Models write numbers without quotes; a name that is not known is a mistake that they can mend.
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 

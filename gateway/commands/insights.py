@@ -28,6 +28,7 @@ MOST_NAMES = 5
 def show_insights(context: CommandContext) -> CommandResult:
     """Return the figures of the turns in which the agent answered somebody."""
     since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
+    # Their turns answer nobody, so they would make the usual turn look quicker.
     quiet = {each.name for each in commands(with_owners=True) if each.route is TURN}
     found = usage.insights(context.conn, context.conversation, since.timestamp(), quiet)
     return CommandResult(insights_text(found))
@@ -69,6 +70,7 @@ def _times(found: Insights) -> dict[str, str]:
 def _time(seconds: float) -> str:
     """Return a time that something took at most: never less than it was."""
     if seconds < 1:
+        # Rounded up: it is said what the time did not exceed.
         return f"{max(math.ceil(seconds * 1000), 1)} ms"
     return f"{seconds:,.1f} s"
 

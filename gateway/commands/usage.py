@@ -128,6 +128,7 @@ def saved_by_cache_usd(models: Sequence[Group], prices: Mapping[str, Prices]) ->
         usage = group.spent.usage
         known = prices.get(group.name)
         cached = cost_usd(usage, known)
+        # The same tokens without a cache: all of the prompt at the full price.
         plain = cost_usd(Usage(usage.prompt_tokens, usage.output_tokens), known)
         if cached is None or plain is None:
             return None
@@ -147,10 +148,12 @@ def _today_text(today: Today, money: MoneyRules) -> str:
     left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - today.by_all_usd
     if limit_usd is not None:
         spent += f" of {format_usd(limit_usd)}"
+    # Sums of many floats: a budget that is used up may look open by a billionth.
     if left_of_all_usd <= ROUNDING_USD:
         return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
     left_usd = max(limit_usd - today.own.money.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
+    # What everybody together may still spend is the operator's business: no amount is shown.
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"

@@ -148,6 +148,7 @@ def _from_openai(item: dict[str, Any]) -> Iterator[Heard]:
             yield Heard(_assistant(_text(item.get("content")), calls))
         case "tool":
             text = _text(item.get("content"))
+            # SWE-agent records one result for all calls of a message.
             for call_id in item.get("tool_call_ids") or [item.get("tool_call_id")]:
                 yield Heard(tool_message(str(call_id), str(item.get("name", "")), text))
         case "system" | "developer":
@@ -229,6 +230,7 @@ def _pi_call(part: dict[str, Any]) -> ToolCall:
 
 def _tool_call(call_id: Any, name: str, arguments: Any) -> ToolCall:
     if not isinstance(arguments, str):
+        # Providers want a JSON text; recordings of some programs have the object itself.
         arguments = json.dumps(arguments or {}, ensure_ascii=False, separators=(",", ":"))
     function = FunctionCall(name=name, arguments=clean_text(arguments))
     return ToolCall(id=str(call_id or "call"), type="function", function=function)
@@ -267,6 +269,7 @@ class _Builder:
 
     def add_assistant(self, message: ChatMessage, at: float | None) -> None:
         calls = message.get("tool_calls", [])
+        # A greeting of the assistant has no question, and a turn must begin with one.
         if not self.user or not (calls or text_of(message)):
             return
         self._stub_missing_results()
@@ -299,6 +302,7 @@ class _Builder:
             self.steps.append(ChatMessage(role="assistant", content=END_OF_RECORDING))
             self.asked_at.append(self.asked_at[-1] if self.asked_at else None)
         known = [at for at in self.asked_at if at is not None]
+        # Half of the times would be worse than none: pauses between the others would be made up.
         times = tuple(known) if len(known) == len(self.asked_at) else ()
         self.exchanges.append(RecordedExchange(self.user, tuple(self.steps), times))
         self.user, self.steps, self.asked_at = "", [], []

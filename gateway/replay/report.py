@@ -177,6 +177,7 @@ def check_target(report: Path) -> None:
 
 def _is_report(file: Path) -> bool:
     with file.open("rb") as opened:
+        # An empty file counts as one: `check_target` may have left it where the process was killed.
         beginning = opened.read(len(BEGINNING))
     return beginning in {b"", BEGINNING.encode()}
 
@@ -196,6 +197,7 @@ def write_report(report: Path, results: Sequence[Replayed], conditions: Conditio
 
 def page(results: Sequence[Replayed], conditions: Conditions) -> str:
     """Return the page, the longest conversation first; everything in it is escaped."""
+    # The longest ones are those in which anything is compacted.
     ordered = sorted(results, key=lambda result: len(result.timeline.calls), reverse=True)
     sections = [_section(number, each, conditions) for number, each in enumerate(ordered, start=1)]
     return Template(PAGE.read_text("utf-8")).substitute(
@@ -372,7 +374,9 @@ def compaction_cells(shrinking: Shrinking) -> dict[str, str]:
 def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
     yield "warm" if economy.warm else "cold"
     prices = map(tariff.summary_usd, (economy.warm_summary, economy.cold_summary))
+    # An auxiliary model costs the same, warm or cold: then it is said once.
     told = dict.fromkeys(format_usd(usd, estimated=True) for usd in prices)
+    # Without a summary both are nothing, and a price of 0 would look like a bargain.
     yield " / ".join(told) if economy.cold_summary.input_tokens else NOTHING
     yield "never" if math.isinf(economy.payback) else f"{economy.payback:.1f}"
     yield f"{economy.later:,}"

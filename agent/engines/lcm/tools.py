@@ -65,6 +65,7 @@ class GrepArguments(Arguments):
 
     @model_validator(mode="after")
     def _one_way(self) -> "GrepArguments":
+        # A schema cannot say "one of two" in a form that all providers take.
         if (self.query is None) == (self.pattern is None):
             raise ValueError("give either query or pattern")
         return self
@@ -156,6 +157,7 @@ def _matching(
         rows = archive.bodies(seq, last, ROWS_AT_ONCE)
         for place, body in rows:
             text = full_text(decode(body))[:MATCHED_CHARS]
+            # Counted even where nothing is matched any more: reading and decoding take the time.
             left_chars -= len(text)
             if len(found) < most and left_chars >= 0 and _matches(pattern, text, deadline):
                 found.append(place)
@@ -201,6 +203,7 @@ def _by_node(found: Sequence[int], nodes: Sequence[Node]) -> dict[Node | None, l
 
 
 def _covering(seq: int, nodes: Sequence[Node]) -> Node | None:
+    # Higher nodes cover the same messages; the lowest one says most about them.
     covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
     return min(covering, key=lambda node: (node.level, node.number), default=None)
 
@@ -327,6 +330,7 @@ def page_of(
 def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:
     while rows := archive.bodies(first, last, ROWS_AT_ONCE):
         for seq, body in rows:
+            # With its line break, so that the pages put together are all of it, byte for byte.
             yield seq, f"{body}\n"
         first = rows[-1][0] + 1
 

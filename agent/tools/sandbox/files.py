@@ -95,6 +95,7 @@ def make_write_file(settings: ToolSettings) -> Tool:
     max_bytes = settings.workspace.max_bytes
 
     async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
+        # JSON may hold half of a surrogate pair, which is no UTF-8.
         content = arguments.content.encode(errors="replace")
         size = await asyncio.to_thread(
             of(context).write,
@@ -165,6 +166,7 @@ def is_binary(start: bytes) -> bool:
     """Whether the beginning of a file is no text: it has NULs, or is mostly no UTF-8."""
     if b"\0" in start:
         return True
+    # Incremental: the last character may be cut, and is no sign of binary data.
     text = codecs.getincrementaldecoder("utf-8")("replace").decode(start)
     return text.count("\N{REPLACEMENT CHARACTER}") * 10 > len(text)
 
@@ -250,6 +252,7 @@ def _list(workspace: Workspace, path: str) -> str:
     names = components(path)
     shown = "/".join(names) or "the workspace"
     with workspace.directory(names) as folder, os.scandir(folder) as entries:
+        # One more than is sorted tells that there are others.
         scanned = [entry.name for entry in islice(entries, MAX_SCANNED + 1)]
         listed = sorted(scanned)[:MAX_LISTED]
         lines = [line for name in listed if (line := _entry(folder, name))]
@@ -264,6 +267,8 @@ def _list(workspace: Workspace, path: str) -> str:
 def _entry(folder: int, name: str) -> str:
     """Return the line of an entry; none where it has just gone."""
     try:
+        # By the open directory: a path could lead elsewhere by now, and a link may point out of
+        # here.
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return ""
@@ -304,6 +309,7 @@ async def search_files(context: ToolContext, arguments: FileSearchArguments) -> 
     workspace = of(context)
     request = {"root": str(workspace.root), "time_limit_s": TIME_LIMIT_S, **arguments.model_dump()}
     try:
+        # In another process: no thread can be ended in the middle of a regular expression.
         answer = await ask(
             "agent.tools.sandbox.searcher",
             json.dumps(request).encode(),

@@ -500,6 +500,7 @@ def advance(conn: Connection, to: Cursor) -> None:
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
     """Return how far each source was read, for all sources with a name prefix."""
+    # Names of accounts may hold "_", which would be any character to LIKE.
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 
@@ -618,6 +619,7 @@ def _listening(shared: str, first: str, end: str) -> Any:
         select(conversation.c.id)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(or_(key == shared, and_(key >= first, key < end)))
+        # Conversations in which nobody asks any more need not know what is said now.
         .order_by(its_newest_turn.desc().nulls_last(), conversation.c.id.desc())
         .limit(LISTENING)
     )
