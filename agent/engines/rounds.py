@@ -224,11 +224,13 @@ def _tools(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _counts(counter: Counter[str]) -> str:
+    # By name as well, so that the same rounds give the same bytes after a restart.
     ordered = sorted(counter.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{name} {count}" for name, count in ordered)
 
 
 def _quoted(text: str) -> str:
+    # Cut before it is split: a request may be a file of megabytes.
     words = " ".join(text[: 4 * QUOTED_CHARS].split())
     return f'"{words}"' if len(words) <= QUOTED_CHARS else f'"{words[:QUOTED_CHARS]}…"'
 
@@ -251,6 +253,7 @@ def _five_parts(answer: str) -> str:
     found: dict[str, list[str]] = {}
     for line in answer.splitlines():
         title = line.strip().strip("#*: ")
+        # Models write headings in bold, too, and add colons.
         if line.lstrip().startswith(("#", "*")) and title in PARTS:
             found[title] = []
         elif line.strip() and found:

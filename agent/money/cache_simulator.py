@@ -162,6 +162,8 @@ class PromptCache:
             self._write(path[mark], fresh, path[hit] if mark < hit else None)
         hours = [mark for mark in marks if blocks[mark].ttl == "1h"]
         read = sums[hit] if hit >= 0 else 0
+        # Breakpoints for an hour stand before those for 5 minutes (rule 2): what is written behind
+        # the last of them is cheaper.
         hour = max(read, sums[hours[-1]] if hours else 0)
         last = max(hour, sums[marks[-1]] if marks else 0)
         return Usage(
@@ -254,6 +256,7 @@ class Minimum:
         total = sum(block.tokens for block in blocks)
         if total < self._rules.min_tokens:
             return Usage(input_tokens=total)
+        # Numbers are given in order of birth: a smaller one was there before this request.
         shared = sum(
             block.tokens for block, prefix in zip(blocks, path, strict=True) if prefix < known
         )
@@ -323,6 +326,8 @@ class _Prefixes:
         """Return the number of the prefix that ends with each block."""
         numbers, path, prefix = self._numbers, [], -1
         for block in blocks:
+            # A prefix is the one before it and one block: comparing whole beginnings would take
+            # quadratic time.
             prefix = numbers.setdefault((prefix, block.key), len(numbers))
             path.append(prefix)
         return path

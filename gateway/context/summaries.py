@@ -193,6 +193,7 @@ class Preparations:
         """Return a segment as it stands now; None if it has a summary, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
             return None
+        # It may have waited for minutes: the segment may be over, or have a summary by now.
         newest = await self._database.read(sessions.active, asked.conversation)
         return newest if newest.id == asked.id else None
 
@@ -247,5 +248,6 @@ class Preparations:
 
     def _cool_down(self, session_id: int, cooldown_s: float) -> None:
         now = time.monotonic()
+        # Swept here, so that segments that are over do not stay in memory.
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}

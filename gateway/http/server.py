@@ -87,6 +87,7 @@ class HttpServer:
         """Close all connections."""
         await self._public.cleanup()
         await self._private.cleanup()
+        # A path that was skipped may belong to somebody else.
         if self._bound:
             self._socket.unlink(missing_ok=True)
 
@@ -167,6 +168,7 @@ class Health:
 
     async def _is_ready(self) -> bool:
         """Look at most once in `READY_S`, however many ask: each look is a commit."""
+        # Those who ask meanwhile wait for the look that is under way, and share what it finds.
         async with self._looking:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= READY_S:
@@ -214,6 +216,7 @@ class Health:
 def _is_local(request: web.Request) -> bool:
     """Whether somebody asks over the Unix socket, which only its owner can open."""
     found = None if request.transport is None else request.transport.get_extra_info("socket")
+    # By the kind of the socket: an address in a header can be made up.
     return found is not None and found.family == socket.AF_UNIX
 
 

@@ -88,6 +88,7 @@ class Burials:
             outbox.drop(conn, due.message, reason)
             return Burial(0, frozenset())
         is_first = not outbox.has_dead(conn, due.message.conversation)
+        # `/stop` or `parley forget` may have taken it while it was on its way.
         if not outbox.mark_dead(conn, due.message, reason):
             return Burial(0, frozenset())
         more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
@@ -109,6 +110,7 @@ class Burials:
         """Return the conversations in which something is said now."""
         place = conversations.get(conn, due.message.conversation)
         told = self._tell_chat(conn, place, due, cause)
+        # Somebody who has blocked the bot refuses every message: owners need to hear that once.
         if cause != "refused" or is_first:
             told |= self._tell_owners(conn, place, due, reason, cause)
         return frozenset(told)
@@ -133,6 +135,8 @@ class Burials:
         text = notices.dead_letter_text(account, letter, reason, cause)
         told = set()
         for chat in self.owners.chats(conn, self.owners.everybody(conn)):
+            # An owner's own chat is told by `_tell_chat`, and a notice that still waits says it
+            # already.
             is_told = chat.id == place.id or outbox.is_waiting(conn, chat.id, key)
             if not is_told and self.owners.say(conn, chat, f"{key}{day}:{chat.id}", text):
                 told.add(chat.id)
@@ -207,6 +211,7 @@ class Delivery:
             while True:
                 new = await self._waiting.get()
                 conversation_id = new.message.conversation if isinstance(new, Due) else new
+                # One task for each conversation: its rows are sent in order, never side by side.
                 if conversation_id in self._lines:
                     self._lines[conversation_id].again = True
                     continue
@@ -338,6 +343,7 @@ class Delivery:
         """Re-key the chat's conversations; the row is sent there next."""
         address = due.message.address
         move = Move(address.platform, address.account, address.chat, new_chat)
+        # A platform that names the same chat again would have it sent there without end.
         if new_chat == address.chat or not await self._database.write(inbox.move, move):
             reason = f"the chat has moved to {new_chat}, where I cannot follow"
             await self._bury(due, reason, "refused")
@@ -462,6 +468,7 @@ class Delivery:
 
 def backoff_s(failures: int) -> float:
     """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
+    # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
     bound = min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
     return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
 

@@ -149,6 +149,7 @@ class Newest:
         middle = range(head_end, tail_start)
         user = (self.user,) if self.user in middle else ()
         if self.answer in middle:
+            # Both first: of the two the answer is given up, and never the question.
             yield tuple(sorted((self.answer, *user)))
         yield user
 
@@ -163,6 +164,7 @@ def _is_user(entry: Entry) -> bool:
 
 def _is_answer(entry: Entry) -> bool:
     message = entry.message
+    # A text beside calls is said on the way, and is no answer that anybody waits for.
     if message["role"] != "assistant" or message.get("tool_calls") or message.get("synthetic"):
         return False
     return bool(text_of(message).strip())

@@ -129,6 +129,7 @@ def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[Re
 
 
 def _newest_members(conn: Connection, limit: int, after: str | None) -> list[Member]:
+    # Several may have been let in at the same time; the place of a page must still be one.
     order = (member.c.at, member.c.platform, member.c.sender)
     query = select(member).order_by(*(column.desc() for column in order)).limit(limit)
     if after is not None:
@@ -146,6 +147,7 @@ def let_in(
     platform, sender = whom
     if role(conn, platform, sender) in {"owner", role_}:
         return
+    # A member becomes an owner as a new row, which says by whom and when.
     revoke(conn, platform, sender)
     conn.execute(
         member.insert().values(
@@ -200,6 +202,7 @@ def enter_request(
     conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
 ) -> int:
     """Enter a request of a message's sender; returns its id. What is of no use any more goes."""
+    # Here, since only requests make the table grow; no sweep is needed for it.
     conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
     inserted = conn.execute(
         pairing
@@ -323,4 +326,5 @@ def newest_direct_chat(
         accounts: The (platform, account) pairs that count.
     """
     theirs = conversations.all_of_user(conn, platform, sender)
+    # An account that is switched off takes nothing: its chats reach nobody.
     return next((here for here in theirs if is_direct(here) and here.account_key in accounts), None)

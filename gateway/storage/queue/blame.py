@@ -121,6 +121,7 @@ def take_over(
     after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)
     for row, standing in zip(rows, after, strict=True):
         _note(conn, row, standing)
+    # NOBODYS: | Nothing ran, so what killed the process was no turn.
     if not rows and death.how not in FREE | NOBODYS:
         _clear_suspects(conn)
     count = leases.reap_others(conn, replica_id)
@@ -138,6 +139,7 @@ def judged(
     for each in ran:
         troubled_at = now if each.troubled_at is None else each.troubled_at
         standing = replace(each, troubled_at=troubled_at)
+        # Within the budget a death costs no attempt: most turns that ran are innocent of it.
         if now - troubled_at <= give_up_after_s:
             standing = _forgiven(standing)
         if each is culprit:
@@ -159,8 +161,10 @@ def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
     suspects = [each for each in ran if each.is_suspect]
     if not suspects or death.how in NOBODYS:
         return None
+    # It comes from within the process, and nobody else was under suspicion.
     if death.how in INSIDE and len(suspects) == 1:
         return suspects[0]
+    # Suspects are tried one at a time: the one that began last was on trial, if any was.
     latest = max(suspects, key=lambda each: each.began_at)
     was_on_trial = _ran_s(latest, death) <= TRIAL_SHARE * latest.quiet_s
     return latest if was_on_trial else None
@@ -202,6 +206,7 @@ def _ran(conn: Connection, replica_id: int) -> Sequence[Row[Any]]:
         )
         .where(
             is_running,
+            # A conversation that was given back had no turn at work, whatever its rows say.
             conversation.c.owner.is_not(None),
             conversation.c.owner != replica_id,
         )
