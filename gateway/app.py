@@ -20,6 +20,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -36,6 +37,7 @@ from gateway import descriptors
 from gateway.access import web_door
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
+from gateway.access.rate_limits import Quotas
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, with_pictures_of
@@ -197,8 +199,7 @@ async def run(
         asyncio.to_thread(load_adapters, settings),
         _load_encoding(models_of(line)[0].name),
     )
-    if "terminal" in settings.tools.enabled:
-        restore_modes(settings)
+    restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
     journal.tell_of_the_one_before()
     opened = open_locked(database_path(settings), settings.home)
@@ -394,6 +395,7 @@ async def assembled(
         build_money(settings, models),
         settings.attachments,
         settings.commands,
+        Quotas(settings.quotas, settings.sessions.timezone),
     )
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
     door = WebDoor(database, access, settings.web.token)
@@ -512,6 +514,8 @@ def _server(
         public=public,
         private=[*private, *hidden],
         connections=Connections(
-            settings.web.max_connections, settings.web.max_connections_per_address
+            settings.web.max_connections,
+            settings.web.max_connections_per_address,
+            tuple(ip_network(each.strip(), strict=False) for each in settings.web.trusted_proxies),
         ),
     )

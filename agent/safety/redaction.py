@@ -107,7 +107,9 @@ _ASSIGNMENT = re.compile(
 # Stands, letter case apart, wherever the pattern above matches; found in a tenth of the time.
 _ASSIGNED_NAME = re.compile(r"(?:passwd|password|passphrase|secret|key|token)[\"'`*]{0,3}\s?[=:]")
 _BORDER = "\x1f"
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What changes the direction of text: with it a line is shown in another order than it has."""
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{BIDI}]")
 
 
 class Redactor:
@@ -254,4 +256,9 @@ def printable(text: str) -> str:
 
     A terminal would obey them, and parts of a log line are written by strangers.
     """
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(_spelled_out, text)
+
+
+def _spelled_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"

@@ -26,6 +26,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from agent.safety.redaction import printable
 from gateway.cli.common import settings_of
 from gateway.cli.output import out
 from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
@@ -445,19 +446,21 @@ class Talk:
 
     def _show(self, answer: ChatAnswer) -> None:
         if self._console.is_terminal and answer.markdown:
-            self._console.print(Markdown(answer.markdown), "")
+            self._console.print(Markdown(printable(answer.markdown)), "")
         elif answer.markdown:
-            self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
+            self._console.print(
+                printable(answer.markdown), markup=False, highlight=False, soft_wrap=True
+            )
         # Files by their names alone: the web chat has them.
         files = [f"[file: {name}]" for name in answer.files]
         for line in (*files, *self._menu.offer(answer.buttons)):
-            self._console.print(Text(line), soft_wrap=True)
+            self._console.print(Text(printable(line)), soft_wrap=True)
 
 
 def growing(preview: str) -> Text:
     """Return the end of an answer that is being written."""
     lines = preview.splitlines()[-PREVIEW_LINES:] or ["working… (Ctrl-C stops)"]
-    return Text("\n".join(lines), style="dim")
+    return Text(printable("\n".join(lines)), style="dim")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,15 @@ PIPE_COLUMNS = 160
 """Width of tables that are piped on."""
 NO_MORE = "there is nothing more"
 """Said of a page behind the end of a list."""
-JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+_OBEYED = (
+    *range(0x7F, 0xA0),
+    0x061C,
+    0x200E,
+    0x200F,
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
+JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _OBEYED}
 """Control characters that JSON may hold as they are, but that a terminal would obey."""
 
 

@@ -19,6 +19,7 @@ from typing import cast
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 from typing_extensions import override
 
 from gateway import descriptors
@@ -181,10 +182,10 @@ class Site(web.BaseSite):
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
         assert server is not None  # noqa: S101 - the runner is set up before its sites
-        return _Counted(server, self._connections)
+        return _Doorway(server, self._connections)
 
 
-class _Counted(asyncio.Protocol):
+class _Doorway(asyncio.Protocol):
     """Stands before the protocol of a connection, to see it begin and end."""
 
     def __init__(
@@ -232,9 +233,7 @@ class _Counted(asyncio.Protocol):
             self._inside.connection_lost(exc)
 
 
-def counting(
-    connections: Connections,
-) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def counting(connections: Connections) -> Middleware:
     """Return the middleware that tells what a connection asks, and ends one whose body is late."""
 
     @web.middleware

@@ -52,12 +52,20 @@ def prepare_home(home: Path) -> None:
     """Create PARLEY_HOME for its owner alone.
 
     Raises:
-        SettingsError: It cannot be created.
+        SettingsError: It cannot be created, or is that of somebody else.
     """
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as exc:
         raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
+    found, me = home.stat(), os.geteuid()
+    # Not mended: closing such a folder would close it to those whom it is for.
+    if found.st_mode & stat.S_ISVTX and found.st_mode & stat.S_IWOTH:
+        text = f"PARLEY_HOME {home} is a folder of all users; name one of Parley's own"
+        raise SettingsError(text)
+    if me not in {0, found.st_uid} and found.st_uid != 0:
+        text = f"PARLEY_HOME {home} belongs to another user, who could read and change all of it"
+        raise SettingsError(text)
 
 
 def with_web_token(settings: Settings) -> Settings:

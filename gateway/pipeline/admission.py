@@ -15,6 +15,7 @@ from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poi
 from gateway.access import pairing
 from gateway.access.pairing import Happening, Kind, Pairing
 from gateway.access.policy import Access, SenderRole, is_for_bot
+from gateway.access.rate_limits import Quotas
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Reply, ReplyOutcome, SettledQuestion
 from gateway.commands.help import nearest, unknown_text
@@ -36,6 +37,7 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
+from gateway.storage.reports import ledger
 
 TOO_MANY = (
     "Those were too many messages in one minute: I leave out what comes now."
@@ -70,6 +72,7 @@ class IntakeRules:
     money: MoneyRules = field(default_factory=MoneyRules)
     attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
     commands: CommandSettings = field(default_factory=CommandSettings)
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 @dataclass(slots=True)
@@ -143,7 +146,7 @@ class AdmissionBatch:
             return self._run(command, message, row, role)
         if word := self._unknown():
             return self._correct(message, row, word)
-        return self._answers.in_words(message, row, role) or self._queue(message, row)
+        return self._answers.in_words(message, row, role) or self._queue(message, row, role)
 
     def _is_for_bot(self, message: InboundMessage, rule: GroupRule | None) -> bool:
         if self._is_for_another(message):
@@ -208,12 +211,24 @@ class AdmissionBatch:
         self._tx.reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
-    def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
+    def _queue(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Admission:
         if not message.text.strip() and not message.attachments:
             return self._tx.refuse(message, row.id, _unreadable_text(message))
         if row.pending >= self._tx.rules.queue.max_pending:
             return self._tx.refuse(message, row.id, self._full_text())
+        over = None if role == "owner" else self._over_quota(message)
+        if over is not None:
+            self._tx.happens("limited", message)
+            return self._tx.refuse(_in_short(message), row.id, over or None)
         return self._enqueue(message, row)
+
+    def _over_quota(self, message: InboundMessage) -> str | None:
+        """Count a message; return what is said where its sender has had too much, as `Quotas`."""
+        quotas, used = self._tx.rules.quotas, 0
+        if (day := quotas.token_day) is not None:
+            sender = f"{message.address.platform}:{message.sender}"
+            used = ledger.used_tokens(self._tx.conn, day.timestamp(), sender)
+        return quotas.refusal(message, used)
 
     def _full_text(self) -> str:
         most = self._tx.rules.queue.max_pending

@@ -66,6 +66,18 @@ class BudgetSettings(Section):
     sender_daily_usd: float | None = Field(default=None, ge=0)
 
 
+class QuotaSettings(Section):
+    """What one sender may have in a day; null: any amount. Owners are exempt.
+
+    `messages_per_day` and `files_per_day`: within 24 hours. `tokens_per_day`: of all calls of
+    models for the sender since midnight; a message that comes after them is not taken.
+    """
+
+    messages_per_day: int | None = Field(default=None, ge=1)
+    files_per_day: int | None = Field(default=None, ge=1)
+    tokens_per_day: int | None = Field(default=None, ge=1)
+
+
 class QueueSettings(Section):
     """From an accepted message to its turn."""
 
@@ -251,6 +263,7 @@ class Settings(Section):
     context: ContextSettings = ContextSettings()
     prompt_caching: CachingSettings = CachingSettings()
     budget: BudgetSettings = BudgetSettings()
+    quotas: QuotaSettings = QuotaSettings()
     queue: QueueSettings = QueueSettings()
     delivery: DeliverySettings = DeliverySettings()
     commands: CommandSettings = CommandSettings()

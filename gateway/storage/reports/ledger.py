@@ -15,6 +15,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
+    literal_column,
     select,
 )
 
@@ -149,6 +150,21 @@ def _spent_since(slot: int) -> Any:
 def _spent_since_by(sender: str, slot: int) -> Any:
     here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
     return select(func.sum(spent_by.c.pico_usd)).where(*here)
+
+
+def used_tokens(conn: Connection, since: float, sender: str) -> int:
+    """Return the tokens of all calls for a sender since a moment, as `spent_usd` reads money."""
+    return int(conn.scalar(*_used_since_by(sender, int(since // SLOT_S))) or 0)
+
+
+@built_once
+def _used_since_by(sender: str, slot: int) -> Any:
+    names = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+    tokens: ColumnElement[Any] = sum(
+        (spent_by.c[f"{name}_tokens"] for name in names), start=literal_column("0")
+    )
+    here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
+    return select(func.sum(tokens)).where(*here)
 
 
 Key = Literal["sender", "conversation", "model"]

@@ -39,6 +39,27 @@ def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
         prepare_home(tmp_path / "file" / "home")
 
 
+def test_a_folder_of_all_users_is_no_home(tmp_path: Path) -> None:
+    """As /tmp is one: it is refused, and stays as it is."""
+    tmp_path.chmod(0o1777)
+    with pytest.raises(SettingsError, match="is a folder of all users"):
+        prepare_home(tmp_path)
+    assert mode_of(tmp_path) == "1777"
+
+
+def test_a_home_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who owns it can read and change all of it; root's is root's anyway."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    home = tmp_path / "home"
+    home.mkdir()
+    os.chown(home, 4712, -1)
+    with pytest.raises(SettingsError, match="belongs to another user"):
+        prepare_home(home)
+    os.chown(home, 0, -1)
+    prepare_home(home)
+    assert home.is_dir()
+
+
 @pytest.mark.parametrize(
     ("name", "changed", "wanted"),
     [

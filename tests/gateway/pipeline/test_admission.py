@@ -228,6 +228,28 @@ class TestOverheard:
             assert (await say(chat, sender="u2", addressed="direct")).outcome == "queued"
 
 
+class TestQuotas:
+    async def test_the_chat_says_that_a_quota_is_reached(self, tmp_path: Path) -> None:
+        """The message is on record as refused; owners, /stop and answers at once are exempt."""
+        quotas = {"messages_per_day": 1}
+        async with running(tmp_path, at_work=False, access=MEMBERS, quotas=quotas) as chat:
+            said = [("one", "u2"), ("two", "u2"), ("/status", "u2"), ("three", "u1"), ("4", "u1")]
+            outcomes = [(await chat.say(text, sender=sender)).outcome for text, sender in said]
+            assert outcomes == ["queued", "refused", "command", "queued", "queued"]
+            [text] = [text for text in await told(chat) if "did not take" in text]
+            assert "at most 1 message in 24 hours" in text
+
+    async def test_tokens_of_a_day(self, tmp_path: Path) -> None:
+        """Of all calls for the sender, as they are booked; for others it goes on."""
+        access = {**MEMBERS, "telegram": ["u2", "u3"]}
+        async with running(tmp_path, access=access, quotas={"tokens_per_day": 1}) as chat:
+            await chat.ask("hello", sender="u2")
+            assert (await chat.say("more", sender="u2")).outcome == "refused"
+            assert (await chat.say("mine", "c3", sender="u3")).outcome == "queued"
+            [text] = [text for text in await told(chat) if "did not take" in text]
+            assert "your 1 tokens of today are used up" in text
+
+
 class TestRates:
     async def test_a_sender_over_the_limit_is_told_once(self, tmp_path: Path) -> None:
         """The messages are on record as refused; duplicates do not count, presses do."""

@@ -53,6 +53,7 @@ auxiliary: {compression: {model: null, provider: auto, base_url: null}}        #
 context: {engine: compressor, rounds: {min_retain_rounds: 10, threshold: 0.8, summary: simple}}   # summary: simple | llm
 prompt_caching: {cache_ttl: 5m, strategy: system_and_3}
 budget: {daily_usd: null, sender_daily_usd: null}
+quotas: {messages_per_day: null, files_per_day: null, tokens_per_day: null}
 queue: {mode: collect, debounce_ms: 400, max_pending: 100, max_concurrent_turns: 64, max_attempts: 3}
 sessions: {reset: none, timezone: UTC, at_hour: 4, idle_minutes: 1440, groups: per_user}      # reset: none | daily | idle | both; groups: per_user | shared
 access: {mode: pairing, owners: [], telegram: [], discord: [], slack: []}      # mode: pairing | allowlist | open

@@ -1,0 +1,89 @@
+"""Attacks 9 and 15: texts that cost too much to show, and texts that are shown as others."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from adapters.rendering import LOOP_CHARS, rendered
+from adapters.rendering.markdown import to_html
+from agent.safety.redaction import printable
+from gateway.cli.output import JSON_ESCAPES
+from tests.adapters.rendering.test_renderer import calls_of, most_calls
+from tests.support.command_line import Run, own_environment, runner
+from tests.support.process import ParleyProcess
+from tests.support.renderers import PLATFORMS
+from tests.support.searching import feed
+from tests.support.storage import Store, turn_of
+from tests.support.thorough import amount
+
+BIDI = [*"\u061c\u200e\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
+SIDE = 2_000
+WIDE = "|" + "a|" * SIDE + "\n" + "|" + "-|" * SIDE + "\n" + "b\n" * SIDE
+"""A heading of 2,000 cells and 2,000 rows of one: 12 KB that stand for four million cells."""
+IMAGES = "![" * amount(5_000, 20_000)
+RENDERERS = [*(platform.render for platform in PLATFORMS), to_html]
+
+
+@pytest.fixture
+def parley(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """Run `parley …` in this process, on the database of the test."""
+    with own_environment(tmp_path, monkeypatch):
+        yield runner(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("render", RENDERERS)
+@pytest.mark.parametrize("text", [WIDE, IMAGES], ids=["table", "images"])
+async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str) -> None:
+    """It costs so much for each character and no more, and is rendered beside the event loop."""
+    assert callable(render)
+    assert calls_of(render, text) <= most_calls(text)
+    assert len(text) > LOOP_CHARS
+    assert await rendered(render, text)
+
+
+@pytest.mark.parametrize("control", BIDI)
+def test_attack_15_direction_is_spelled_out(control: str) -> None:
+    """In texts and in JSON, for terminals."""
+    assert printable(f"a{control}b") == f"a\\u{ord(control):04x}b"
+    text = orjson.dumps({"a": control}).decode().translate(JSON_ESCAPES)
+    assert control not in text
+    assert orjson.loads(text) == {"a": control}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sessions list",
+        "sessions list --json",
+        "sessions show 1",
+        "search find invoice",
+        "search find invoice --json",
+    ],
+)
+def test_attack_15_a_title_does_not_turn_a_line_round(
+    store: Store, parley: Run, command: str
+) -> None:
+    """As `sessions` and `search` show what strangers wrote, to people and to programs."""
+    store.run(turn_of, "invoice \u202efdp.exe \u2066x")
+    feed(store)
+    shown = parley(*command.split()).out
+    assert "\\u202e" in shown
+    assert not set(shown) & set(BIDI)
+
+
+async def test_attack_15_an_open_home_is_closed(tmp_path: Path) -> None:
+    """With a line that says so."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o755)
+    home.chmod(0o755)
+    (home / "token").write_text("secret")
+    (home / "token").chmod(0o644)
+    async with ParleyProcess(home) as parley:
+        record = await parley.event("mode_restored")
+        assert record["path"] == str(home)
+        assert stat.S_IMODE(home.stat().st_mode) == 0o700
