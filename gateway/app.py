@@ -50,7 +50,7 @@ from gateway.context.summaries import Preparations
 from gateway.context.window import with_engine_tools
 from gateway.http import control
 from gateway.http.connections import Connections
-from gateway.http.server import ChatHistory, Health, HttpServer
+from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
@@ -504,18 +504,25 @@ def _server(
         # Only adapters with a page or a webhook have routes.
         routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
         (chat_page if each.adapter.platform == BUILT_IN else webhooks).extend(routes)
-    public = [*health.routes(), *webhooks, *(chat_page if settings.web.enabled else [])]
+    on = settings.web
+    apart = on.webhook_port is not None
+    public = [*health.routes(), *([] if apart else webhooks), *(chat_page if on.enabled else [])]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
-    hidden = [] if settings.web.enabled else chat_page
+    hidden = [] if on.enabled else chat_page
+    trusted = tuple(ip_network(each.strip(), strict=False) for each in on.trusted_proxies)
     return HttpServer(
-        settings.web.host,
-        settings.web.port,
+        Port(on.host, on.port, public),
         settings.home / control.SOCKET,
-        public=public,
         private=[*private, *hidden],
-        connections=Connections(
-            settings.web.max_connections,
-            settings.web.max_connections_per_address,
-            tuple(ip_network(each.strip(), strict=False) for each in settings.web.trusted_proxies),
-        ),
+        webhooks=_webhook_port(settings, [*health.routes(), *webhooks]),
+        connections=Connections(on.max_connections, on.max_connections_per_address, trusted),
     )
+
+
+def _webhook_port(settings: Settings, routes: Sequence["web.RouteDef"]) -> Port | None:
+    """Return where webhooks have a port of their own, None where they are on that of the page."""
+    on = settings.web
+    if on.webhook_port is None:
+        return None
+    keys = "web.webhook_host, web.webhook_port"
+    return Port(on.webhook_host or on.host, on.webhook_port, routes, keys)

@@ -46,7 +46,7 @@ def file_response(file: OutgoingFile) -> web.Response:
 
 
 @dataclass(slots=True)
-class _Form:
+class _Posted:
     """What was read so far."""
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -88,8 +88,8 @@ async def posted_with_files(request: web.Request, limit_bytes: int) -> PostedMes
     )
 
 
-async def _read(request: web.Request, limit_bytes: int) -> _Form:
-    form = _Form()
+async def _read(request: web.Request, limit_bytes: int) -> _Posted:
+    form = _Posted()
     async for part in await request.multipart():
         if not isinstance(part, BodyPartReader):
             raise Refusal(400, "bad_form", "A form has no forms inside.")
@@ -106,7 +106,7 @@ async def _read(request: web.Request, limit_bytes: int) -> _Form:
     return form
 
 
-async def _file(part: BodyPartReader, form: _Form, limit_bytes: int) -> Attachment:
+async def _file(part: BodyPartReader, form: _Posted, limit_bytes: int) -> Attachment:
     if limit_bytes == 0:
         raise Refusal(413, "no_files", "Files are not taken here.")
     if len(form.files) == MAX_FILES:

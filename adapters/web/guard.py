@@ -49,8 +49,8 @@ COOKIE_S = 400 * 86_400
 """The longest that browsers keep one. How long a session holds is said by its row alone."""
 
 SIGN_IN = (
-    "Sign in first: open the link that `parley open` prints on Parley's machine, or that you were"
-    " invited with. The token works as well."
+    "Sign in first: open the link that the command parley open prints on Parley's machine, or that"
+    " you were invited with. The token works as well."
 )
 SIGN_IN_AGAIN = (
     "Parley was updated, and its web chat has users now: your earlier sign-in is over, your chats"

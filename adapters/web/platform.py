@@ -13,6 +13,7 @@ class WebSettings(PlatformSection):
     `token`: for programs, and to sign in; null: one that is made at the first start.
     `max_connections`: to the port, webhooks and health pages included; of one address (one /64 of
     IPv6) `max_connections_per_address`.
+    `webhook_host`, `webhook_port`: webhooks and health pages alone; null: on the port of the page.
     `trusted_proxies`: addresses and networks whose forwarding headers are believed. `public_url`:
     what links to the chat begin with; null: host and port.
     """
@@ -23,6 +24,8 @@ class WebSettings(PlatformSection):
     token: SecretStr | None = None
     max_connections: int = Field(default=1000, ge=10, le=50_000)
     max_connections_per_address: int = Field(default=100, ge=10, le=50_000)
+    webhook_host: str | None = None
+    webhook_port: int | None = Field(default=None, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
     public_url: str | None = None
 

@@ -32,7 +32,7 @@ _PORT = re.compile(r"(?<=\]):\d+$|^(?P<v4>[0-9.]+):\d+$")
 UNTRUSTED = (
     "This request came through a proxy ({header}) from {address}, which this Parley does not trust."
     " If that is your proxy, add its address to web.trusted_proxies in parley.yaml (as in"
-    ' `web: {{trusted_proxies: ["{address}"]}}`) and start Parley again; docs/operations.md shows'
+    ' web: {{trusted_proxies: ["{address}"]}}) and start Parley again; docs/operations.md shows'
     " how to set up nginx, Caddy and Tailscale."
 )
 

@@ -20,10 +20,13 @@ from sqlalchemy import Connection
 
 from adapters.base import Clock, Recent
 from adapters.door import FIRST_OWNER, OWNER, Proof, Requester, SignedIn, SignInRefused, Visitor
-from adapters.registry import account_types, by_name
+from adapters.registry import BUILT_IN, account_types, by_name
+from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
 from gateway.access.rate_limits import MINUTE_S, SlidingWindow
 from gateway.errors import GatewayError, NotFound
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.engine import Database
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import NewSession, WebRole
@@ -47,8 +50,8 @@ STRANGERS_TRIES_PER_MIN = 7
 ADDRESS_TRIES_PER_MIN = 5
 
 WRONG_LINK = (
-    "This sign-in link has been used or has expired. `parley open` makes another; whoever invited"
-    " you can send you a new one."
+    "This sign-in link has been used or has expired. The command parley open makes another; whoever"
+    " invited you can send you a new one."
 )
 WRONG_TOKEN = "That token is not right."  # noqa: S105 - what is said of a wrong one
 TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try again."
@@ -175,7 +178,7 @@ class WebDoor:
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
         """
-        self._check_token(offered, caller)
+        await self._check_token(offered, caller)
         return OWNER
 
     async def sign_in(
@@ -189,7 +192,7 @@ class WebDoor:
         fresh = secrets.token_urlsafe(SECRET_BYTES)
         new = NewSession(hash_of(fresh), proof, caller.address, caller.browser[:200])
         if proof == "token":
-            self._check_token(secret, caller)
+            await self._check_token(secret, caller)
             visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
         else:
             visitor = await self._use_link(secret, caller, new, replaces)
@@ -200,7 +203,7 @@ class WebDoor:
     async def sign_out(self, secret: str, caller: Requester) -> None:
         """End a session."""
         visitor = await self.session(secret)
-        await self._database.write(web_users.end, hash_of(secret))
+        await self._database.write(_end, hash_of(secret), visitor, caller.address)
         self.forget()
         if visitor is not None:
             log.info("web_signed_out", user=visitor.name, address=caller.address)
@@ -209,10 +212,10 @@ class WebDoor:
         """Have all sessions looked up anew: something was changed about them."""
         self._seen.clear()
 
-    def _check_token(self, offered: str, caller: Requester) -> None:
+    async def _check_token(self, offered: str, caller: Requester) -> None:
         item = self._tries.begin(caller.address)
         if self._token is None or not hmac.compare_digest(hash_of(offered), self._token):
-            log.warning("web_sign_in_refused", address=caller.address, reason="wrong_token")
+            await self._refused(caller, "wrong_token")
             raise SignInRefused(WRONG_TOKEN)
         self._tries.was_right(caller.address, item)
 
@@ -222,10 +225,15 @@ class WebDoor:
         item = self._tries.begin(caller.address)
         visitor = await self._database.write(self._take_link, hash_of(secret), new, replaces)
         if visitor is None:
-            log.warning("web_sign_in_refused", address=caller.address, reason="wrong_link")
+            await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
         self._tries.was_right(caller.address, item)
         return visitor
+
+    async def _refused(self, caller: Requester, reason: str) -> None:
+        log.warning("web_sign_in_refused", address=caller.address, reason=reason)
+        entry = AuditEntry("web_sign_in_refused", address=caller.address, subject=reason)
+        await self._database.write(audit_log.append, entry)
 
     def _take_link(
         self, conn: Connection, hash_: str, new: NewSession, replaces: str
@@ -237,6 +245,9 @@ class WebDoor:
         if replaces:
             web_users.end(conn, hash_of(replaces))
         web_users.begin(conn, sender, new)
+        by, how = f"{BUILT_IN}:{sender}", new.signed_in_by
+        entry = AuditEntry("web_signed_in", by=by, address=new.address, subject=how)
+        audit_log.append(conn, entry)
         return self._named(conn, sender)
 
     def _visitor(self, conn: Connection, hash_: str) -> tuple[Visitor, web_users.WebSession] | None:
@@ -246,6 +257,13 @@ class WebDoor:
     def _named(self, conn: Connection, sender: str) -> Visitor:
         role = self._access.web_role(conn, sender)
         return Visitor(sender, name_of(sender), role, has_session=True)
+
+
+def _end(conn: Connection, hash_: str, visitor: Visitor | None, address: str) -> None:
+    web_users.end(conn, hash_)
+    if visitor is not None:
+        by = f"{BUILT_IN}:{visitor.sender}"
+        audit_log.append(conn, AuditEntry("web_signed_out", by=by, address=address))
 
 
 def hash_of(secret: str) -> str:
@@ -306,7 +324,8 @@ def invite(
     if before is not None and before.role != "removed":
         raise GatewayError(f"{name} is a web user already; `parley open {name}` makes a link")
     entered: WebRole = role
-    web_users.enter(conn, name, entered, same_as, "command line")
+    web_users.enter(conn, name, entered, same_as, COMMAND_LINE)
+    _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as})
     link = new_link(conn, name, INVITATION_S)
     return NewLink(name, link.secret, link.life_s, again=before is not None)
 
@@ -326,9 +345,10 @@ def remove(conn: Connection, name: str) -> SignedOut:
     """
     if name == OWNER.name:
         raise GatewayError("the owner cannot be removed; `parley web revoke owner` signs them out")
-    ended = revoke(conn, name)
+    count = web_users.end_all(conn, sender_of(conn, name))
     web_users.remove(conn, name)
-    return SignedOut(name, ended.sessions, removed=True)
+    _put_on_record(conn, "web_user_removed", name, {"sessions": count})
+    return SignedOut(name, count, removed=True)
 
 
 def revoke(conn: Connection, which: str) -> SignedOut:
@@ -341,8 +361,17 @@ def revoke(conn: Connection, which: str) -> SignedOut:
         sender = web_users.end_one(conn, int(which[:18]))
         if sender is None:
             raise NotFound(f"there is no session {which}; `parley web sessions` lists them")
-        return SignedOut(name_of(sender), 1)
-    return SignedOut(which, web_users.end_all(conn, sender_of(conn, which)))
+        ended = SignedOut(name_of(sender), 1)
+    else:
+        ended = SignedOut(which, web_users.end_all(conn, sender_of(conn, which)))
+    _put_on_record(conn, "web_sessions_revoked", ended.name, {"sessions": ended.sessions})
+    return ended
+
+
+def _put_on_record(
+    conn: Connection, kind: AuditKind, name: str, detail: dict[str, str | int | None]
+) -> None:
+    audit_log.append(conn, AuditEntry(kind, by=COMMAND_LINE, subject=name, detail=detail))
 
 
 def report(happened: NewLink | SignedOut, *, invited: bool = False) -> None:

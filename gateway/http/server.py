@@ -43,53 +43,74 @@ LONGEST_SOCKET_PATH = 100
 """Linux takes 107 bytes, macOS 103. Source: unix(7)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where a server listens, and what it answers there; port 0 is any free one.
+
+    Attributes:
+        keys: The settings that say so.
+    """
+
+    host: str
+    port: int
+    routes: Sequence[web.RouteDef]
+    keys: str = "web.host, web.port"
+
+
 class HttpServer:
-    """Serves `public` routes on host and port, and `private` ones as well on the Unix socket."""
+    """Serves routes on a port, the same and `private` ones on the Unix socket.
+
+    Webhooks may have a port of their own: that one alone has to be reached from outside.
+    """
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        here: Port,
         socket: Path,
         *,
-        public: Sequence[web.RouteDef],
         private: Sequence[web.RouteDef],
+        webhooks: Port | None = None,
         connections: Connections | None = None,
     ) -> None:
-        connections = connections or Connections()
-        self._host = host
-        self._port = port
         self._socket = socket
         self._bound = False
-        self._connections = connections
-        self._public = _runner(public, counting(connections))
-        here = web.get("/control/port", self._tell_port)
-        self._private = _runner([*public, *private, here])
+        self._connections = connections or Connections()
+        counted = counting(self._connections)
+        self._public = _runner(here.routes, counted)
+        self._ports = [(here, self._public)]
+        if webhooks is not None:
+            self._ports.append((webhooks, _runner(webhooks.routes, counted)))
+        told = web.get("/control/port", self._tell_port)
+        self._private = _runner([*here.routes, *private, told])
 
     async def start(self) -> int:
         """Listen; returns the port, which differs from the setting where that is 0.
 
         Raises:
-            GatewayError: The port is taken or may not be used.
+            GatewayError: A port is taken or may not be used.
         """
-        await self._public.setup()
-        site = Site(self._public, self._host, self._port, self._connections)
-        try:
-            await site.start()
-        except OSError as exc:
-            why = os.strerror(exc.errno) if exc.errno else str(exc)
-            text = f"cannot listen on {self._host}:{self._port} (web.host, web.port): {why}"
-            raise GatewayError(text) from exc
+        for port, runner in self._ports:
+            await self._listen(port, runner)
         await self._start_socket()
         return self.port
 
     async def stop(self) -> None:
         """Close all connections."""
-        await self._public.cleanup()
+        for _, runner in self._ports:
+            await runner.cleanup()
         await self._private.cleanup()
         # A path that was skipped may belong to somebody else.
         if self._bound:
             self._socket.unlink(missing_ok=True)
+
+    async def _listen(self, port: Port, runner: web.AppRunner) -> None:
+        await runner.setup()
+        try:
+            await Site(runner, port.host, port.port, self._connections).start()
+        except OSError as exc:
+            why = os.strerror(exc.errno) if exc.errno else str(exc)
+            text = f"cannot listen on {port.host}:{port.port} ({port.keys}): {why}"
+            raise GatewayError(text) from exc
 
     @property
     def port(self) -> int:

@@ -34,6 +34,12 @@ AuditKind = Literal[
     "member_revoked",
     "memory_removed",
     "forgotten",
+    "web_signed_in",
+    "web_sign_in_refused",
+    "web_signed_out",
+    "web_sessions_revoked",
+    "web_user_invited",
+    "web_user_removed",
     "settings_changed",
     "pruned",
 ]

@@ -4,8 +4,10 @@ import asyncio
 import json
 import os
 import pwd
+import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +18,10 @@ import pytest
 from agent.processes import confinement
 from agent.settings import TerminalSettings, ToolSettings
 from tests.agent.tools.sandbox.calling import use_with
+from tests.e2e.web_chat import WebChat
 from tests.support.door import bearer, sign_in_link
 from tests.support.nginx import NGINX, PROPER, nginx
-from tests.support.process import ParleyProcess
+from tests.support.process import ParleyProcess, free_port
 
 PYTHON = Path(sys.executable).resolve()
 MESSAGE = {"id": "m1", "text": "/approve"}
@@ -267,3 +270,64 @@ async def test_the_token_is_made_once_and_for_its_owner_alone(parley: ParleyProc
     assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, token)
     assert parley.named("mode_restored", path=str(file), mode="0644")
     assert token.strip() not in json.dumps(parley.records) + str(parley.stderr)
+
+
+async def test_webhooks_need_no_port_that_has_the_chat(tmp_path: Path) -> None:
+    """On a port of their own there is nothing else, and on the page's there are none."""
+    hooks = free_port()
+    platforms = {"slack": {"bot_token": "xoxb-1", "signing_secret": "shh!", "mode": "http"}}
+    settings = {"web": {"webhook_port": hooks}, "platforms": platforms}
+    async with ParleyProcess(tmp_path / "home", settings) as parley:
+        chat, webhooks = [await statuses_at(port) for port in (parley.port, hooks)]
+    assert chat == {"/": 200, "/api/chats": 401, "/healthz": 200, "/slack/default": 404}
+    assert webhooks == {"/": 404, "/api/chats": 404, "/healthz": 200, "/slack/default": 401}
+
+
+async def statuses_at(port: int) -> dict[str, int]:
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
+        found = {}
+        for path in ("/", "/api/chats", "/healthz", "/slack/default"):
+            method = "POST" if "slack" in path else "GET"
+            async with http.request(method, path, data=b"{}") as response:
+                found[path] = response.status
+        return found
+
+
+async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) -> None:
+    """Its web chats are the owner's; its cookie is told what to do, its weak token too."""
+    home = tmp_path / "home"
+    async with ParleyProcess(home) as parley:
+        chat = WebChat(parley, "old")
+        assert "= **84**" in await chat.ask("what is 12*7?")
+    as_of_version_0_5(home / "parley.db")
+    async with ParleyProcess(home) as parley, browser(parley) as http:
+        old = {"Cookie": "parley_session=0123456789abcdef"}
+        async with http.get("/api/chats", headers=old) as response:
+            told = await response.json()
+        assert (response.status, told["error"]) == (401, "sign_in_again")
+        made = await parley.run("open", "--no-browser")
+        secret = sign_in_link(made.stdout.splitlines()).partition("#sign-in=")[2]
+        async with http.post("/api/sign-in", json={"link": secret}) as response:
+            assert response.status == 204
+        async with http.get("/api/chats") as response:
+            listed = (await response.json())["chats"]
+        assert [(each["chat"], each["title"]) for each in listed] == [("old", "what is 12*7?")]
+        again = WebChat(parley, "old")
+        assert "6" in await again.ask("what is 2*3?")
+        assert len(parley.transcript()) == 8
+        assert parley.named("database_migrated", before="0013")
+
+
+def browser(parley: ParleyProcess) -> aiohttp.ClientSession:
+    """Return a client that keeps cookies, of addresses as well."""
+    return aiohttp.ClientSession(parley.url, cookie_jar=aiohttp.CookieJar(unsafe=True))
+
+
+def as_of_version_0_5(database: Path) -> None:
+    """Take back what later revisions made: none of it holds what was said."""
+    with closing(sqlite3.connect(database)) as books, books:
+        for table in ("web_user", "web_session", "web_link", "audit_log", "audit_head"):
+            books.execute(f"DROP TABLE {table}")
+        for table, column in (("inbox", "authors"), ("session", "origins")):
+            books.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        books.execute("UPDATE alembic_version SET version_num = '0013'")

@@ -124,8 +124,9 @@ async def test_an_unknown_proxy_is_refused_by_name(chat: Served) -> None:
     """Every route, the page too, says which setting is missing."""
     for path in ("/", "/static/app.js", "/api/chats"):
         async with chat.client.get(path, headers={"X-Forwarded-For": "192.0.2.1"}) as response:
+            assert response.status == 403
             told = await response.json()
-        assert (response.status, told["error"]) == (403, "proxy_not_trusted")
+        assert told["error"] == "proxy_not_trusted"
         assert 'web: {trusted_proxies: ["127.0.0.1"]}' in told["message"]
 
 

@@ -18,7 +18,7 @@ from adapters.web.adapter import WebAdapter
 from adapters.web.platform import WebSettings
 from gateway.cli.chat import Refused, asker, growing, talk_over
 from gateway.errors import GatewayNotRunning, StorageUnavailable
-from gateway.http.server import HttpServer
+from gateway.http.server import HttpServer, Port
 from tests.adapters.web.conftest import send
 from tests.support.door import web_host
 from tests.support.history import MemoryHistory
@@ -38,7 +38,7 @@ class Gateway:
     async def start(self) -> None:
         self.adapter = WebAdapter(WebSettings(), web_host(self.history))
         routes = self.adapter.routes()
-        self.server = HttpServer("127.0.0.1", 0, self.path, public=routes, private=())
+        self.server = HttpServer(Port("127.0.0.1", 0, routes), self.path, private=())
         await self.server.start()
 
     async def stop(self) -> None:

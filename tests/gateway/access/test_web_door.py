@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 import pytest_asyncio
 from pydantic import SecretStr
@@ -22,6 +23,7 @@ from gateway.access.web_door import (
 )
 from gateway.errors import GatewayError, NotFound
 from gateway.settings.tree import AccessSettings
+from gateway.storage import schema
 from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import members, web_users
@@ -245,6 +247,26 @@ async def test_right_ones_cost_no_tries(at: Doors) -> None:
 def test_a_household_is_one_address(address: str, network: str) -> None:
     """With IPv6 it has a network of its own."""
     assert network_of(address) == network
+
+
+async def test_who_came_in_is_on_record(at: Doors) -> None:
+    """With addresses, and without a secret."""
+    link = await at.invited("ann")
+    cookie = (await at.door.sign_in("link", link, HERE)).secret
+    assert await at.wrong("192.0.2.9") is None
+    await at.door.sign_out(cookie, HERE)
+    await at.database.write(web_door.revoke, "ann")
+    await at.database.write(web_door.remove, "ann")
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    said = [(row.kind, *orjson.loads(row.said)[:3]) for row in rows]
+    assert said == [
+        ("web_user_invited", "command line", "", "ann"),
+        ("web_signed_in", "web:ann", "192.0.2.1", "link"),
+        ("web_sign_in_refused", "", "192.0.2.9", "wrong_token"),
+        ("web_signed_out", "web:ann", "192.0.2.1", ""),
+        ("web_sessions_revoked", "command line", "", "ann"),
+        ("web_user_removed", "command line", "", "ann"),
+    ]
 
 
 async def test_without_a_token_none_is_right(tmp_path: Path) -> None:

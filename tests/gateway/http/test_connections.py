@@ -14,7 +14,7 @@ from aiohttp import web
 from gateway.http import connections as module
 from gateway.http import server as server_module
 from gateway.http.connections import Connections
-from gateway.http.server import HttpServer
+from gateway.http.server import HttpServer, Port
 from tests.support.gateway import log_lines
 from tests.support.recording_adapter import Watch
 
@@ -61,9 +61,8 @@ async def serve(tmp_path: Path, held: Held) -> AsyncIterator[Serve]:
 
     async def start(limits: Connections) -> int:
         routes = [web.get("/", hello), web.post("/", swallow), web.get("/held", held.page)]
-        server = HttpServer(
-            "127.0.0.1", 0, tmp_path / "s", public=routes, private=[], connections=limits
-        )
+        here = Port("127.0.0.1", 0, routes)
+        server = HttpServer(here, tmp_path / "s", private=[], connections=limits)
         started.append(server)
         return await server.start()
 

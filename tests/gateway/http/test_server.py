@@ -24,7 +24,7 @@ from agent.settings import AgentSettings
 from gateway.app import assembled
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
-from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer
+from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer, Port
 from gateway.pipeline import notices
 from gateway.storage.migrations import database_path, open_database
 from gateway.wiring import accounts_of
@@ -49,7 +49,7 @@ async def hello(_: web.Request) -> web.Response:
 
 def server_at(path: Path, port: int = 0) -> HttpServer:
     public, private = [web.get("/public", hello)], [web.get("/private", hello)]
-    return HttpServer("127.0.0.1", port, path, public=public, private=private)
+    return HttpServer(Port("127.0.0.1", port, public), path, private=private)
 
 
 async def status_of(path: str, *, port: int = 0, at: Path | None = None) -> int:
@@ -78,7 +78,8 @@ async def full(_: web.Request) -> web.Response:
 
 async def test_what_cannot_be_stored_is_to_be_sent_again(tmp_path: Path) -> None:
     """503, not a broken answer: platforms and browsers try again."""
-    server = HttpServer("127.0.0.1", 0, tmp_path / "s", public=[web.get("/full", full)], private=[])
+    port = Port("127.0.0.1", 0, [web.get("/full", full)])
+    server = HttpServer(port, tmp_path / "s", private=[])
     async with log_lines(Watch()) as lines:
         port = await server.start()
         assert await status_of("/full", port=port) == 503
