@@ -18,6 +18,7 @@ AgentError
 ├── ToolError              its text goes to the model as the tool's result
 ├── AttemptEnds            no tool's failure, even if raised within one: leave the turn as it is
 │   └── TurnSuspended          a person must answer first: give the lease back
+├── SecretUnreadable       a secret is not where the settings say: the one before goes on
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
 
@@ -134,3 +135,10 @@ class TurnSuspended(AttemptEnds):
 
 class RecordingMismatch(AgentError):
     """The recording has no answer at this place."""
+
+
+class SecretUnreadable(AgentError):
+    """What the settings refer to cannot be read; the text goes on behind the reference.
+
+    It holds neither the secret nor a part of it.
+    """

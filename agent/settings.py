@@ -1,8 +1,9 @@
 """The agent's part of the settings tree; `gateway/settings/tree.py` reads it once."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import (
     AfterValidator,
@@ -22,6 +23,59 @@ class Section(BaseModel):
 
     # Nearly all are only read as parts of the whole, which checks them by itself.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class SecretSource(Protocol):
+    """Where a secret is kept."""
+
+    def read(self) -> str:
+        """Return it as it is now. May block.
+
+        Raises:
+            SecretUnreadable: It cannot be read, or there is none.
+        """
+        ...
+
+
+class Learner(Protocol):
+    """Somebody who keeps secrets out of what others read."""
+
+    def learn(self, secrets: Iterable[str]) -> None:
+        """Keep these out as well."""
+        ...
+
+
+class ReferencedSecret(SecretStr):
+    """A secret that the settings refer to; its value is the newest that was read.
+
+    Attributes:
+        reference: As it stands in the settings.
+    """
+
+    def __init__(self, value: str, reference: str, source: SecretSource) -> None:
+        """`value` is what was read there first."""
+        super().__init__(value)
+        self.reference = reference
+        self._source = source
+        self._told: list[Learner] = []
+
+    def tell(self, learner: Learner) -> None:
+        """Have somebody learn each later value before it is used."""
+        self._told.append(learner)
+
+    def read_again(self) -> bool:
+        """Read it where it is; whether it is another one now. May block.
+
+        Raises:
+            SecretUnreadable: The value before stays.
+        """
+        value = self._source.read()
+        if value == self._secret_value:
+            return False
+        for learner in self._told:
+            learner.learn([value])
+        self._secret_value = value
+        return True
 
 
 class FactsSettings(Section):

@@ -55,6 +55,7 @@ from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
+from gateway.lifecycle.rotation import Rotation
 from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch
 from gateway.pipeline.delegation import Delegation
@@ -118,6 +119,7 @@ class Beside:
     pruner: Pruner
     recall: Recall
     reactions: ReactionQueue
+    rotation: Rotation
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,10 @@ async def run(
                 lambda port, found: on_ready(
                     Welcome(port, caching, code, warnings, (*checked, *found), sign_in)
                 ),
-                lambda: {"crash journal": journal.run()},
+                lambda: {
+                    "crash journal": journal.run(),
+                    "secrets": gateway.beside.rotation.on_hang_up(),
+                },
             )
 
 
@@ -416,6 +421,7 @@ async def assembled(
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, plugins, access),
         ReactionQueue(adapters),
+        Rotation(settings, models, agent.recovery.rests),
     )
     stops, workspaces = Stops(), Workspaces(settings.tools.workspace, settings.home)
     toolkit = Toolkit(
@@ -448,7 +454,7 @@ async def assembled(
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
     health = Health(database, replica.id, supervised, platforms.watch)
-    routes = control.routes(database, wakeups, intake.tell_approved, door)
+    routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
     server = _server(settings, supervised, health, routes)
     async with _closed_at_the_end(models, server, adapters.values()):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)

@@ -52,7 +52,7 @@ from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.start_checks import Finding
-from gateway.settings.loading import KEY_VARIABLES, secret_values
+from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 
 log = structlog.get_logger()
@@ -212,7 +212,7 @@ def build_agent(
         tools = builtin_tools(_offered(settings), others)
     except ValueError as exc:
         raise SettingsError(f"tools.enabled: {exc}") from exc
-    approval = ApprovalRules(settings.tools.approval, Redactor(secret_values(settings)))
+    approval = ApprovalRules(settings.tools.approval, redactor_of(settings))
     return Agent(
         models=models_of(line),
         tools=tools,
@@ -278,7 +278,7 @@ def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
             models.insert(0, build_model(_auxiliary(block, settings)))
         except ModelError as exc:
             raise SettingsError(f"auxiliary.compression: {exc}") from exc
-    redact = Redactor(secret_values(settings)).text
+    redact = redactor_of(settings).text
     return Summariser(models, block.timeout_s, redact) if models else None
 
 
@@ -313,7 +313,7 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
 
 def build_redactor(settings: Settings) -> Redactor | None:
     """Return what takes secrets out of the lines that tell which tools run; None for no lines."""
-    return None if settings.agent.progress == "off" else Redactor(secret_values(settings))
+    return None if settings.agent.progress == "off" else redactor_of(settings)
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:

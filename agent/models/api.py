@@ -33,7 +33,7 @@ from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable, usage_so_far
 from agent.prompt_caching import cache_layout_of
-from agent.settings import ModelSettings
+from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import CacheLayout, Usage
 
@@ -178,6 +178,26 @@ class ApiModel(ABC, Generic[A]):
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
         return self._info(found)
+
+    def renew_key(self) -> bool:
+        """Read the key again where the settings refer to it; see `agent.models.base.Renewable`."""
+        secret = self._settings.api_key
+        if isinstance(secret, ReferencedSecret):
+            secret.read_again()
+        return self.take_key()
+
+    def take_key(self) -> bool:
+        """Use the key that was read last; see `agent.models.base.Renewable`."""
+        key = api_key(self._settings)
+        if key == self._key:
+            return False
+        self._key = key
+        self._use_key(key)
+        return True
+
+    @abstractmethod
+    def _use_key(self, key: str) -> None:
+        """Make all later calls with another key."""
 
     @abstractmethod
     async def close(self) -> None:

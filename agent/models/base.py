@@ -1,7 +1,7 @@
 """The protocol every model implements, and what goes in and comes out of one call."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.catalog import ModelFacts
@@ -114,6 +114,28 @@ class ChatModel(Protocol):
 
     async def close(self) -> None:
         """Give back connections."""
+        ...
+
+
+@runtime_checkable
+class Renewable(Protocol):
+    """A model whose key may be replaced while it is in use."""
+
+    def renew_key(self) -> bool:
+        """Read the key again where the settings refer to it; whether it is another one. May block.
+
+        Raises:
+            SecretUnreadable: It cannot be read; the one before stays in use.
+            CredentialsRefused: It holds characters that no key has.
+        """
+        ...
+
+    def take_key(self) -> bool:
+        """Use the key that was read last; whether it is another one than before.
+
+        Raises:
+            CredentialsRefused: It holds characters that no key has.
+        """
         ...
 
 

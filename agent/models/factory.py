@@ -51,8 +51,8 @@ def resolve_provider(settings: ModelSettings) -> Provider:
     """Return the provider; "auto" follows the key, then the base URL, else is offline."""
     if settings.provider != "auto":
         return settings.provider
-    if key := next(iter(_keys(settings)), ""):
-        claude = key.startswith("sk-ant-") or is_claude(settings.name or "")
+    if keys := _keys(settings):
+        claude = _text(keys[0]).startswith("sk-ant-") or is_claude(settings.name or "")
         return "anthropic" if claude else "openai"
     return "openai" if settings.base_url else "offline"
 
@@ -75,19 +75,24 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     return found
 
 
-def _build(settings: ModelSettings, key: str | None, number: int = 1) -> ChatModel:
+def _build(settings: ModelSettings, key: SecretStr | None, number: int = 1) -> ChatModel:
     provider = resolve_provider(settings)
     # By name: an SDK takes long to import, and only one of them is needed.
     module, _, class_name = _CLASSES[provider].partition(":")
     build: Any = getattr(import_module(module), class_name)
-    chosen = {"provider": provider, "api_key": None if key is None else SecretStr(key)}
+    chosen = {"provider": provider, "api_key": key}
     counted = {"key_number": number} if number > 1 else {}
     model: ChatModel = build(settings.model_copy(update=chosen), **counted)
     return model
 
 
-def _keys(settings: ModelSettings) -> list[str]:
+def _keys(settings: ModelSettings) -> list[SecretStr]:
     """Return the configured keys without repetitions and empty ones."""
     secrets = (settings.api_key, *settings.api_keys)
-    found = (secret.get_secret_value().strip() for secret in secrets if secret)
-    return list(dict.fromkeys(key for key in found if key))
+    # As they are: a key that is referred to can be read again.
+    found = {_text(secret): secret for secret in reversed(secrets) if secret and _text(secret)}
+    return list(reversed(found.values()))
+
+
+def _text(key: SecretStr) -> str:
+    return key.get_secret_value().strip()

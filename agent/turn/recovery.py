@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -18,13 +18,15 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelUnreachable,
     RateLimited,
+    SecretUnreadable,
 )
-from agent.models.base import ChatModel
+from agent.models.base import ChatModel, Renewable
 
 log = structlog.get_logger()
 
@@ -161,6 +163,11 @@ class StandardWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class RenewKey:
+    """Read the model's key again, then call the same model again if it is another one."""
+
+
+@dataclass(frozen=True, slots=True)
 class Repair:
     """Repair what is sent, then call the same model again."""
 
@@ -170,7 +177,7 @@ class GiveUp:
     """Nothing is left to try: the failure goes to the user."""
 
 
-Action = Retry | NextModel | StandardWindow | Shrink | Repair | GiveUp
+Action = Retry | NextModel | StandardWindow | Shrink | RenewKey | Repair | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,7 @@ class Situation:
         repaired: Whether the one repair pass was made.
         wait_s: The next wait: the back-off, or what the provider asks for where that is longer,
             capped.
+        key_may_be_old: Whether the key was not read again yet, and may have been replaced.
     """
 
     failure: ModelError
@@ -192,6 +200,7 @@ class Situation:
     repaired: bool
     wait_s: float
     policy: RetryPolicy
+    key_may_be_old: bool = False
 
     @property
     def asked_wait_s(self) -> float | None:
@@ -236,6 +245,13 @@ def repair_once(situation: Situation) -> Action | None:
     return Repair() if any(word in reason for word in _OF_THINKING) else None
 
 
+def renew_key(situation: Situation) -> Action | None:
+    """A key that is refused may have been replaced where the settings refer to it: read it once."""
+    refused = isinstance(situation.failure, CredentialsRefused)
+    broke = isinstance(situation.failure, CreditUsedUp)
+    return RenewKey() if refused and not broke and situation.key_may_be_old else None
+
+
 def rotate_key(situation: Situation) -> Action | None:
     """Auth, billing or a rate limit of one key: the next key of the same model."""
     if not situation.another_key:
@@ -277,6 +293,7 @@ STRATEGIES: tuple[Strategy, ...] = (
     leave_long_context,
     compress,
     repair_once,
+    renew_key,
     rotate_key,
     wait_and_retry,
     fall_back,
@@ -351,7 +368,7 @@ class _Attempts(Generic[T]):
 
     async def _try(self, model: ChatModel) -> T | ModelError:
         """Call one model until it answers, it is another one's turn, or all is over."""
-        failures = 0
+        failures, key_may_be_old = 0, isinstance(model, Renewable)
         while True:
             try:
                 self.attempts += 1
@@ -362,24 +379,43 @@ class _Attempts(Generic[T]):
             else:
                 self.rests.clear(model)
                 return answer
-            action = await self._decide(failure, model, failures)
+            action = await self._decide(
+                self._situation(failure, model, failures, key_may_be_old=key_may_be_old)
+            )
+            key_may_be_old = key_may_be_old and not isinstance(action, RenewKey)
             self._note(model, failure, action)
             if not await self._carry_out(action, model, failure):
                 return failure
 
-    async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
-        action = decide(self._situation(failure, model, failures))
-        if not isinstance(action, Repair):
+    async def _decide(self, situation: Situation) -> Action:
+        """Decide; where nothing is found to repair, or no other key, the next strategy decides."""
+        action = decide(situation)
+        if isinstance(action, Repair):
+            self.repaired = True
+            situation = replace(situation, repaired=True)
+            found = await self.attempt.repair()
+        elif isinstance(action, RenewKey):
+            situation = replace(situation, key_may_be_old=False)
+            model = situation.model
+            found = isinstance(model, Renewable) and await _renewed(model)
+        else:
             return action
-        self.repaired = True
-        # Where nothing is found to repair, the next strategy has its turn.
-        found = await self.attempt.repair()
-        return action if found else decide(self._situation(failure, model, failures))
+        return action if found else decide(situation)
 
-    def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
+    def _situation(
+        self, failure: ModelError, model: ChatModel, failures: int, *, key_may_be_old: bool
+    ) -> Situation:
         others = [other for other in self.line if other is not model]
-        wait_s = self._wait_s(failure)
-        return Situation(failure, model, others, failures, self.repaired, wait_s, self.policy)
+        return Situation(
+            failure,
+            model,
+            others,
+            failures,
+            self.repaired,
+            self._wait_s(failure),
+            self.policy,
+            key_may_be_old,
+        )
 
     async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
         """Do what was decided; returns whether the same model is called again.
@@ -399,7 +435,7 @@ class _Attempts(Generic[T]):
                     if _same(each, model):
                         each.context_length = min(each.context_length, STANDARD_WINDOW_TOKENS)
                 return True
-            case Repair():
+            case Repair() | RenewKey():
                 return True
             case Shrink() if await self.attempt.shrink():
                 return True
@@ -447,11 +483,21 @@ class _Attempts(Generic[T]):
         )
 
 
+async def _renewed(model: Renewable) -> bool:
+    """Read a model's key again, in a thread; where it cannot be read it stays as it is."""
+    try:
+        return await asyncio.to_thread(model.renew_key)
+    except (SecretUnreadable, CredentialsRefused) as exc:
+        log.warning("key_not_renewed", reason=str(exc))
+        return False
+
+
 _NAMES: dict[type[Action], str] = {
     Retry: "retry",
     NextModel: "next_model",
     StandardWindow: "standard_window",
     Shrink: "compress",
     Repair: "repair",
+    RenewKey: "renew_key",
     GiveUp: "give_up",
 }

@@ -1,5 +1,6 @@
-"""`parley config show`: the effective settings and where each comes from, secrets masked."""
+"""`parley config show`: the effective settings, secrets masked; `parley secrets reload`."""
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,9 +11,10 @@ from rich.text import Text
 
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
-from gateway.cli.common import AsJson
+from agent.settings import ReferencedSecret
+from gateway.cli.common import AsJson, settings_of
 from gateway.cli.common import loaded as read
-from gateway.cli.output import out, show_json
+from gateway.cli.output import out, say, show_json
 from gateway.settings.loading import Loaded
 
 if TYPE_CHECKING:
@@ -31,11 +33,12 @@ class Row(NamedTuple):
 
 
 config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
+secrets_app = typer.Typer(help="Secrets that the settings refer to.", no_args_is_help=True)
 
 
 @config_app.command("show")
 def config_show(context: typer.Context, json: AsJson = False) -> None:
-    """Print every setting with its value and where that comes from; secrets are masked."""
+    """Print every setting, its value and its origin; secrets masked, or as references."""
     found = read(context)
     if json:
         show_json(as_data(found))
@@ -45,6 +48,29 @@ def config_show(context: typer.Context, json: AsJson = False) -> None:
     if "terminal" in tools.enabled and tools.terminal.confine:
         for line in sandbox.report(tools.sandbox):
             out.print(f"sandbox: {line}", soft_wrap=True, markup=False)
+
+
+@secrets_app.command("reload")
+def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
+    """Have the running gateway read again what its settings refer to, as SIGHUP does."""
+    from gateway.http import control  # noqa: PLC0415
+
+    found = asyncio.run(control.reload_secrets(settings_of(context).home))
+    if json:
+        show_json(found)
+        return
+    for words, key in _BECAME.items():
+        for line in found[key]:
+            say(f"{words}: {line}")
+    if not any(found.values()):
+        say("nothing has changed")
+
+
+_BECAME = {
+    "in use": "renewed",
+    "needs a restart": "restart",
+    "cannot be read": "unreadable",
+}
 
 
 def rows(loaded: Loaded) -> list[Row]:
@@ -74,7 +100,7 @@ def show(loaded: Loaded, console: "Console") -> None:
 def _masked(value: Any) -> Any:
     match value:
         case SecretStr():
-            return MASK
+            return value.reference if isinstance(value, ReferencedSecret) else MASK
         case Path():
             return str(value)
         case BaseModel():

@@ -43,6 +43,7 @@ COMMANDS = {
     "memory": "What the agent has noted down.",
     "plugins": "Plugins: tools, hooks and memory providers of others.",
     "search": "Search what was said.",
+    "secrets": "Secrets that the settings refer to.",
 }
 """What `parley --help` says of each command, in that order; a test compares these words."""
 
@@ -112,6 +113,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.plugins import plugins_app as found
         case "search":
             from gateway.cli.search import search_app as found
+        case "secrets":
+            from gateway.cli.config import secrets_app as found
         case _:
             raise LookupError(name)
     return found

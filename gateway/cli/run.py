@@ -14,7 +14,7 @@ from gateway.cli.common import loaded, page_address, sign_in_address
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import close_web_token, own_home, with_web_token
 from gateway.logging.setup import configure_logging
-from gateway.settings.loading import secret_values
+from gateway.settings.loading import redactor_of
 from gateway.settings.tree import Settings
 
 run_app = typer.Typer(add_completion=False)
@@ -32,7 +32,7 @@ def run(
     # First of all: where another gateway runs, its log must not be written into.
     with own_home(settings) as journal:
         settings = with_web_token(settings)
-        configure_logging(settings.logging, settings.home, secret_values(settings))
+        configure_logging(settings.logging, settings.home, redactor_of(settings))
         close_web_token(settings)
         if found.warnings:
             # A gateway without warnings has no use for rich, which would stay in its memory.

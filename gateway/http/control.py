@@ -21,6 +21,7 @@ from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
+from gateway.lifecycle.rotation import Rotation
 from gateway.settings.tree import RetentionSettings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance
@@ -31,6 +32,7 @@ from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
 
 SOCKET = "parley.sock"
+RELOAD = "reload-secrets"
 
 
 def _forget(conn: Connection, target: str) -> int:
@@ -86,6 +88,7 @@ def routes(
     wakeups: Wakeups,
     tell_approved: Callable[[], Awaitable[None]],
     door: WebDoor,
+    rotation: Rotation,
 ) -> list[web.RouteDef]:
     """Return the control route; for the Unix socket only.
 
@@ -94,6 +97,7 @@ def routes(
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
         door: Told of what was changed about web users.
+        rotation: Reads secrets again.
     """
 
     async def act(request: web.Request) -> web.Response:
@@ -118,7 +122,11 @@ def routes(
             web_door.report(result, invited=action is _invite)
         return web.json_response({"result": _plain(result)})
 
-    return [web.post("/control/{action}", act)]
+    async def reload(_: web.Request) -> web.Response:
+        return web.json_response({"result": _plain(await rotation.reload())})
+
+    # The first one that fits: this is no action on the database.
+    return [web.post(f"/control/{RELOAD}", reload), web.post("/control/{action}", act)]
 
 
 async def act(home: Path, database: Path, action: str, target: str) -> Any:
@@ -151,6 +159,20 @@ async def port_of(home: Path) -> int:
     except aiohttp.ClientConnectorError as exc:
         text = f"No gateway answers on {home / SOCKET}. Start it with `parley run`."
         raise GatewayNotRunning(text) from exc
+
+
+async def reload_secrets(home: Path) -> dict[str, list[str]]:
+    """Have the gateway that runs in `home` read its secrets again; see `Reloaded`.
+
+    Raises:
+        GatewayNotRunning: None does.
+    """
+    try:
+        found: dict[str, list[str]] = await _ask(home / SOCKET, RELOAD, "")
+    except aiohttp.ClientConnectorError as exc:
+        text = f"no gateway runs in {home}; secrets are read when it starts"
+        raise GatewayNotRunning(text) from exc
+    return found
 
 
 async def carry_out(database: Database, action: Action, target: str) -> Any:

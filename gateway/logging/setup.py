@@ -10,7 +10,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import ExitStack
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ _repr.maxother = _repr.maxstring = 10_000
 def configure_logging(
     settings: LoggingSettings,
     home: "Path",
-    secrets: Iterable[str],
+    redactor: Redactor,
     stream: TextIO | None = None,
     clock: Clock = time.monotonic,
 ) -> Callable[[], None]:
@@ -82,7 +82,7 @@ def configure_logging(
     Args:
         settings: Level, format, file.
         home: PARLEY_HOME.
-        secrets: Values that must not appear in any line.
+        redactor: Masks what must not appear in any line.
         stream: Instead of stdout.
         clock: Seconds, by which repeated events are counted.
 
@@ -100,7 +100,7 @@ def configure_logging(
         undo.callback(file.close)
         outputs.append(LogOutput("file", file.write))
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    sink = Sink(outputs, Redactor(secrets), clock)
+    sink = Sink(outputs, redactor, clock)
     _configure_structlog(level, sink, undo)
     undo.callback(sink.close)
     _route_libraries(level, undo)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
+from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets, without_effect
 from gateway.settings.sources import Sources, complaint
 from gateway.settings.tree import Keys, Settings, flatten
@@ -74,7 +75,11 @@ def load_settings(
     config_file = _add_config(sources, config, environ, home)
     sources.add_environment(environ)
     sources.add_options(options)
-    settings, added = _with_providers(_validated(sources, keys, home), environ)
+    references = References(environ)
+    settings = _resolved(_validated(sources, keys, home), references, sources)
+    settings, added = _with_providers(settings, environ)
+    # Once more: a key from a variable of its provider may be a reference, too.
+    settings = _resolved(settings, references, sources)
     values = {sources.name(path): value for path, value in flatten(settings)}
     origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
     origins |= {"home": home_origin, **added}
@@ -84,11 +89,26 @@ def load_settings(
     ])
     warnings = (
         *sources.warnings,
+        *(f"{sources.name(path)}: {text}" for path, text in references.warnings),
         *without_effect(keys, values),
         *doubts(settings),
         *weak_secrets(values),
     )
     return Loaded(settings, values, origins, warnings, config_file)
+
+
+def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:
+    """Return the settings with the secrets that they refer to.
+
+    Raises:
+        SettingsError: Some cannot be read; the lines hold no secret.
+    """
+    resolved: Settings = references.resolved(settings)
+    _refuse([
+        f"{sources.name(path)}: {text} ({sources.origin(path)})"
+        for path, text in references.problems
+    ])
+    return resolved
 
 
 def _origin(name: str, origins: Mapping[str, str]) -> str:
@@ -106,6 +126,14 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
     values = (secret for _, value in flatten(settings) for secret in _secrets_in(value))
     return (*values, *keys)
+
+
+def redactor_of(settings: Settings) -> Redactor:
+    """Return what masks every secret of the settings, those that are read later included."""
+    redactor = Redactor(secret_values(settings))
+    for _, secret in references_in(settings):
+        secret.tell(redactor)
+    return redactor
 
 
 def fingerprinted(settings: Settings) -> dict[str, str]:

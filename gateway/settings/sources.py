@@ -163,14 +163,15 @@ class Sources:
         if environ.get(direct):
             self.problems.append(f"{variable}: {direct} is set too; keep one of them")
             return
+        # Read here for the words of the error; from now on it is a reference like any other.
         try:
-            text = Path(environ[variable]).expanduser().read_text("utf-8")
+            Path(environ[variable]).expanduser().read_text("utf-8")
         except (OSError, UnicodeDecodeError, RuntimeError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
             reason = "there is no such user" if isinstance(exc, RuntimeError) else reason
             self.problems.append(f"{variable}: cannot read {environ[variable]!r}: {reason}")
             return
-        self._put(path, text.strip(), variable)
+        self._put(path, f"file:{environ[variable]}", variable)
 
     def _count(self, path: KeyPath) -> int:
         """Return how many blocks a list has so far."""

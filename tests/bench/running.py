@@ -16,6 +16,7 @@ from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
 from agent.models.base import ChatModel
+from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
 from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
@@ -85,7 +86,7 @@ async def logged_database(settings: Settings) -> AsyncIterator[Database]:
     """Open the database, with the logs going where those of a service go."""
     prepare_home(settings.home)
     with _nowhere() as stdout:
-        close_logs = configure_logging(settings.logging, settings.home, (), stdout)
+        close_logs = configure_logging(settings.logging, settings.home, Redactor(), stdout)
         try:
             async with open_database(database_path(settings)) as database:
                 yield database

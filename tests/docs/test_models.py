@@ -53,10 +53,13 @@ def documented_actions() -> dict[str, set[str]]:
 
 
 def action(failure: ModelError, others: list[Any], failures: int, window: int) -> Iterator[str]:
-    """Yield what is decided before the repair pass and after it."""
-    for repaired in (False, True):
+    """Yield what is decided before the repair pass and the look at the key, and after them."""
+    for is_done in (False, True):
         model: Any = Model(context_length=window)
-        found = decide(Situation(failure, model, others, failures, repaired, 1.0, RetryPolicy()))
+        policy = RetryPolicy()
+        found = decide(
+            Situation(failure, model, others, failures, is_done, 1.0, policy, not is_done)
+        )
         plain = re.sub(r"(?<!^)([A-Z])", r"_\1", type(found).__name__).lower()
         yield "compress" if isinstance(found, Shrink) else plain
 

@@ -262,6 +262,10 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         self._newest_ids: OrderedDict[str, str] = OrderedDict()
 
     @override
+    def _use_key(self, key: str) -> None:
+        self._client.api_key = key
+
+    @override
     async def close(self) -> None:
         await self._client.close()
 

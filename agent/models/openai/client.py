@@ -271,6 +271,10 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
         )
 
     @override
+    def _use_key(self, key: str) -> None:
+        self._client.api_key = key
+
+    @override
     async def close(self) -> None:
         await self._client.close()
 

@@ -17,6 +17,7 @@ from agent.errors import (
     ModelRefused,
     ModelUnreachable,
     RateLimited,
+    SecretUnreadable,
 )
 from agent.models.base import ChatModel
 from agent.turn.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
@@ -432,3 +433,58 @@ async def test_real_clock_sleeps(bench: Bench) -> None:
     policy = RetryPolicy(backoff_s=(0.01,))
     flaky = Flaky("a", DOWN)
     assert await complete_with_recovery(bench, [flaky], Rests(), policy) == "a"
+
+
+class Keyed(Flaky):
+    """A model whose key can be read again: `keys` are what comes of it, in order."""
+
+    def __init__(
+        self, name: str, *failures: BaseException, keys: Sequence[bool | BaseException]
+    ) -> None:
+        super().__init__(name, *failures)
+        self.keys = list(keys)
+
+    def renew_key(self) -> bool:
+        """Return whether there is another key."""
+        found = self.keys.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def take_key(self) -> bool:
+        """Return that nothing was read."""
+        return False
+
+
+NO_KEY = CredentialsRefused("401: no such key")
+
+
+async def test_a_refused_key_is_read_again(bench: Bench) -> None:
+    """Where it was replaced the same model answers, at once and with nobody told."""
+    model = Keyed("a", NO_KEY, keys=[True])
+    assert await bench.run([model, Flaky("b")]) == "a"
+    assert (model.calls, bench.waits, bench.troubles) == (2, [], [])
+
+
+@pytest.mark.parametrize("came", [False, SecretUnreadable("is gone"), NO_KEY])
+async def test_a_key_that_was_not_replaced_is_left(
+    bench: Bench, came: bool | BaseException
+) -> None:
+    """The next model answers; the key is read once for a request."""
+    model = Keyed("a", NO_KEY, keys=[came])
+    assert await bench.run([model, Flaky("b")]) == "b"
+    assert (model.calls, model.keys) == (1, [])
+
+
+async def test_a_new_key_that_is_refused_as_well(bench: Bench) -> None:
+    """It is not read a second time."""
+    model = Keyed("a", NO_KEY, NO_KEY, keys=[True, True])
+    assert await bench.run([model, Flaky("b")]) == "b"
+    assert (model.calls, model.keys) == (2, [True])
+
+
+async def test_an_account_without_money_has_no_other_key(bench: Bench) -> None:
+    """A new key is of the same account."""
+    model = Keyed("a", CreditUsedUp("402"), keys=[])
+    assert await bench.run([model, Flaky("b")]) == "b"
+    assert model.calls == 1

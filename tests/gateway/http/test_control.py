@@ -95,8 +95,9 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     """Serve the control socket of a gateway."""
     gateway = chat.gateway
     app = web.Application()
+    told = gateway.intake.tell_approved
     app.add_routes(
-        control.routes(gateway.database, Wakeups(), gateway.intake.tell_approved, Mock())
+        control.routes(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation)
     )
     runner = web.AppRunner(app)
     await runner.setup()

@@ -55,7 +55,9 @@ class Lines:
     def configure(self, stream: io.StringIO | None = None, **settings: Any) -> None:
         self.stream = stream or self.stream
         chosen = LoggingSettings(**{"file": False, **settings})
-        close = configure_logging(chosen, self.home, SECRETS, self.stream, lambda: self.now)
+        close = configure_logging(
+            chosen, self.home, Redactor(SECRETS), self.stream, lambda: self.now
+        )
         self._closers.append(close)
 
     def close(self) -> None:

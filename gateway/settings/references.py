@@ -1,0 +1,266 @@
+"""References to secrets: what stands in the settings in place of a value, and where that is read.
+
+    file:PATH                a file, without the newline at its end
+    env:NAME                 a variable of the environment
+    credential:NAME          what systemd hands over ($CREDENTIALS_DIRECTORY)
+    keyring:SERVICE/NAME     the keyring of the system (the library `keyring`, an extra)
+    command:PROGRAM ARGS     what a program writes, run without a shell
+
+Each is read at the start, and again when its value may have changed. Nothing here tells a value, or
+what a program wrote, to anybody.
+"""
+
+import shlex
+import stat
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr
+
+from agent.errors import SecretUnreadable
+from agent.processes.descent import kill_group
+from agent.settings import ReferencedSecret
+from gateway.settings.tree import KeyPath
+
+COMMAND_TIMEOUT_S = 10.0
+MOST_BYTES = 65_536
+"""Of a secret; a key file of some length fits."""
+CREDENTIALS = "CREDENTIALS_DIRECTORY"
+"""Where systemd puts what `LoadCredential=` names."""
+
+
+class References:
+    """Puts secrets in the place of what refers to them.
+
+    Attributes:
+        problems: Where a secret cannot be read: its place in the tree, and why.
+        warnings: Where others may read it: its place, and what to do.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.problems: list[tuple[KeyPath, str]] = []
+        self.warnings: list[tuple[KeyPath, str]] = []
+
+    def resolved(self, value: Any, path: KeyPath = ()) -> Any:
+        """Return a value of the tree with its secrets; itself where it refers to none."""
+        match value:
+            case ReferencedSecret():
+                return value
+            case SecretStr():
+                return self._secret(value, path)
+            case BaseModel():
+                return self._model(value, path)
+            case tuple() | list():
+                items = [self.resolved(item, (*path, n)) for n, item in enumerate(value)]
+                return value if _are_same(items, value) else type(value)(items)
+            case dict():
+                found = {key: self.resolved(item, (*path, key)) for key, item in value.items()}
+                return value if _are_same(found.values(), value.values()) else found
+            case _:
+                return value
+
+    def _model(self, model: BaseModel, path: KeyPath) -> BaseModel:
+        names = type(model).model_fields
+        found = {name: self.resolved(getattr(model, name), (*path, name)) for name in names}
+        changed = {name: new for name, new in found.items() if new is not getattr(model, name)}
+        return model.model_copy(update=changed) if changed else model
+
+    def _secret(self, secret: SecretStr, path: KeyPath) -> SecretStr:
+        reference = secret.get_secret_value()
+        if not is_reference(reference):
+            return secret
+        source = _Source(reference, self._environ)
+        try:
+            value = source.read()
+        except SecretUnreadable as exc:
+            self.problems.append((path, f"{told(reference)} {exc}"))
+            return secret
+        if warning := _open_to_others(reference):
+            self.warnings.append((path, warning))
+        return ReferencedSecret(value, reference, source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """`agent.settings.SecretSource`: what a reference names."""
+
+    reference: str
+    environ: Mapping[str, str]
+
+    def read(self) -> str:
+        """Return the secret as it is now."""
+        return read_secret(self.reference, self.environ)
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    return all(each is before for each, before in zip(one, other, strict=True))
+
+
+def is_reference(text: str) -> bool:
+    """Whether a value of a secret setting refers to the secret."""
+    kind, colon, _ = text.partition(":")
+    return bool(colon) and kind in _READERS
+
+
+def told(reference: str) -> str:
+    """Return a reference as messages name it: of a command only its program."""
+    kind, _, rest = reference.partition(":")
+    if kind != "command":
+        return reference
+    return f"command:{rest.split()[0]} …" if rest.split() else reference
+
+
+def read_secret(reference: str, environ: Mapping[str, str]) -> str:
+    """Return what a reference stands for, without the newline at its end. May block.
+
+    Raises:
+        SecretUnreadable: It cannot be read, or there is nothing; the text goes on behind the
+            reference.
+    """
+    kind, _, rest = reference.partition(":")
+    value = _READERS[kind](rest, environ).rstrip("\r\n")
+    if not value.strip():
+        raise SecretUnreadable("is empty")
+    return value
+
+
+def references_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
+    """Yield every secret of the settings that is referred to, with its place."""
+    match value:
+        case ReferencedSecret():
+            yield path, value
+        case BaseModel():
+            for name in type(value).model_fields:
+                yield from references_in(getattr(value, name), (*path, name))
+        case tuple() | list():
+            for n, item in enumerate(value):
+                yield from references_in(item, (*path, n))
+        case dict():
+            for name, item in value.items():
+                yield from references_in(item, (*path, name))
+
+
+def _of_file(path: str, _environ: Mapping[str, str]) -> str:
+    try:
+        return _text_of(Path(path).expanduser())
+    except RuntimeError as exc:
+        raise SecretUnreadable("names a user that there is not") from exc
+
+
+def _text_of(path: Path) -> str:
+    try:
+        # A pipe or a device would hold the start, or never end.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SecretUnreadable("is no file")
+        with path.open("rb") as file:
+            return _text(file.read(MOST_BYTES + 1))
+    except OSError as exc:
+        raise SecretUnreadable(f"cannot be read: {exc.strerror}") from exc
+
+
+def _text(content: bytes) -> str:
+    if len(content) > MOST_BYTES:
+        raise SecretUnreadable(f"has more than {MOST_BYTES:,} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        # Not `from`: that error holds the content.
+        raise SecretUnreadable("is not UTF-8 text") from None
+
+
+def _of_environment(name: str, environ: Mapping[str, str]) -> str:
+    if name not in environ:
+        raise SecretUnreadable("is not set")
+    return environ[name]
+
+
+def _of_systemd(name: str, environ: Mapping[str, str]) -> str:
+    folder = environ.get(CREDENTIALS)
+    if not folder:
+        raise SecretUnreadable(f"cannot be read: systemd hands over nothing here ({CREDENTIALS})")
+    if name in {"", ".", ".."} or "/" in name:
+        raise SecretUnreadable("is no name of a credential")
+    return _text_of(Path(folder, name))
+
+
+def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
+    service, slash, name = place.partition("/")
+    if not (service and slash and name):
+        raise SecretUnreadable("must be keyring:SERVICE/NAME")
+    try:
+        keyring = import_module("keyring")
+    except ImportError as exc:
+        raise SecretUnreadable("needs the package keyring: pip install 'parley[keyring]'") from exc
+    try:
+        value: str | None = keyring.get_password(service, name)
+    except keyring.errors.NoKeyringError as exc:
+        raise SecretUnreadable("cannot be read: there is no keyring on this system") from exc
+    except keyring.errors.KeyringError as exc:
+        # Not `from`: what a backend says may hold anything.
+        raise SecretUnreadable(f"cannot be read: {type(exc).__name__}") from None
+    if value is None:
+        raise SecretUnreadable("is not in the keyring")
+    return value
+
+
+def _of_command(line: str, environ: Mapping[str, str]) -> str:
+    try:
+        arguments = shlex.split(line)
+    except ValueError as exc:
+        raise SecretUnreadable(f"is no command: {exc}") from exc
+    if not arguments:
+        raise SecretUnreadable("names no program")
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the operator's own line, without a shell
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # What it says there may hold what it was asked for.
+            stderr=subprocess.DEVNULL,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    except OSError as exc:
+        raise SecretUnreadable(f"cannot be run: {exc.strerror}") from exc
+    return _text(_output_of(process))
+
+
+def _output_of(process: "subprocess.Popen[bytes]") -> bytes:
+    with process:
+        try:
+            output, _ = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # What it has started, too: that would hold the pipe, and so the end of `with`.
+            kill_group(process.pid)
+            # Not `from`: that error holds what was written.
+            raise SecretUnreadable(f"took longer than {COMMAND_TIMEOUT_S:g} s") from None
+    if process.returncode:
+        raise SecretUnreadable(f"failed with exit code {process.returncode}")
+    return output
+
+
+_READERS = {
+    "file": _of_file,
+    "env": _of_environment,
+    "credential": _of_systemd,
+    "keyring": _of_keyring,
+    "command": _of_command,
+}
+
+
+def _open_to_others(reference: str) -> str:
+    """Return a warning about a file that every user of the machine may read; "" for none."""
+    kind, _, rest = reference.partition(":")
+    if kind != "file":
+        return ""
+    path = Path(rest).expanduser()
+    try:
+        is_open = path.stat().st_mode & stat.S_IROTH
+    except OSError:
+        return ""
+    return f"{path} can be read by every user of this machine; chmod 600 it" if is_open else ""
