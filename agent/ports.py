@@ -1,6 +1,6 @@
 """What the agent needs from whoever runs it. The gateway implements these on its database."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -21,21 +21,36 @@ ToolStatus = Literal[
 """What became of a call. The last three did not run: the sender may not, a plugin said no, a person
 did or nobody said yes."""
 
-OriginKind = Literal["quoted", "page", "mcp"]
+OriginKind = Literal["quoted", "page", "server", "tool", "note", "person"]
 
 
 class Origin(NamedTuple):
     """Where a text comes from that a conversation has read beside the words of its own people.
 
     Attributes:
-        kind: quoted: somebody who was quoted or forwarded; page: of the web; mcp: a server.
-        which: Names it: "platform:sender id", a host, a server.
+        kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
+            another one that reads the world outside; note: one that nobody has confirmed; person:
+            one who is quoted and may not act, or whom an earlier conversation quotes.
+        which: Names it: "platform:sender id", a host, a server, a tool.
     """
 
     kind: OriginKind
     which: str
 
 
+class Grounds(NamedTuple):
+    """What stands behind a tool's result.
+
+    Attributes:
+        origins: Of all that the turn has read, this result included.
+        rule: The row of the policy by which the call was refused; empty where it was not.
+    """
+
+    origins: Collection[Origin] = ()
+    rule: str = ""
+
+
+NO_GROUNDS = Grounds()
 CALL_ID_BYTES = 6
 """Enough, since ids are compared within one turn."""
 
@@ -108,8 +123,14 @@ class TurnJournal(Protocol):
         """Note the intent to run a tool before it runs, or that a call does not run."""
         ...
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
-        """Append a tool's result and end its journal entry; returns its `seq`."""
+    async def record_result(
+        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+    ) -> int:
+        """Append a tool's result and end its journal entry; returns its `seq`.
+
+        What the turn has read by now is on record with the result: whoever goes on with the
+        conversation knows it.
+        """
         ...
 
     async def store_output(self, text: str) -> str:
@@ -119,12 +140,17 @@ class TurnJournal(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
-    """A message of the transcript as a tool shows it; `at` is an ISO 8601 time in UTC."""
+    """A message of the transcript as a tool shows it; `at` is an ISO 8601 time in UTC.
+
+    Attributes:
+        origins: What its lineage had read beside the words of its people.
+    """
 
     seq: int
     role: str
     text: str
     at: str
+    origins: tuple[Origin, ...] = ()
 
 
 class ConversationReader(Protocol):

@@ -237,16 +237,6 @@ class WorkspaceSettings(Section):
     max_bytes: int = Field(default=200_000_000, ge=0)
 
 
-def _host(text: str) -> str:
-    if not re.fullmatch(r"(\*|(\*\.)?[a-zA-Z0-9_.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?", text):
-        raise ValueError("must be a host such as example.org, *.example.org or example.org:8443")
-    return text
-
-
-Host = Annotated[str, AfterValidator(_host)]
-"""A host of the internet that a confined program may reach."""
-
-
 class SandboxSettings(Section):
     """What keeps commands and MCP programs to their directories.
 
@@ -256,12 +246,52 @@ class SandboxSettings(Section):
     backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
 
 
+class PolicyRule(Section):
+    """One row of the table that decides about calls; see docs/tools.md."""
+
+    then: Literal["allow", "ask", "ask_owner", "deny"] = "deny"
+    tool: str = Field(default="*", min_length=1)
+    role: Literal["*", "owner", "member", "guest"] = "*"
+    tainted: bool | None = None
+    destination: Literal["*", "none", "listed", "named", "new"] = "*"
+    group: str = Field(default="*", min_length=1)
+
+
+TAINTED_ROWS = ("tainted-notes", "tainted-fetch", "tainted-files", "tainted-acts")
+"""The default rows for tainted turns; what guests may not do holds always."""
+
+
+def _role_or_group(name: str) -> str:
+    if name not in {"owner", "member", "guest"} and ":" not in name:
+        raise ValueError("must be owner, member, guest, platform:chat or platform:*")
+    return name
+
+
+class PolicySettings(Section):
+    """Who may have which tool called, and about which calls a person is asked.
+
+    `rules`: rows of your own. `without`: default rows that do not hold. `lists`: by role or group
+    the only tools that may be called.
+    """
+
+    rules: tuple[PolicyRule, ...] = ()
+    without: tuple[str, ...] = ()
+    lists: dict[Annotated[str, AfterValidator(_role_or_group)], tuple[str, ...]] = {}
+
+    @field_validator("without")
+    @classmethod
+    def _rows_that_may_go(cls, without: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in without if name not in TAINTED_ROWS]:
+            known = ", ".join(TAINTED_ROWS)
+            raise ValueError(f"{unknown[0]!r} is none of the rows that may be left out: {known}")
+        return without
+
+
 class TerminalSettings(Section):
     """The tool `terminal`; limits of one command.
 
     `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
-    `network` (hosts of the internet, true for all of them) and `readable` (more directories to read
-    and run programs from) are for confined ones.
+    `network` and `readable` (more directories to read and run programs from) are for confined ones.
     `allow_root`: also where Parley runs as root.
     """
 
@@ -271,16 +301,25 @@ class TerminalSettings(Section):
     max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     allow_root: bool = False
     confine: bool = True
-    network: bool | tuple[Host, ...] = False
+    network: bool = False
     readable: tuple[Path, ...] = ()
 
 
 class FetchSettings(Section):
-    """The tool `fetch_url`; `allow_hosts` may be private addresses."""
+    """The tool `fetch_url`; `allow_hosts` may be private addresses.
+
+    `hosts`: where a tainted turn may lead without a question; `*.` in front: all below.
+    """
 
     timeout_s: float = Field(default=20, gt=0, le=300)
     max_bytes: int = Field(default=2_000_000, ge=1_000)
     allow_hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def known_hosts(self) -> tuple[str, ...]:
+        """All hosts that the operator has named, without ports."""
+        return (*self.hosts, *(each.rpartition(":")[0] or each for each in self.allow_hosts))
 
 
 class DelegationSettings(Section):
@@ -356,7 +395,7 @@ class McpServerSettings(Section):
 
     `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
     they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
-    as commands are; `network`, `readable` and `writable` name more.
+    as commands are; `readable` and `writable` name more.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -367,7 +406,6 @@ class McpServerSettings(Section):
     env: dict[str, SecretStr] = {}
     cwd: Path | None = None
     confined: bool = True
-    network: bool | tuple[Host, ...] = False
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     url: str | None = None
@@ -416,6 +454,9 @@ class ToolSettings(Section):
         "skill_view",
     )
     approval: Literal["side_effects", "always", "never"] = "side_effects"
+    approval_by: Literal["sender", "owners"] = "sender"
+    approval_valid_s: float = Field(default=86_400, gt=0)
+    policy: PolicySettings = PolicySettings()
     output: OutputSettings = OutputSettings()
     mcp: dict[McpServerName, McpServerSettings] = {}
     approval_timeout_s: float = Field(default=3_600, gt=0)

@@ -412,7 +412,7 @@ async def assembled(
     await _warn_of_lost_accounts(database, adapters)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    timeouts = Timeouts(settings.tools.approval_timeout_s, settings.tools.clarify_timeout_s)
+    timeouts = Timeouts.from_settings(settings.tools)
     beside = Beside(
         Preparations(database, agent, context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),

@@ -37,6 +37,7 @@ from agent.plugins.engines import resolve
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
+from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.mcp import mcp_tools
@@ -212,7 +213,15 @@ def build_agent(
         tools = builtin_tools(_offered(settings), others)
     except ValueError as exc:
         raise SettingsError(f"tools.enabled: {exc}") from exc
-    approval = ApprovalRules(settings.tools.approval, redactor_of(settings))
+    terminal = settings.tools.terminal
+    is_held = terminal.confine and settings.tools.sandbox.backend != "none"
+    is_contained = is_held and not terminal.network
+    approval = ApprovalRules(
+        policy.of_settings(settings.tools),
+        settings.tools.fetch.known_hosts,
+        redactor_of(settings),
+        frozenset({"write_file", *(("terminal",) if is_contained else ())}),
+    )
     return Agent(
         models=models_of(line),
         tools=tools,

@@ -104,9 +104,13 @@ def supervised_tool(tool: Tool, caller: Caller) -> Tool:
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
     """
+    restricted = bool(tool.restricted) or tool.effect != "read"
 
     async def run(context: ToolContext, arguments: BaseModel) -> str:
         handed = _handed(context)
+        if restricted:
+            # Nobody knows what it reads out there.
+            context.rights.read.note("tool", tool.name)
         try:
             result = await caller.threads.run_async(
                 lambda: settled(tool.run, handed, arguments), tool.timeout_s
@@ -117,7 +121,6 @@ def supervised_tool(tool: Tool, caller: Caller) -> Tool:
             raise RuntimeError("a plugin's tool cannot have a turn wait for a person") from exc
         return "" if result is None else str(result)
 
-    restricted = bool(tool.restricted) or tool.effect != "read"
     # The tool box must not give up before the caller's threads do: they count what hangs.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
 

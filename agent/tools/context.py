@@ -4,7 +4,7 @@ The gateway implements these ports for one turn at a time: each is bound to the 
 turn, and to the people whose words are in it. The transcript's port is in agent/ports.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -12,11 +12,51 @@ from typing import Any, Literal, Protocol
 
 from agent.context_engine import ContextEngine
 from agent.messages import ToolCall
-from agent.ports import ConversationReader, Files, PastMessage, ToolStatus
+from agent.ports import ConversationReader, Files, Origin, OriginKind, PastMessage, ToolStatus
 from agent.prompt.skills import SkillShelf
 
 InquiryKind = Literal["approval", "clarify"]
 MemoryTarget = Literal["memory", "user"]
+
+
+class HostNames(Protocol):
+    """Tells whether a person has named a host in what the turn shows of the conversation."""
+
+    def __call__(self, host: str, /) -> bool:
+        """Whether that is so."""
+        ...
+
+
+@dataclass(slots=True)
+class Provenance:
+    """What a turn has read beside the words of its people; it grows while tools run.
+
+    Attributes:
+        origins: Of everything in the conversation since it began anew last.
+        seen: What of it the model had read when it wrote the newest calls.
+        names: Whether a person has named a host in what the turn shows of the conversation.
+    """
+
+    origins: set[Origin] = field(default_factory=set)
+    seen: frozenset[Origin] = frozenset()
+    # Not shown: what it looks into is not for the tools of a delegated child.
+    names: "HostNames" = field(default=lambda _: False, repr=False)
+
+    def look(self) -> None:
+        """Take note that the model has read all that was noted so far."""
+        self.seen = frozenset(self.origins)
+
+    def note(self, kind: OriginKind, which: str) -> None:
+        """Take note of what is read; before the model sees it."""
+        self.origins.add(Origin(kind, which))
+
+    def note_all(self, past: Iterable[PastMessage]) -> None:
+        """Take note of messages that are read again, with what their lineage had read.
+
+        Who was quoted there is no speaker here: what they said taints like a page.
+        """
+        for kind, which in {origin for message in past for origin in message.origins}:
+            self.note("person" if kind == "quoted" else kind, which)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +68,17 @@ class TurnRights:
             "conversation:id".
         may_act: Whether tools may have side effects: not for senders who are only let talk.
         by_owners: Whether all of them are owners.
+        roles: Of all of them, as agent/tools/policy.py names them.
+        group: "platform:chat"; empty in a direct chat.
+        read: What the turn has read beside their words.
     """
 
     scope: str = ""
     may_act: bool = True
     by_owners: bool = False
+    roles: frozenset[str] = frozenset({"member"})
+    group: str = ""
+    read: Provenance = field(default_factory=Provenance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +144,15 @@ class ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
-    """What became of a call; the texts of errors are written for the model."""
+    """What became of a call; the texts of errors are written for the model.
+
+    Attributes:
+        rule: The row of the policy by which it was refused.
+    """
 
     text: str
     status: ToolStatus
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +164,12 @@ class Inquiry:
         call_id: The call that waits; one inquiry for each call of a turn.
         question: In Markdown.
         choices: Labels of the buttons of a question; an approval has its own.
-        definition: Of an approval, a digest of the tool as the model is offered it: what stays
-            approved is that tool, not whatever comes under its name later.
+        definition: Of an approval, a digest of the tool as the model is offered it, and of which
+            calls of it are meant: what stays approved is that, not whatever comes under its name.
         askable: Whether there is a question that can be shown; else only a standing approval
             counts.
+        for_owners: Whether owners alone may say yes.
+        rule: The row of the policy by which somebody is asked.
     """
 
     kind: InquiryKind
@@ -126,6 +179,8 @@ class Inquiry:
     choices: tuple[str, ...] = ()
     definition: str = ""
     askable: bool = True
+    for_owners: bool = False
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)

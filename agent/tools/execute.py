@@ -8,7 +8,7 @@ from typing import Literal
 
 from agent.errors import TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
-from agent.ports import ToolStatus, TurnJournal
+from agent.ports import Grounds, ToolStatus, TurnJournal
 from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.context import ToolContext, ToolOutcome
@@ -48,6 +48,8 @@ async def run_calls(
         LeaseLost: From the journal; running calls are cancelled.
         RecordingMismatch: A recorded tool box does not know a call.
     """
+    # The model had not read what a call of the same message brings when it wrote the others.
+    context.rights.read.look()
     batch = _Batch(toolbox, context, journal, limits, approval)
     try:
         async with asyncio.TaskGroup() as group:
@@ -86,8 +88,8 @@ class _Batch:
                 # can run.
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
-            is_asked = gate.needs_approval(name, self.toolbox, self.approval.mode)
-            if is_asked and self.waiting >= MAX_ASKED:
+            decision = self.approval.decision(call, self.toolbox, self.context)
+            if gate.is_asked(decision) and self.waiting >= MAX_ASKED:
                 return None
             try:
                 outcome = await self._outcome(call)
@@ -98,7 +100,8 @@ class _Batch:
             self._show(call, outcome.status)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
-            seq = await self.journal.record_result(message, status)
+            grounds = Grounds(frozenset(self.context.rights.read.origins), outcome.rule)
+            seq = await self.journal.record_result(message, status, grounds)
         return Entry(seq, message)
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:

@@ -1,4 +1,4 @@
-"""What stands before a tool call: may the sender, does a plugin object, does a person allow it?
+"""What stands before a tool call: may it run, does a plugin object, does a person allow it?
 
 In this order, before the intent is journaled: whoever may not act bothers nobody with questions.
 """
@@ -6,9 +6,10 @@ In this order, before the intent is journaled: whoever may not act bothers nobod
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 import structlog
@@ -17,12 +18,12 @@ from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.safety.redaction import MASK, Redactor
+from agent.tools import policy
 from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
+from agent.tools.policy import ApprovalMode, Destination, Facts, Rule, Ruling
 from agent.tools.registry import ToolBox
 
 log = structlog.get_logger()
-
-ApprovalMode = Literal["side_effects", "always", "never"]
 
 MAX_SHOWN_CHARS = 8_000
 """Longest arguments that a person is asked about; all of them are shown.
@@ -42,13 +43,48 @@ class ApprovalRules:
     """For which calls a person is asked, and how they are shown.
 
     Attributes:
-        mode: side_effects: tools of that effect; always: whatever touches the world outside, what
-            only reads it too; never: nobody is asked.
+        rules: The table (agent/tools/policy.py).
+        hosts: Those that `fetch_url` may lead to in a tainted turn; with "*." in front all below.
         redactor: Keeps the secrets of the settings out of the question and of the result.
+        contained: Tools that reach nothing but the conversation's own directory.
     """
 
-    mode: ApprovalMode = "side_effects"
+    rules: Sequence[Rule] = policy.table("side_effects")
+    hosts: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=Redactor)
+    contained: frozenset[str] = frozenset({"write_file"})
+
+    @classmethod
+    def of(cls, mode: ApprovalMode) -> "ApprovalRules":
+        """Return the default rules of a mode."""
+        return cls(policy.table(mode))
+
+    def decision(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Ruling:
+        """Return what becomes of a call."""
+        return policy.decide(self.rules, self.facts(call, toolbox, context))
+
+    def facts(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Facts:
+        """Return what is known about a call."""
+        name, rights = call["function"]["name"], context.rights
+        classes = {
+            policy.SIDE_EFFECT: toolbox.effect(name) == "side_effect",
+            policy.WORLD: toolbox.restricted(name),
+            policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
+        }
+        return Facts(
+            tool=name,
+            classes=frozenset(each for each, is_one in classes.items() if is_one),
+            roles=rights.roles,
+            tainted=policy.taints(rights.read.seen),
+            destination=self._destination(call, context) if name == "fetch_url" else "none",
+            group=rights.group,
+        )
+
+    def _destination(self, call: ToolCall, context: ToolContext) -> Destination:
+        host = policy.host_of(arguments_of(call).get("url"))
+        if policy.is_listed(host, self.hosts):
+            return "listed"
+        return "named" if host and context.rights.read.names(host) else "new"
 
 
 async def refusal(
@@ -65,8 +101,13 @@ async def refusal(
     impossible = toolbox.refusal(call, context)
     if impossible is not None:
         if impossible.status == "refused":
-            log.info("tool_refused", tool=name)
+            log.info("tool_refused", tool=name, rule=impossible.rule)
         return impossible
+    decision = rules.decision(call, toolbox, context)
+    if decision.verdict == "deny":
+        log.info("tool_refused", tool=name, rule=decision.rule)
+        text = f"Error: {name} is not allowed here ({decision.rule})"
+        return ToolOutcome(text, "refused", decision.rule)
     arguments = arguments_of(call)
     # Before anybody is asked: nobody approves what a plugin forbids.
     if context.services.hooks is not None:
@@ -74,8 +115,8 @@ async def refusal(
         if veto is not None:
             log.info("tool_vetoed", tool=name)
             return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
-    if needs_approval(name, toolbox, rules.mode):
-        return await _asked(call, _definition(name, toolbox), context, rules.redactor)
+    if is_asked(decision):
+        return await _asked(call, toolbox, context, rules, decision)
     decided = await context.services.people.decided(call["id"]) if context.services.people else None
     return None if decided is None else _outcome(name, decided)
 
@@ -85,29 +126,46 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
     return read_arguments(call["function"]["arguments"]) or {}
 
 
-def needs_approval(name: str, toolbox: ToolBox, mode: ApprovalMode) -> bool:
+def is_asked(decision: Ruling) -> bool:
     """Whether a person is asked before a tool runs."""
-    if mode == "never":
-        return False
-    asked_always = mode == "always" and toolbox.restricted(name)
-    return asked_always or toolbox.effect(name) == "side_effect"
+    return decision.verdict in {"ask", "ask_owner"}
 
 
-def _definition(name: str, toolbox: ToolBox) -> str:
+def _definition(
+    call: ToolCall, toolbox: ToolBox, contained: frozenset[str], *, tainted: bool
+) -> str:
+    """Return a digest of the tool as it is offered, and of the calls of it that are like this."""
+    name = call["function"]["name"]
     schemas = [schema for schema in toolbox.schemas if schema.name == name]
     # Sorted: a tool has the same digest in whatever order its schema was built.
-    return sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
+    covered = policy.covered(name, arguments_of(call), tainted=tainted, contained=contained)
+    digest.update(covered.encode())
+    return digest.hexdigest()
 
 
 async def _asked(
-    call: ToolCall, definition: str, context: ToolContext, redactor: Redactor
+    call: ToolCall,
+    toolbox: ToolBox,
+    context: ToolContext,
+    rules: ApprovalRules,
+    decision: Ruling,
 ) -> ToolOutcome | None:
-    name = call["function"]["name"]
+    name, origins = call["function"]["name"], context.rights.read.seen
     if context.services.people is None:
         return _denied(name, NOBODY)
-    question = approval_question(call, redactor)
+    question = approval_question(call, rules.redactor)
+    if question and (read := policy.sources(origins)):
+        question += f"\n\nBefore this I have read what others wrote: {read}."
     inquiry = Inquiry(
-        "approval", context.call_id, name, question or "", (), definition, bool(question)
+        "approval",
+        context.call_id,
+        name,
+        question or "",
+        definition=_definition(call, toolbox, rules.contained, tainted=policy.taints(origins)),
+        askable=bool(question),
+        for_owners=decision.verdict == "ask_owner",
+        rule=decision.rule,
     )
     try:
         reply = await context.services.people.ask(inquiry)

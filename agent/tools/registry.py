@@ -28,6 +28,8 @@ log = structlog.get_logger()
 
 FOR_OWNERS = frozenset({"skill_manage"})
 """Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
+GUESTS, NOT_OWNERS = "default.guests", "default.skills-members"
+"""The rows of the policy (agent/tools/policy.py) that hold here too, whatever the table says."""
 LONG_TEXT_CHARS = 1_000
 """Limits of texts from here on are not shown: models do not count characters."""
 _NAMED_SCHEMAS = ("properties", "$defs")
@@ -177,9 +179,10 @@ class ToolRegistry:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
         if self.restricted(name) and not context.rights.may_act:
             text = f"Error: the sender may not use {name}: it touches the world outside"
-            return ToolOutcome(text, "refused")
+            return ToolOutcome(text, "refused", GUESTS)
         if name in FOR_OWNERS and not context.rights.by_owners:
-            return ToolOutcome(f"Error: the sender may not use {name}: only owners may", "refused")
+            text = f"Error: the sender may not use {name}: only owners may"
+            return ToolOutcome(text, "refused", NOT_OWNERS)
         try:
             return parse_arguments(tool, call["function"]["arguments"])
         except ToolError as error:

@@ -77,20 +77,24 @@ class Access:
         Returns:
             owner, member or stranger, which guests are as well; stranger for nobody.
         """
+        found = self.standings(conn, senders)
+        if not found or "stranger" in found:
+            return "stranger"
+        return "member" if "member" in found else "owner"
+
+    def standings(self, conn: Connection, senders: Collection[str]) -> set[SenderRole]:
+        """Return as what these were let in: owner, member or stranger, each once."""
         named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
         invited = [sender for name, sender in named if _is_invited(name, sender)]
         users = web_users.named(conn, invited) if invited else {}
         who = [_elsewhere(name, sender, users) for name, sender in named]
         roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
-        found = {
+        return {
             _web_standing(sender, users)
             if name == BUILT_IN
             else self._granted(name, sender, roles.get((name, sender)))
             for name, sender in who
         }
-        if not found or "stranger" in found:
-            return "stranger"
-        return "member" if "member" in found else "owner"
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
         """Return the closest rule of a group; None in a direct chat."""

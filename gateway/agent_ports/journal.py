@@ -18,7 +18,9 @@ from agent.messages import ChatMessage, ToolCall
 from agent.models.base import ChatModel
 from agent.money.costs import cost_usd
 from agent.ports import (
+    NO_GROUNDS,
     Compaction,
+    Grounds,
     JournaledEffect,
     ModelCall,
     PastMessage,
@@ -173,9 +175,19 @@ class Journal:
         """Note the intent to run a tool."""
         await self.database.write(turn_journal.start_tool, self.turn, call, effect)
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
+    async def record_result(
+        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+    ) -> int:
         """Append a tool's result."""
-        return await self.database.write(turn_journal.record_result, self.turn, message, status)
+        seq = await self.database.write(
+            turn_journal.record_result, self.turn, message, status, grounds
+        )
+        known = self.turn.session.origins
+        if new := [origin for origin in grounds.origins if origin not in known]:
+            self.turn = replace(
+                self.turn, session=replace(self.turn.session, origins=(*known, *new))
+            )
+        return seq
 
     async def store_output(self, text: str) -> str:
         """Store a full output."""

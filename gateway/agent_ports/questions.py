@@ -15,6 +15,7 @@ from adapters.base import Adapter
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
+from agent.settings import ToolSettings
 from agent.tools.context import Inquiry, InquiryKind, InquiryReply
 from gateway.access.policy import Access, may_approve
 from gateway.errors import StorageError
@@ -45,10 +46,19 @@ ONE_AT_A_TIME = (
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long people have; seconds. Source of the defaults: `tools` in agent/settings.py."""
+    """How long people have, and how long what they said for a conversation counts; seconds.
+
+    Source of the defaults: `tools` in agent/settings.py.
+    """
 
     approval_s: float = 3_600
     clarify_s: float = 86_400
+    valid_s: float = 86_400
+
+    @classmethod
+    def from_settings(cls, tools: ToolSettings) -> "Timeouts":
+        """Return those that the settings have."""
+        return cls(tools.approval_timeout_s, tools.clarify_timeout_s, tools.approval_valid_s)
 
     def of(self, kind: InquiryKind) -> float:
         """Return the time limit of one kind of inquiry, in seconds."""
@@ -117,10 +127,12 @@ class Inquiries:
             conversations.make_ready(conn, found.conversation)
         return [found for found, _ in expired]
 
-    def still_may_approve(self, conn: Connection, by: str, tool: str) -> bool:
+    def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
         """Whether what somebody once allowed for a conversation counts still."""
         role = self._access.weakest(conn, [by])
-        return may_approve(tool, is_owner=role == "owner", may_act=role != "stranger")
+        if asked.for_owners:
+            return role == "owner"
+        return may_approve(asked.tool, is_owner=role == "owner", may_act=role != "stranger")
 
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""
@@ -177,8 +189,9 @@ class TurnPeople:
         # A child has no chat: its parent's people are asked, where the parent's chat is.
         place = (lease.parent or lease.conversation, self.turn.id, call)
         if inquiry.kind == "approval":
-            by = questions.approver(conn, place[0], inquiry)
-            if by is not None and self.inquiries.still_may_approve(conn, by, inquiry.tool):
+            valid_s = self.inquiries.timeouts.valid_s
+            by = questions.approver(conn, place[0], inquiry, valid_s)
+            if by is not None and self.inquiries.still_may_approve(conn, by, inquiry):
                 return questions.enter_approved(conn, *place, inquiry, by), True
             if not inquiry.askable:
                 raise ToolError(TOO_LONG)

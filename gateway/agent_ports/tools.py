@@ -15,11 +15,20 @@ from sqlalchemy import Connection
 
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
+from agent.ports import Origin
 from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
-from agent.tools.context import Hooks, MemoryTarget, TodoItem, ToolContext, ToolServices, TurnRights
+from agent.tools.context import (
+    Hooks,
+    MemoryTarget,
+    Provenance,
+    TodoItem,
+    ToolContext,
+    ToolServices,
+    TurnRights,
+)
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -135,11 +144,28 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     scope = notebook.scope_of(conn, turn.lease.conversation)
     # The weakest decides: the model cannot keep the wishes of people apart (decision 089).
     everybody = set(turn.senders)
-    everybody |= {origin.which for origin in turn.session.origins if origin.kind == "quoted"}
+    origins = turn.session.origins
+    everybody |= {origin.which for origin in origins if origin.kind == "quoted"}
     if everybody and notebook.is_shared(scope):
         everybody |= turns.senders_since_root(conn, turn.lease.conversation, turn.session.id)
-    weakest = access.weakest(conn, everybody)
-    return TurnRights(scope, weakest != "stranger", weakest == "owner")
+    standings = access.standings(conn, everybody)
+    address = turn.lease.address
+    return TurnRights(
+        scope,
+        may_act=bool(standings) and standings <= {"owner", "member"},
+        by_owners=standings == {"owner"},
+        # What counts as a stranger here was let talk: it would not be heard otherwise.
+        roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
+        group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
+        read=Provenance(_read_of_strangers(conn, access, origins)),
+    )
+
+
+def _read_of_strangers(conn: Connection, access: Access, origins: Sequence[Origin]) -> set[Origin]:
+    """Return what a lineage has read, with those quoted people who may not act now."""
+    quoted = [origin.which for origin in origins if origin.kind == "quoted"]
+    strangers = [who for who in quoted if not access.may_act(conn, [who])]
+    return {*origins, *(Origin("person", who) for who in strangers)}
 
 
 @dataclass(frozen=True, slots=True)

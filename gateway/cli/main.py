@@ -39,6 +39,7 @@ COMMANDS = {
     "pair": "Say who may write to the bot.",
     "prompt": "What the model is told before anybody speaks.",
     "audit": "What tools did, and who allowed it.",
+    "policy": "Which calls of tools may run, and why.",
     "mcp": "Tools of MCP servers (tools.mcp).",
     "memory": "What the agent has noted down.",
     "plugins": "Plugins: tools, hooks and memory providers of others.",
@@ -105,6 +106,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.prompt import prompt_app as found
         case "audit":
             from gateway.cli.audit import audit_app as found
+        case "policy":
+            from gateway.cli.policy import policy_app as found
         case "mcp":
             from gateway.cli.mcp import mcp_app as found
         case "memory":

@@ -285,9 +285,10 @@ def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
     # Rights come before states: whom a question does not concern is not told how it ended.
     if user not in {None, reply.message.sender} and not reply.is_owner:
         return NOT_YOURS
-    if question.kind == "approval" and not may_approve(
-        question.tool, is_owner=reply.is_owner, may_act=reply.may_act
-    ):
+    allowed = may_approve(question.tool, is_owner=reply.is_owner, may_act=reply.may_act)
+    if question.for_owners:
+        allowed = reply.is_owner
+    if question.kind == "approval" and not allowed:
         return ONLY_OWNERS_APPROVE if reply.may_act else MAY_NOT_APPROVE
     if not reply.may_act and reply.by not in questions.senders(reply.conn, question):
         return NOT_YOURS

@@ -30,7 +30,7 @@ from gateway.agent_ports.tools import Toolkit
 from gateway.context.prompts import child_base
 from gateway.context.window import ContextParts
 from gateway.errors import StorageError
-from gateway.storage.conversation import delegates
+from gateway.storage.conversation import delegates, sessions
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
@@ -125,6 +125,9 @@ class TurnDelegates:
             database, base = self.delegation.database, child_base(self.agent)
             child = await database.write(delegates.open_child, self.turn, call_id, task, base)
             if isinstance(child, Delegated):
+                # It ended in an attempt that did not live to hand it over.
+                read = await database.read(sessions.active, child.conversation)
+                self.context.rights.read.origins |= set(read.origins)
                 return child
             with (
                 structlog.contextvars.bound_contextvars(
@@ -240,9 +243,12 @@ class _Child:
     def _context(self, own: ToolContext) -> ToolContext:
         """Return what the child's tools may use: its own transcript, its parent's directory."""
         parent = self.parent
+        # What a child has read its parent reads in its report, and the other way round in its task.
+        read = parent.rights.read
+        read.origins |= own.rights.read.origins
         return replace(
             own,
-            rights=replace(parent.rights, scope=own.scope),
+            rights=replace(parent.rights, scope=own.scope, read=replace(read)),
             workspace=parent.workspace,
             files=None,
             services=replace(

@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -17,8 +18,10 @@ from agent.errors import (
 from agent.messages import ChatMessage, text_of
 from agent.models.factory import choices
 from agent.ports import ModelCall
+from agent.tools import policy
 from agent.turn.loop import run_turn
 from agent.turn.state import Agent, TurnPorts, TurnState, partial_text
+from agent.view.view import View
 from gateway.access.policy import Access
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, cut_off
@@ -263,6 +266,7 @@ class TurnWork:
         delegates = self.delegation.of(turn, agent, context)
         services = replace(context.services, delegates=delegates, progress=chat.live)
         context = replace(context, services=services)
+        context.rights.read.names = partial(_is_named, view)
         ports = TurnPorts(
             journal, planner, chat.live, context, journal.spending, chat.tell_of_trouble
         )
@@ -282,6 +286,13 @@ class TurnWork:
             return 0
         used = await self.database.read(usage.totals, turn.lease.conversation, turn.id)
         return used.usage.prompt_tokens + used.usage.output_tokens
+
+
+def _is_named(view: View, host: str) -> bool:
+    """Whether a person has named a host, as far as a view shows it."""
+    messages = (entry.message for entry in view.entries)
+    said = (each for each in messages if each["role"] == "user" and not each.get("synthetic"))
+    return policy.is_named(host, map(text_of, said))
 
 
 def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:

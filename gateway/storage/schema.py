@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0016"
+REVISION = "0017"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -566,6 +566,8 @@ inquiry = Table(
     Column("expires_at", Double, nullable=False),
     Column("at", Double, nullable=False),
     Column("answered_at", Double),
+    Column("for_owners", Boolean, nullable=False, server_default=false()),  # they alone may approve
+    Column("rule", Text),  # approval: the row of the policy by which it is asked
     UniqueConstraint("turn_id", "call_id"),
     Index("ix_inquiry_conversation", "conversation"),
     sqlite_autoincrement=True,

@@ -291,7 +291,7 @@ class Life:
             models=[ChainModel(self)],
             tools=ToolRegistry([*map(self._tool, TOOLS), DELEGATE_TASK, *foreign]),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules(self.spec.approval)),
+            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules.of(self.spec.approval)),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

@@ -39,7 +39,7 @@ class ModelLife(child.Life):
             models=[model for block in blocks for model in build_models(block)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules(self.spec.approval)),
+            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules.of(self.spec.approval)),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

@@ -21,7 +21,8 @@ from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.settings import AgentSettings, OutputSettings
-from agent.tools.gate import ApprovalMode, ApprovalRules
+from agent.tools.gate import ApprovalRules
+from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
 from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
@@ -122,7 +123,7 @@ def agent_of(
         models=models_,
         tools=ToolRegistry(tools),
         settings=AgentSettings(),
-        calls=CallRules(OutputSettings(), ApprovalRules(approval)),
+        calls=CallRules(OutputSettings(), ApprovalRules.of(approval)),
         recovery=Recovery(retry),
         max_output_tokens=1024,
     )

@@ -201,7 +201,9 @@ class Server:
             restricted=True,
         )
 
-    async def _run(self, tool: str, _context: ToolContext, arguments: dict[str, Any]) -> str:
+    async def _run(self, tool: str, context: ToolContext, arguments: dict[str, Any]) -> str:
+        # Its errors are a server's words as well.
+        context.rights.read.note("server", self.name)
         return await self.connection.call(tool, arguments)
 
     def _on_listed(self, definitions: list[Any]) -> None:

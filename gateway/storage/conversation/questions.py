@@ -48,6 +48,7 @@ class Question:
             none.
         by: Who answered, "platform:sender id".
         is_due: Whether its time is over.
+        for_owners: Whether owners alone may approve.
     """
 
     id: int
@@ -61,6 +62,7 @@ class Question:
     answer: str
     by: str
     is_due: bool
+    for_owners: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +194,17 @@ def enter_approved(
     return _found(entered)
 
 
-def approver(conn: Connection, conversation_id: int, asked: Inquiry) -> str | None:
-    """Return who has approved this tool for the conversation since it began anew last, if any."""
-    by: str | None = conn.scalar(*_standing(conversation_id, asked.tool, asked.definition))
+def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: float) -> str | None:
+    """Return who has approved such calls for the conversation, if anybody has.
+
+    What counts was said since it began anew last, and not longer ago than `valid_s`.
+    """
+    by: str | None = conn.scalar(*_standing(conversation_id, asked.tool, asked.definition, valid_s))
     return by
 
 
 @built_once
-def _standing(conversation_id: int, tool: str, definition: str) -> Any:
+def _standing(conversation_id: int, tool: str, definition: str, valid_s: float) -> Any:
     root = select(func.max(session.c.id)).where(
         session.c.conversation == conversation_id, session.c.parent_session_id.is_(None)
     )
@@ -213,6 +218,8 @@ def _standing(conversation_id: int, tool: str, definition: str) -> Any:
             inquiry.c.definition == definition,
             inquiry.c.state == "answered",
             inquiry.c.answer == "conversation",
+            # Not of a row that only follows from another one: else each use would renew it.
+            inquiry.c.answered_at > now_s() - valid_s,
             # Ids of segments grow: what was asked since the newest root began.
             turn.c.session_id >= root.scalar_subquery(),
         )
@@ -231,6 +238,8 @@ def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> di
         "definition": asked.definition,
         "question": asked.question,
         "choices": orjson.dumps(asked.choices).decode(),
+        "for_owners": asked.for_owners,
+        "rule": asked.rule or None,
         "at": now_s(),
     }
 
@@ -270,6 +279,7 @@ def _put_on_record(
         "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
         "scope": row.answer if kind == "approved" else None,
         "standing": is_standing,
+        "rule": row.rule,
     }
     entry = AuditEntry(kind, by=by, subject=row.tool, detail=detail, conversation=row.conversation)
     audit_log.append(conn, entry)
@@ -381,4 +391,5 @@ def _found(row: Row[Any]) -> Question:
         answer=row.answer or "",
         by=row.answered_by or "",
         is_due=bool(row.is_due),
+        for_owners=bool(row.for_owners),
     )

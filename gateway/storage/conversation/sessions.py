@@ -295,6 +295,8 @@ def split(
         prompt_output_tokens=None,
         prompt_upto_seq=None,
         planner_state=parent.planner_state if state is None else state,
+        # Tools that run meanwhile may have noted more than the caller knows.
+        origins=load_origins(conn.execute(*_origins(parent.id)).scalar_one()),
     )
     child = _insert(conn, fresh, parent.id)
     if not conversations.move_on(conn, parent.conversation, parent.id, child.id):

@@ -11,7 +11,8 @@ from agent.ports import PastMessage
 from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import blob, iso_time, message, now_s
+from gateway.storage.conversation.sessions import load_origins
+from gateway.storage.schema import blob, iso_time, message, now_s, session
 from gateway.storage.statements import built_once, kept
 
 END = 2**31 - 1
@@ -174,8 +175,10 @@ def read_past(
 
     What was only told beside a question is no message that anybody asks for.
     """
+    its_session = select(session.c.origins).where(session.c.id == message.c.session_id)
     columns = (message.c.seq, message.c.role, message.c.body, message.c.at)
-    query = select(*columns).where(message.c.conversation == conversation_id, is_lasting)
+    query = select(*columns, its_session.scalar_subquery())
+    query = query.where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:
@@ -183,8 +186,8 @@ def read_past(
     rows = conn.execute(query.limit(READ_LIMIT if contains else limit))
     wanted = contains.casefold() if contains else ""
     found = [
-        PastMessage(seq, role, text, iso_time(at))
-        for seq, role, body, at in rows
+        PastMessage(seq, role, text, iso_time(at), load_origins(origins))
+        for seq, role, body, at, origins in rows
         if wanted in (text := full_text(decode(body))).casefold()
     ]
     return sorted(found[:limit], key=lambda past: past.seq)

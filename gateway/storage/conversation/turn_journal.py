@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
-from agent.ports import JournaledEffect, ModelCall, ToolStatus
+from agent.ports import NO_GROUNDS, Grounds, JournaledEffect, ModelCall, ToolStatus
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
@@ -121,15 +121,25 @@ def _get_further(turn_id: int) -> Any:
     return update(turn).where(turn.c.id == turn_id).values(progress=turn.c.progress + 1)
 
 
-def record_result(conn: Connection, current: Turn, message: ChatMessage, status: ToolStatus) -> int:
-    """Append a tool's result and close its journal entry; returns the result's seq."""
+def record_result(
+    conn: Connection,
+    current: Turn,
+    message: ChatMessage,
+    status: ToolStatus,
+    grounds: Grounds = NO_GROUNDS,
+) -> int:
+    """Append a tool's result and close its journal entry; returns the result's seq.
+
+    What the turn has read with it is noted for its lineage.
+    """
     proceed(conn, current)
+    sessions.note_origins(conn, current.session, grounds.origins)
     seq = transcript.append(conn, current.place, [message])
     result = orjson.dumps({"status": status}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
     if status in {"refused", "vetoed"}:
         kind: AuditKind = "tool_refused" if status == "refused" else "tool_vetoed"
-        detail = {"turn": current.id, "call": message["tool_call_id"]}
+        detail = {"turn": current.id, "call": message["tool_call_id"], "rule": grounds.rule}
         where = current.lease.conversation
         entry = AuditEntry(kind, current.sender, "", message["name"], detail, where)
         audit_log.append(conn, entry)

@@ -13,7 +13,7 @@ group, where others listen, nor into a delegated child.
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, select
 
@@ -22,6 +22,7 @@ from agent.ports import PastMessage
 from gateway.session_keys import is_direct
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import count_searched
+from gateway.storage.conversation.sessions import load_origins
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
@@ -478,14 +479,25 @@ def _with_keys(*where: ColumnElement[bool]) -> Any:
     return select(conversation, alias.c.session_key).outerjoin(alias, keys).where(*where)
 
 
-def around(
-    conn: Connection, matches: Sequence[Match], neighbours: int
-) -> list[tuple[int, int, str, str, float]]:
-    """Return (number of the match, seq, role, body, at) of matches and of those next to them."""
+class FoundRow(NamedTuple):
+    """A message that was found, or stands next to one; `match` is the number of that."""
+
+    match: int
+    seq: int
+    role: str
+    body: str
+    at: float
+    origins: str | None
+
+
+def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[FoundRow]:
+    """Return matches and what stands next to them, by the number of the match."""
     if not matches:
         return []
     one = (
-        "SELECT ?, seq, role, body, at FROM message WHERE conversation = ? AND seq BETWEEN ? AND ?"
+        "SELECT ?, seq, role, body, at,"
+        " (SELECT origins FROM session WHERE session.id = message.session_id)"
+        " FROM message WHERE conversation = ? AND seq BETWEEN ? AND ?"
     )
     values = [
         value
@@ -493,16 +505,17 @@ def around(
         for value in (n, each.conversation, each.seq - neighbours, each.seq + neighbours)
     ]
     rows = conn.exec_driver_sql(" UNION ALL ".join([one] * len(matches)), tuple(values))
-    return sorted((n, seq, role, body, at) for n, seq, role, body, at in rows)
+    return sorted((FoundRow(*row) for row in rows), key=lambda row: row[:2])
 
 
-def messages(rows: Sequence[tuple[int, int, str, str, float]]) -> dict[int, list[PastMessage]]:
+def messages(rows: Sequence[FoundRow]) -> dict[int, list[PastMessage]]:
     """Return what `around` read as texts, without what Parley wrote itself, by match."""
     found: dict[int, list[PastMessage]] = {}
-    for n, seq, role, body, at in rows:
-        message = decode(body)
+    for row in rows:
+        message = decode(row.body)
         # Nobody has said what stands in a prompt, or what Parley wrote itself.
-        if role != "system" and not message.get("synthetic"):
-            past = PastMessage(seq, role, full_text(message), iso_time(at))
-            found.setdefault(n, []).append(past)
+        if row.role != "system" and not message.get("synthetic"):
+            text, origins = full_text(message), load_origins(row.origins)
+            past = PastMessage(row.seq, row.role, text, iso_time(row.at), origins)
+            found.setdefault(row.match, []).append(past)
     return found

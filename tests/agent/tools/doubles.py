@@ -15,7 +15,9 @@ from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import (
+    NO_GROUNDS,
     Compaction,
+    Grounds,
     JournaledEffect,
     ModelCall,
     PastMessage,
@@ -52,7 +54,9 @@ class MemoryJournal:
     async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
         await self._note("start", call["id"], effect)
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
+    async def record_result(
+        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+    ) -> int:
         await self._note("result", message["tool_call_id"], status)
         return self._next_seq()
 

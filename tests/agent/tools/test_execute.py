@@ -16,7 +16,7 @@ from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 LIMITS = OutputSettings(max_lines=10, max_bytes=400)
-FREE = ApprovalRules("never")
+FREE = ApprovalRules.of("never")
 
 
 class KeyArguments(Arguments):
@@ -182,7 +182,7 @@ async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
 
     class LosingJournal(MemoryJournal):
         @override
-        async def record_result(self, message: Any, status: Any) -> int:
+        async def record_result(self, message: Any, status: Any, grounds: Any = None) -> int:
             raise LeaseLost("another worker")
 
     bench, journal = Bench(), LosingJournal()

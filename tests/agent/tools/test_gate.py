@@ -16,7 +16,8 @@ from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
-from agent.tools.gate import ApprovalMode, ApprovalRules, approval_question
+from agent.tools.gate import ApprovalRules, approval_question
+from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
@@ -74,7 +75,7 @@ class Bench:
     async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
         """Call these tools in one message; returns their results as text."""
         calls = [call(name, '{"what": "x"}', name) for name in names]
-        limits, rules = OutputSettings(), ApprovalRules(mode)
+        limits, rules = OutputSettings(), ApprovalRules.of(mode)
         entries = await run_calls(calls, self.tools, context(**using), self.journal, limits, rules)
         return [text_of(entry.message) for entry in entries]
 

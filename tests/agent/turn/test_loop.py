@@ -28,7 +28,7 @@ from agent.messages import (
 )
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
-from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
+from agent.ports import NO_GROUNDS, Effect, Grounds, JournaledEffect, ModelCall, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.context import ToolContext
@@ -83,7 +83,9 @@ class Journal:
         self._check()
         self.started.append((call["id"], effect))
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
+    async def record_result(
+        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+    ) -> int:
         self.statuses[message["tool_call_id"]] = status
         return self._append(message)
 
@@ -111,7 +113,7 @@ class Bench:
         self.caching = CachingSettings()
         self.rests = Rests()
         self.images = Images()
-        self.approval = ApprovalRules("never")
+        self.approval = ApprovalRules.of("never")
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []

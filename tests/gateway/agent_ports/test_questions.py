@@ -21,7 +21,7 @@ from agent.settings import AgentSettings
 from agent.tools import gate
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
 from agent.tools.context import ToolContext
-from agent.tools.gate import ApprovalMode
+from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool
 from agent.turn.state import Agent
 from agent.usage import Usage
@@ -60,6 +60,7 @@ class What(Arguments):
     """For a tool that is told what to do."""
 
     what: str = ""
+    to: str = ""
 
 
 class Acting:
@@ -100,7 +101,7 @@ def acting(
     acts: Acting, *what: str, approval: ApprovalMode = "side_effects", **changes: Any
 ) -> Agent:
     """Return an agent that acts once for each word, and asks before."""
-    script = calling(*(("act", {"what": word}) for word in what or ("it",)))
+    script = calling(*(("act", {"what": word, "to": "us"}) for word in what or ("it",)))
     return agent_of(RecordingModel(script), tools=[acts.tool(**changes)], approval=approval)
 
 
@@ -586,7 +587,7 @@ async def test_what_is_too_long_to_be_shown_runs_with_a_standing_approval(tmp_pa
     def script(request: ModelRequest) -> Step:
         if request.messages[-1]["role"] == "tool":
             return text_of(request.messages[-1])[:120]
-        return [tool_call("act", {"what": next(words)}, f"c{next(_ids)}")]
+        return [tool_call("act", {"what": next(words), "to": "us"}, f"c{next(_ids)}")]
 
     agent = agent_of(RecordingModel(script), tools=[acts.tool()], approval="side_effects")
     async with running_quietly(tmp_path, agent) as chat:

@@ -1,0 +1,293 @@
+"""Whether a call of a tool may run: one table, and one pure function that reads it.
+
+Who asks, which tool, whether the turn is tainted, and where it leads: of all rows that match the
+strictest decides. So the order of rows does not matter, and a row can take away, never give. What
+nobody knows matches every row; a call that no row matches is denied.
+
+A turn is tainted from the moment it has read what somebody wrote who may not act: a page, what a
+server returned, a note that nobody has confirmed. Quoted people count otherwise: as speakers.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import orjson
+
+from agent.ports import Origin
+from agent.settings import ToolSettings
+
+Verdict = Literal["allow", "ask", "ask_owner", "deny"]
+"""What becomes of a call; from the mildest to the strictest."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+Role = Literal["owner", "member", "guest"]
+ROLES = frozenset(get_args(Role))
+Destination = Literal["none", "listed", "named", "new"]
+"""Where a call of `fetch_url` leads: to a host that the settings list, that a person has named in
+what the turn shows of the conversation, or that nobody has. none: the tool leads nowhere."""
+DESTINATIONS = frozenset(get_args(Destination))
+ApprovalMode = Literal["side_effects", "always", "never"]
+EVERYTHING = "*"
+SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
+"""Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
+that later prompts hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One row of the table.
+
+    Attributes:
+        name: Says where it comes from: "default.…", or the key of the setting.
+        tool: A name, a pattern ("mcp_*"), a class ("@side_effect") or "*"; behind "!" a list of
+            names with commas: every tool but these.
+        role: Of anybody whose words the turn reads.
+        tainted: None for both.
+        group: "platform:chat", "platform:*" for all groups there, "*" for direct chats as well.
+    """
+
+    name: str
+    then: Verdict
+    tool: str = EVERYTHING
+    role: str = EVERYTHING
+    tainted: bool | None = None
+    destination: str = EVERYTHING
+    group: str = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is known about a call before it runs.
+
+    Attributes:
+        classes: Those that it belongs to.
+        roles: Of all whose words the turn reads; none: nobody knows.
+        tainted: None where nobody knows.
+        group: "platform:chat"; empty in a direct chat.
+    """
+
+    tool: str
+    classes: frozenset[str] = frozenset()
+    roles: frozenset[str] = frozenset()
+    tainted: bool | None = None
+    destination: str = "none"
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What becomes of a call, and the name of the row that decided it."""
+
+    verdict: Verdict
+    rule: str
+
+
+NO_RULE = Ruling("deny", "no rule")
+
+
+def decide(rules: Iterable[Rule], facts: Facts) -> Ruling:
+    """Return the strictest verdict of all rows that match; of equal ones the first by name."""
+    found = [Ruling(rule.then, rule.name) for rule in rules if _matches(rule, facts)]
+    return min(found, key=_strictest_first, default=NO_RULE)
+
+
+def _strictest_first(found: Ruling) -> tuple[int, str]:
+    return -VERDICTS.index(found.verdict), found.rule
+
+
+def _matches(rule: Rule, facts: Facts) -> bool:
+    return (
+        _has_tool(rule.tool, facts)
+        and _has_role(rule.role, facts.roles)
+        and (rule.tainted is None or facts.tainted is None or rule.tainted is facts.tainted)
+        and _has_destination(rule.destination, facts.destination)
+        and _has_group(rule.group, facts.group)
+    )
+
+
+def _has_tool(pattern: str, facts: Facts) -> bool:
+    if pattern.startswith("@"):
+        return pattern in facts.classes
+    if pattern.startswith("!"):
+        return facts.tool not in pattern[1:].split(",")
+    return fnmatchcase(facts.tool, pattern)
+
+
+def _has_role(role: str, roles: frozenset[str]) -> bool:
+    return role == EVERYTHING or role in roles or not roles or not roles <= ROLES
+
+
+def _has_destination(wanted: str, destination: str) -> bool:
+    return wanted in {EVERYTHING, destination} or destination not in DESTINATIONS
+
+
+def _has_group(wanted: str, group: str) -> bool:
+    return wanted == EVERYTHING or (bool(group) and fnmatchcase(group, wanted))
+
+
+DEFAULT_RULES: tuple[Rule, ...] = (
+    Rule(name="default.talk", then="allow"),
+    Rule(name="default.guests", then="deny", tool=WORLD, role="guest"),
+    Rule(name="default.guests-notes", then="deny", tool=NOTES, role="guest"),
+    Rule(name="default.skills", then="ask_owner", tool="skill_manage"),
+    Rule(name="default.skills-guests", then="deny", tool="skill_manage", role="guest"),
+    Rule(name="default.skills-members", then="deny", tool="skill_manage", role="member"),
+    Rule(name="tainted-notes", then="ask", tool=NOTES, tainted=True),
+    Rule(name="tainted-fetch", then="ask", tool="fetch_url", tainted=True, destination="new"),
+    Rule(name="tainted-files", then="ask", tool="send_file", tainted=True),
+    Rule(name="tainted-acts", then="ask", tool=SIDE_EFFECT, tainted=True),
+)
+"""What holds beside `tools.approval`; `tools.policy.without` takes rows of tainted turns away."""
+
+_OF_MODE: Mapping[ApprovalMode, tuple[Rule, ...]] = {
+    "side_effects": (Rule(name="tools.approval", then="ask", tool=SIDE_EFFECT),),
+    "always": (
+        Rule(name="tools.approval", then="ask", tool=SIDE_EFFECT),
+        Rule(name="tools.approval.world", then="ask", tool=WORLD),
+    ),
+    "never": (),
+}
+
+
+def table(
+    mode: ApprovalMode,
+    own: Sequence[Rule] = (),
+    without: Iterable[str] = (),
+    *,
+    by_owners: bool = False,
+) -> tuple[Rule, ...]:
+    """Return all rows that are in force.
+
+    Args:
+        mode: `tools.approval`.
+        own: Those of the settings.
+        without: Names of default rows that do not hold.
+        by_owners: Whether owners alone may say yes.
+    """
+    left_out = set(without)
+    # With `never` the skills are asked about no more than all else, unless a turn is tainted.
+    if mode == "never":
+        left_out.add("default.skills")
+    kept = [rule for rule in DEFAULT_RULES if rule.name not in left_out]
+    rows = (*kept, *_OF_MODE[mode], *own)
+    if not by_owners:
+        return rows
+    return tuple(replace(each, then="ask_owner") if each.then == "ask" else each for each in rows)
+
+
+def of_settings(tools: ToolSettings) -> tuple[Rule, ...]:
+    """Return the table that decides about calls, as the settings have it."""
+    own = [
+        Rule(name=f"tools.policy.rules[{n}]", **row.model_dump())
+        for n, row in enumerate(tools.policy.rules)
+    ]
+    for key, names in tools.policy.lists.items():
+        others = Rule(name=f"tools.policy.lists.{key}", then="deny", tool=f"!{','.join(names)}")
+        own.append(replace(others, group=key) if ":" in key else replace(others, role=key))
+    by_owners = tools.approval_by == "owners"
+    return table(tools.approval, own, tools.policy.without, by_owners=by_owners)
+
+
+def taints(origins: Iterable[Origin]) -> bool:
+    """Whether what a turn has read makes it a tainted one."""
+    return any(origin.kind != "quoted" for origin in origins)
+
+
+SHOWN_SOURCES = 5
+_KINDS = {
+    "page": "the page of {}",
+    "server": "the server {}",
+    "tool": "what {} returned",
+    "note": "a note from {}",
+    "person": "what {} wrote",
+}
+
+
+def sources(origins: Iterable[Origin]) -> str:
+    """Return in words what has tainted a turn; empty for nothing.
+
+    Names come from strangers: they are shown as code, without what could end that.
+    """
+    found = sorted({each for each in origins if each.kind != "quoted"})
+    named = [_KINDS[each.kind].format(_code(each.which)) for each in found[:SHOWN_SOURCES]]
+    if len(found) > SHOWN_SOURCES:
+        named.append(f"{len(found) - SHOWN_SOURCES} more")
+    return ", ".join(named)
+
+
+def _code(name: str) -> str:
+    seen = "".join(char for char in name if char.isprintable() and char != "`")
+    return f"`{seen[:100] or '?'}`"
+
+
+def host_of(url: Any) -> str:
+    """Return the host of a URL in small letters; empty where it has none."""
+    try:
+        return (urlsplit(str(url)).hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def is_named(host: str, texts: Iterable[str]) -> bool:
+    """Whether one of these names a host: exactly this one, with or without "www."."""
+    bare = re.escape(host.removeprefix("www."))
+    named = re.compile(rf"(?<![\w.@-])(www\.)?{bare}(?![\w-]|\.\w)", re.IGNORECASE)
+    return any(named.search(text) for text in texts)
+
+
+def is_listed(host: str, hosts: Iterable[str]) -> bool:
+    """Whether a host is one of the settings: "example.com", or "*.example.com" for all below."""
+    known = [each.lower() for each in hosts]
+    return host in known or any(each[:2] == "*." and host.endswith(each[1:]) for each in known)
+
+
+_PLACES = frozenset({
+    "account", "bucket", "channel", "chat", "database", "email", "host", "owner", "project",
+    "recipient", "recipients", "repo", "repository", "table", "to", "uri", "url",
+})  # fmt: skip
+# What they do stands in their arguments: whom they reach, or which program they run.
+_RUNNERS = frozenset({
+    "bash", "curl", "env", "git", "make", "node", "npm", "perl", "pip", "python", "python3", "ruby",
+    "scp", "sh", "ssh", "sudo", "wget", "xargs",
+})  # fmt: skip
+_SHELL = frozenset("\n\r;|&<>()$`\\{}!*?[]~#\"'=")
+
+
+def covered(
+    tool: str, arguments: Mapping[str, Any], *, tainted: bool, contained: Collection[str] = ()
+) -> str:
+    """Return which calls a yes for the conversation covers: those with the same text here.
+
+    Args:
+        tool: Its name.
+        arguments: Of the call.
+        tainted: Whether the turn is; what was said before that covers nothing after it.
+        contained: Tools that reach nothing but the conversation's own directory: there all calls
+            are alike, unless the turn is tainted.
+
+    Else calls are alike that lead to the same place by the names of their arguments; of `terminal`
+    plain calls of the same program. Where nothing tells that, the arguments have to be the same.
+    """
+    if tool in contained and not tainted:
+        return "contained"
+    if tool == "terminal" and not tainted:
+        words = str(arguments.get("command", "")).split()
+        is_plain = words and _SHELL.isdisjoint(str(arguments["command"]))
+        if is_plain and words[0] not in _RUNNERS:
+            return f"program {words[0]}"
+    places = {name: value for name, value in arguments.items() if _is_place(name)}
+    has_places = tool not in {"terminal", "write_file"} and (places or not arguments)
+    return _text(
+        {"like": places if has_places else arguments, "all": not has_places}, tainted=tainted
+    )
+
+
+def _is_place(name: str) -> bool:
+    return name in _PLACES or name.endswith("_id")
+
+
+def _text(value: Mapping[str, Any], *, tainted: bool) -> str:
+    return orjson.dumps([tainted, value], option=orjson.OPT_SORT_KEYS).decode()

@@ -1,0 +1,271 @@
+"""The table that decides about calls: no combination grants more than its parts."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.ports import Origin
+from agent.tools import policy
+from agent.tools.policy import (
+    DESTINATIONS,
+    NO_RULE,
+    NOTES,
+    ROLES,
+    SIDE_EFFECT,
+    VERDICTS,
+    WORLD,
+    Facts,
+    Rule,
+    Ruling,
+    Verdict,
+    covered,
+    decide,
+)
+
+TOOLS = ["terminal", "fetch_url", "memory", "mcp_a_b", "calculate"]
+CLASSES = [SIDE_EFFECT, WORLD, NOTES]
+GROUPS = ["", "telegram:-1", "telegram:-2", "slack:C1"]
+
+rules = st.lists(
+    st.builds(
+        Rule,
+        name=st.sampled_from("abcdef"),
+        then=st.sampled_from(VERDICTS),
+        tool=st.sampled_from(["*", *TOOLS, *CLASSES, "mcp_*", "!memory,terminal"]),
+        role=st.sampled_from(["*", *sorted(ROLES)]),
+        tainted=st.sampled_from([None, True, False]),
+        destination=st.sampled_from(["*", *sorted(DESTINATIONS)]),
+        group=st.sampled_from(["*", "telegram:*", "telegram:-1"]),
+    ),
+    max_size=8,
+)
+facts = st.builds(
+    Facts,
+    tool=st.sampled_from(TOOLS),
+    classes=st.frozensets(st.sampled_from(CLASSES)),
+    roles=st.frozensets(st.sampled_from(sorted(ROLES)), min_size=1),
+    tainted=st.booleans(),
+    destination=st.sampled_from(sorted(DESTINATIONS)),
+    group=st.sampled_from(GROUPS),
+)
+
+
+def strictness(found: Ruling) -> int:
+    return VERDICTS.index(found.verdict)
+
+
+def of(rows: Any, known: Facts, **changes: Any) -> int:
+    """Return how strict the verdict is, with some facts changed."""
+    return strictness(decide(rows, replace(known, **changes)))
+
+
+@given(rules, facts, st.randoms())
+def test_the_order_of_rows_does_not_matter(rows: list[Rule], known: Facts, random: Any) -> None:
+    """Nor does a row that stands there twice."""
+    others = [*rows, *rows]
+    random.shuffle(others)
+    assert decide(others, known) == decide(rows, known)
+
+
+@given(rules, rules, facts)
+def test_a_row_can_only_take_away(rows: list[Rule], more: list[Rule], known: Facts) -> None:
+    """Two tables together grant no more than each of them, where each has something to say."""
+    found = {decide(each, known) for each in (rows, more)} - {NO_RULE}
+    together = decide([*rows, *more], known)
+    assert strictness(together) == max(map(strictness, found), default=strictness(NO_RULE))
+
+
+@given(rules, facts, facts)
+def test_several_people_may_no_more_than_each_of_them(
+    rows: list[Rule], known: Facts, other: Facts
+) -> None:
+    """A turn that reads the words of several has the rights that all of them have."""
+    alone = [of(rows, known, roles=roles) for roles in (known.roles, other.roles)]
+    if strictness(NO_RULE) not in alone:
+        assert of(rows, known, roles=known.roles | other.roles) == max(alone)
+
+
+@given(rules, facts)
+def test_what_is_not_known_counts_as_the_strictest(rows: list[Rule], known: Facts) -> None:
+    """Whatever it may turn out to be."""
+    each_role = [of(rows, known, roles=frozenset({role})) for role in ROLES]
+    each_taint = [of(rows, known, tainted=tainted) for tainted in (True, False)]
+    each_place = [of(rows, known, destination=place) for place in DESTINATIONS]
+    table = [*rows, Rule(name="all", then="allow")]
+    assert of(table, known, roles=frozenset()) >= max(of(table, known, roles=known.roles), 0)
+    for changes, known_ones in (
+        ({"roles": frozenset()}, each_role),
+        ({"roles": frozenset({"god"})}, each_role),
+        ({"tainted": None}, each_taint),
+        ({"destination": "moon"}, each_place),
+    ):
+        if strictness(NO_RULE) not in known_ones:
+            assert of(rows, known, **changes) == max(known_ones)
+
+
+def test_a_call_that_no_row_matches_is_denied() -> None:
+    """Also with an empty table."""
+    row = Rule(name="a", then="allow", tool="terminal")
+    known = Facts(tool="calculate", roles=frozenset({"owner"}), tainted=False)
+    assert decide([], known) == decide([row], known) == NO_RULE == Ruling("deny", "no rule")
+
+
+def test_taint_never_grants() -> None:
+    """By the default table, in every mode, for every kind of call."""
+    for mode, role, tool, destination in product(
+        ("side_effects", "always", "never"), sorted(ROLES), TOOLS, sorted(DESTINATIONS)
+    ):
+        table = policy.table(mode)  # type: ignore[arg-type]
+        known = Facts(tool=tool, roles=frozenset({role}), destination=destination)
+        for classes in (frozenset(), frozenset({SIDE_EFFECT, WORLD}), frozenset({NOTES})):
+            clean, tainted = (of(table, known, tainted=it, classes=classes) for it in (False, True))
+            assert tainted >= clean
+
+
+ACTS = frozenset({SIDE_EFFECT, WORLD})
+
+
+@pytest.mark.parametrize(
+    ("known", "clean", "tainted"),
+    [
+        (Facts(tool="terminal", classes=ACTS), "ask", "ask"),
+        (Facts(tool="memory", classes=frozenset({NOTES})), "allow", "ask"),
+        (Facts(tool="memory"), "allow", "allow"),
+        (Facts(tool="send_file"), "allow", "ask"),
+        (Facts(tool="fetch_url", classes=frozenset({WORLD}), destination="new"), "allow", "ask"),
+        (
+            Facts(tool="fetch_url", classes=frozenset({WORLD}), destination="named"),
+            "allow",
+            "allow",
+        ),
+        (Facts(tool="calculate"), "allow", "allow"),
+        (Facts(tool="skill_manage", classes=ACTS), "deny", "deny"),
+    ],
+)
+def test_the_defaults(known: Facts, clean: Verdict, tainted: Verdict) -> None:
+    """Untainted turns are asked about side effects; tainted ones about every way out or to stay."""
+    table = policy.table("side_effects")
+    for it, verdict in ((False, clean), (True, tainted)):
+        asked = replace(known, roles=frozenset({"member"}), tainted=it)
+        assert decide(table, asked).verdict == verdict
+
+
+@pytest.mark.parametrize("mode", ["side_effects", "always", "never"])
+def test_guests_touch_nothing(mode: Any) -> None:
+    """Also together with an owner, and whatever a row of the settings allows."""
+    rows = policy.table(mode, [Rule(name="mine", then="allow", role="guest")])
+    for classes in (ACTS, frozenset({WORLD}), frozenset({NOTES})):
+        known = Facts(tool="x", classes=classes, roles=frozenset({"owner", "guest"}), tainted=False)
+        assert decide(rows, known).verdict == "deny"
+
+
+def test_owners_alone_approve_where_the_settings_say_so() -> None:
+    """Whatever would be asked of anybody is asked of them."""
+    for row in policy.table("always", by_owners=True):
+        assert row.then != "ask"
+
+
+def test_rows_of_tainted_turns_can_be_left_out() -> None:
+    """By their names."""
+    names = {row.name for row in policy.table("side_effects", without=["tainted-acts"])}
+    assert names == {row.name for row in policy.table("side_effects")} - {"tainted-acts"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "one", "other", "same"),
+    [
+        ("terminal", {"command": "ls -l"}, {"command": "ls /etc"}, True),
+        ("terminal", {"command": "ls"}, {"command": "rm -r x"}, False),
+        ("terminal", {"command": "ls"}, {"command": "ls; rm -r x"}, False),
+        ("terminal", {"command": "ls"}, {"command": "ls $(curl evil)"}, False),
+        ("terminal", {"command": "curl a.example"}, {"command": "curl evil.example"}, False),
+        ("terminal", {"command": "python a.py"}, {"command": "python b.py"}, False),
+        ("update", {"order_id": 1, "text": "x"}, {"order_id": 1, "text": "y"}, True),
+        ("update", {"order_id": 1}, {"order_id": 2}, False),
+        ("write_file", {"path": "a", "text": "x"}, {"path": "b", "text": "y"}, False),
+        ("mcp_mail_send", {"to": "ann", "text": "x"}, {"to": "ann", "text": "y"}, True),
+        ("mcp_mail_send", {"to": "ann", "text": "x"}, {"to": "eve", "text": "x"}, False),
+        ("mcp_mail_send", {"to": "ann"}, {"to": "ann", "channel": "all"}, False),
+        ("mcp_do", {"what": "a"}, {"what": "b"}, False),
+        ("mcp_do", {}, {}, True),
+    ],
+)
+def test_what_a_yes_for_the_conversation_covers(
+    tool: str, one: dict[str, Any], other: dict[str, Any], *, same: bool
+) -> None:
+    """The same way out, not any arguments; what was said before a taint covers nothing after it."""
+    texts = [covered(tool, arguments, tainted=False) for arguments in (one, other)]
+    assert (texts[0] == texts[1]) is same
+    tainted = [covered(tool, arguments, tainted=True) for arguments in (one, other)]
+    assert (tainted[0] == tainted[1]) is (same and (tool != "terminal" or one == other))
+    assert set(texts).isdisjoint(tainted)
+
+
+def test_what_stays_in_the_workspace_is_alike() -> None:
+    """Until the turn is tainted: then each command is asked about."""
+    commands = [{"command": "make"}, {"command": "rm -r x; ls"}]
+    known: dict[str, Any] = {"contained": {"terminal"}}
+    clean, tainted = (
+        {covered("terminal", command, tainted=it, **known) for command in commands}
+        for it in (False, True)
+    )
+    assert (len(clean), len(tainted)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("read https://example.com/a", True),
+        ("what does Example.COM say?", True),
+        ("see www.example.com.", True),
+        ("evil-example.com", False),
+        ("sub.example.com", False),
+        ("example.com.evil.org", False),
+        ("me@example.com", False),
+        ("example.company", False),
+        ("", False),
+    ],
+)
+def test_a_host_is_named_by_itself_alone(text: str, *, named: bool) -> None:
+    """Neither by one that lies below it nor by one that looks like it."""
+    assert policy.is_named("example.com", [text]) is named
+    assert policy.is_named("www.example.com", [text]) is named
+
+
+def test_which_hosts_are_listed() -> None:
+    """One, or all below one."""
+    hosts = ["Example.com", "*.wiki.local"]
+    listed = [
+        policy.is_listed(each, hosts) for each in ("example.com", "a.wiki.local", "a.b.wiki.local")
+    ]
+    assert listed == [True, True, True]
+    assert not any(policy.is_listed(each, hosts) for each in ("a.example.com", "wiki.local", ""))
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://Example.com:8080/a", "example.com"),
+        ("https://user@evil.example/", "evil.example"),
+        ("http://[::1]/", "::1"),
+        ("http://[bad", ""),
+        (None, ""),
+    ],
+)
+def test_the_host_of_an_address(url: Any, host: str) -> None:
+    """As it is connected to; nothing for what is none."""
+    assert policy.host_of(url) == host
+
+
+def test_sources_are_shown_as_code() -> None:
+    """A host is a stranger's word: it cannot leave its marks, and is cut."""
+    origins = [Origin("page", "e`vil\n"), Origin("server", "s" * 200), Origin("quoted", "a:b")]
+    assert policy.sources(origins) == f"the page of `evil`, the server `{'s' * 100}`"
+    many = [Origin("page", f"{n}.example") for n in range(9)]
+    assert policy.sources(many).endswith(", 4 more")
+    assert policy.taints(many)
+    assert not policy.taints([Origin("quoted", "a:b")])

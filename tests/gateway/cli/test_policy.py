@@ -1,0 +1,66 @@
+"""`parley policy`: the table as it is in force, and which row of it decides."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import Run, one_line, own_environment, runner
+
+YAML = """
+tools:
+  approval_by: owners
+  policy:
+    rules: [{tool: terminal, role: member, then: deny}]
+    without: [tainted-files]
+    lists: {guest: [calculate], "telegram:-1": [todo]}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command line, with settings of its own."""
+    (tmp_path / "parley.yaml").write_text(YAML)
+    with own_environment(tmp_path, monkeypatch):
+        return runner(monkeypatch, capsys)
+
+
+def test_each_row_says_where_it_comes_from(run: Run) -> None:
+    """Defaults, `tools.approval`, rules and lists of one's own."""
+    rows = {row["name"]: row for row in json.loads(run("policy", "show", "--json").out)}
+    for name in ("tools.policy.rules[0]", "tools.policy.lists.guest"):
+        assert rows[name]["origin"] == "parley.yaml"
+    assert rows["tools.policy.lists.telegram:-1"]["group"] == "telegram:-1"
+    approval = rows["tools.approval"]
+    assert (approval["then"], approval["origin"]) == ("ask_owner", "default")
+    assert rows["default.talk"]["origin"] == "default"
+    assert "tainted-files" not in rows
+    table = run("policy", "show").out
+    assert all(name in table for name in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdict", "rule"),
+    [
+        (["--tool", "terminal"], "deny", "tools.policy.rules[0]"),
+        (["--tool", "terminal", "--role", "owner"], "ask_owner", "tools.approval"),
+        (["--tool", "memory"], "allow", "default.talk"),
+        (["--tool", "memory", "--tainted"], "ask_owner", "tainted-notes"),
+        (["--tool", "todo", "--role", "guest"], "deny", "tools.policy.lists.guest"),
+        (["--tool", "memory", "--group", "telegram:-1"], "deny", "tools.policy.lists.telegram:-1"),
+        (["--tool", "mcp_a_b"], "ask_owner", "tools.approval"),
+    ],
+)
+def test_a_ruling_is_explained(run: Run, options: list[str], verdict: str, rule: str) -> None:
+    """By the row that decides, as data and in words."""
+    found = json.loads(run("policy", "explain", *options, "--json").out)
+    assert found == {"verdict": verdict, "rule": rule}
+    told = run("policy", "explain", *options).out
+    assert told.startswith(f"{verdict}: ")
+    assert rule in told
+
+
+def test_a_role_that_there_is_not(run: Run) -> None:
+    """One line, with those that there are."""
+    told = one_line(run("policy", "explain", "--tool", "todo", "--role", "king"))
+    assert "guest, member, owner" in told
