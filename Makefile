@@ -8,7 +8,9 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup run test test-all test-deep lint compile format bench lock clean
+SUPPLY := $(VENV)/supply
+
+.PHONY: setup run test test-all test-deep lint compile format bench lock clean advisories sbom
 unexport PYTHONDONTWRITEBYTECODE
 
 # Runs a command that is silent for long behind a word about it, with a dot for each second.
@@ -71,6 +73,26 @@ test-all: WORKERS := -n 3 --dist worksteal
 test-all: setup
 	@$(BIN)/python -m pytest $(ASSERTED) --collect-only --quiet tests > /dev/null 2>&1 || true
 	PARLEY_TEST_ALL=1 $(BIN)/python -m pytest $(WORKERS) $(ASSERTED) --cov --cov-report=term tests
+	@$(MAKE) --no-print-directory advisories sbom
+
+# In an environment of their own: neither tool is to choose versions of what Parley runs with.
+$(SUPPLY)/.installed: requirements-supply.lock | $(BIN)/python
+	$(call step,installing what looks at the dependencies,$(BIN)/python -m venv $(SUPPLY) && $(SUPPLY)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-supply.lock)
+	@touch $@
+
+# Known holes of the locked dependencies, where the index gives advisories; says so where it does not.
+advisories: $(SUPPLY)/.installed
+	@rm -f $(SUPPLY)/advisories.json
+	@$(SUPPLY)/bin/pip-audit --requirement requirements.lock --disable-pip --require-hashes --timeout 10 \
+		--progress-spinner off --format json --output $(SUPPLY)/advisories.json > /dev/null 2>&1 || true
+	@$(BIN)/python -m tests.supply $(SUPPLY)/advisories.json
+
+# The bill of materials (CycloneDX) of what is installed to run Parley.
+sbom: $(SUPPLY)/.installed
+	@mkdir -p dist
+	@$(SUPPLY)/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml --output-reproducible \
+		--output-format JSON --output-file dist/parley.cdx.json
+	@echo "dist/parley.cdx.json"
 
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
@@ -88,6 +110,7 @@ lock: setup
 	$(COMPILE) pyproject.toml -o requirements.lock
 	$(COMPILE) pyproject.toml --group dev -o requirements-dev.lock
 	$(COMPILE) --group build -o requirements-build.lock
+	$(COMPILE) --group supply -o requirements-supply.lock
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
