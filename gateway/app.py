@@ -20,7 +20,6 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from ipaddress import ip_network
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -515,13 +514,12 @@ def _server(
     public = [*health.routes(), *([] if apart else webhooks), *(chat_page if on.enabled else [])]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
     hidden = [] if on.enabled else chat_page
-    trusted = tuple(ip_network(each.strip(), strict=False) for each in on.trusted_proxies)
     return HttpServer(
         Port(on.host, on.port, public),
         settings.home / control.SOCKET,
         private=[*private, *hidden],
         webhooks=_webhook_port(settings, [*health.routes(), *webhooks]),
-        connections=Connections(on.max_connections, on.max_connections_per_address, trusted),
+        connections=Connections(on.max_connections, on.max_connections_per_address, on.trusted),
     )
 
 

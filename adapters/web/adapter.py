@@ -28,7 +28,6 @@ from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
 from adapters.web.guard import Guard, me, named, outdated, place_of, visitor_of, who_am_i
 from adapters.web.platform import WebSettings
-from adapters.web.proxies import networks
 from adapters.web.requests import (
     PostedMessage,
     Refusal,
@@ -63,7 +62,7 @@ class WebAdapter:
         """Make an adapter that serves nothing yet.
 
         Args:
-            settings: Which proxies are trusted.
+            settings: Which proxies are trusted, and with what.
             host: Takes messages, knows what was said and who may come in; a page offers its
                 commands.
             ping_s: Longest silence of an event stream.
@@ -72,7 +71,7 @@ class WebAdapter:
         self._history = host.history
         self._commands = host.commands
         self._hub = Hub()
-        self._guard = Guard(host.door, networks(settings.trusted_proxies))
+        self._guard = Guard(host.door, settings)
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
         self._running = False
         self._max_file_bytes = host.max_file_bytes

@@ -6,6 +6,7 @@ this machine (DNS rebinding), by a foreign Origin, by a form without our mark. T
 files hold nothing secret, so that there is something to sign in with.
 """
 
+import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -28,7 +29,8 @@ from adapters.door import (
 )
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
-from adapters.web.proxies import Networks, caller_of, connection_of, over_unix_socket
+from adapters.web.platform import WebSettings
+from adapters.web.proxies import caller_of, connection_of, over_unix_socket
 from adapters.web.requests import (
     API_HEADERS,
     PAGE_HEADERS,
@@ -43,6 +45,7 @@ log = structlog.get_logger()
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+PROXY_SECRET = "X-Parley-Proxy"  # noqa: S105 - a header's name
 OLD_COOKIE = "parley_session"
 """Of version 0.5: one value for everybody, which opens nothing any more."""
 COOKIE_S = 400 * 86_400
@@ -88,9 +91,13 @@ VISIT = web.RequestKey("visit", Visit)
 class Guard:
     """Wraps handlers; a refused request gets an error and never reaches its handler."""
 
-    def __init__(self, door: Door, trusted: Networks) -> None:
+    def __init__(self, door: Door, settings: WebSettings) -> None:
         self._door = door
-        self._trusted = trusted
+        self._trusted = settings.trusted
+        secret = settings.proxy_secret if settings.auth == "proxy" else None
+        self._proxy_secret = secret.get_secret_value().encode() if secret else None
+        self._proxy_header = settings.proxy_header
+        self._proxy_users = settings.proxy_users
 
     def protect(self, handler: Handler, *, public: bool = False) -> Handler:
         """Return the handler behind all checks; `public` ones need nobody signed in."""
@@ -155,7 +162,9 @@ class Guard:
             return visit
         if not caller.proxied:
             check_loopback(request)
-        if not public:
+        if not public and caller.proxied and self._proxy_secret is not None:
+            visit.visitor = await self._by_proxy(request, caller, self._proxy_secret)
+        elif not public:
             visit.visitor = await self._by_session(request, visit)
         return visit
 
@@ -164,6 +173,23 @@ class Guard:
             return await self._door.token(offered, caller)
         except SignInRefused as exc:
             raise _refusal(exc, "wrong_token") from exc
+
+    async def _by_proxy(self, request: web.Request, caller: Requester, secret: bytes) -> Visitor:
+        # Its address alone proves nothing: any process of its machine has the same one.
+        shown = request.headers.get(PROXY_SECRET, "").encode(errors="replace")
+        if not hmac.compare_digest(shown, secret):
+            text = f"The proxy has to show web.proxy_secret in the header {PROXY_SECRET}."
+            raise Refusal(403, "proxy_secret_wrong", text)
+        told = request.headers.getall(self._proxy_header, [])
+        name = self._proxy_users.get(told[0]) if len(told) == 1 else None
+        visitor = None if name is None else await self._door.proxied(name, caller)
+        if visitor is None:
+            text = (
+                f"Nobody here is whom the proxy names in {self._proxy_header}. web.proxy_users in"
+                " parley.yaml says who that is; parley web invite makes a user."
+            )
+            raise Refusal(403, "not_invited", text)
+        return visitor
 
     async def _by_session(self, request: web.Request, visit: Visit) -> Visitor:
         visitor = await self._door.session(visit.secret) if visit.secret else None
@@ -263,8 +289,9 @@ def check_loopback(request: web.Request) -> None:
         return
     if not names_loopback(request.headers.get("Host", ""), port):
         text = (
-            "Open the web chat under the address Parley printed. If this is your proxy's name, add"
-            " the proxy's address to web.trusted_proxies in parley.yaml."
+            "Open the web chat under the address Parley printed. If this is your proxy's name, have"
+            " the proxy set X-Forwarded-For and X-Forwarded-Proto, and add its address to"
+            " web.trusted_proxies in parley.yaml."
         )
         raise Refusal(403, "host_refused", text)
 

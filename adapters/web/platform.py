@@ -1,10 +1,23 @@
 """The built-in web chat as the register sees it."""
 
-from ipaddress import ip_network
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Literal, TypeAlias
 
 from pydantic import Field, SecretStr, field_validator
 
 from adapters.registry import BUILT_IN, Platform, PlatformSection
+
+Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
+
+
+def networks(named: Sequence[str]) -> Networks:
+    """Return addresses and networks as they are written in settings.
+
+    Raises:
+        ValueError: One of them is none.
+    """
+    return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
 class WebSettings(PlatformSection):
@@ -16,6 +29,8 @@ class WebSettings(PlatformSection):
     `webhook_host`, `webhook_port`: webhooks and health pages alone; null: on the port of the page.
     `trusted_proxies`: addresses and networks whose forwarding headers are believed. `public_url`:
     what links to the chat begin with; null: host and port.
+    `auth`: "proxy" has a trusted proxy say who somebody is, in the header `proxy_header`, if it
+    shows the `proxy_secret`. `proxy_users`: by what the header says, the name of the web user.
     """
 
     enabled: bool = True
@@ -28,16 +43,24 @@ class WebSettings(PlatformSection):
     webhook_port: int | None = Field(default=None, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
     public_url: str | None = None
+    auth: Literal["sign_in", "proxy"] = "sign_in"
+    proxy_header: str = Field(default="Remote-User", pattern=r"[A-Za-z0-9-]{1,64}")
+    proxy_secret: SecretStr | None = None
+    proxy_users: Mapping[str, str] = Field(default={})
 
     @field_validator("trusted_proxies")
     @classmethod
     def _are_networks(cls, named: tuple[str, ...]) -> tuple[str, ...]:
-        for each in named:
-            try:
-                ip_network(each.strip(), strict=False)
-            except ValueError as exc:
-                raise ValueError("must be addresses or networks, such as 10.0.0.0/8") from exc
+        try:
+            networks(named)
+        except ValueError as exc:
+            raise ValueError("must be addresses or networks, such as 10.0.0.0/8") from exc
         return named
+
+    @property
+    def trusted(self) -> Networks:
+        """The trusted proxies as networks."""
+        return networks(self.trusted_proxies)
 
 
 PLATFORM = Platform(

@@ -9,15 +9,15 @@ import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TypeAlias
 
 from aiohttp import web
 
 from adapters.door import Requester
+from adapters.web.platform import Networks
 from adapters.web.requests import Refusal
 
-Networks: TypeAlias = tuple[IPv4Network | IPv6Network, ...]
 IpAddress: TypeAlias = IPv4Address | IPv6Address
 
 NAMES = frozenset({
@@ -44,15 +44,6 @@ class Hop:
     address: str = ""
     scheme: str = ""
     host: str = ""
-
-
-def networks(named: Sequence[str]) -> Networks:
-    """Return addresses and networks as they are written in settings.
-
-    Raises:
-        ValueError: One of them is none.
-    """
-    return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
 def over_unix_socket(request: web.Request) -> bool:
@@ -89,6 +80,9 @@ def caller_of(request: web.Request, trusted: Networks) -> Requester:
         if header is not None:
             raise Refusal(403, "proxy_not_trusted", untrusted_text(header, peer))
         return Requester(str(peer or ""), host=host, browser=browser)
+    if header is None:
+        # Something else on the proxy's machine, such as the browser of whoever sits there.
+        return Requester(str(peer), host=host, browser=browser)
     client, hop = furthest(peer, hops_of(request), trusted)
     return Requester(
         str(client),

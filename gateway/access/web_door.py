@@ -154,6 +154,7 @@ class WebDoor:
         self._token = None if token is None else hash_of(token.get_secret_value())
         self._clock = clock
         self._tries = Tries(clock)
+        self._arrived: Recent[tuple[str, str], bool] = Recent(REMEMBERED)
         self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
 
     async def session(self, secret: str) -> Visitor | None:
@@ -199,6 +200,24 @@ class WebDoor:
         self.forget()
         log.info("web_signed_in", user=visitor.name, by=proof, address=caller.address)
         return SignedIn(visitor, fresh)
+
+    async def proxied(self, name: str, caller: Requester) -> Visitor | None:
+        """Return the user of this name, of whom a trusted proxy says that they ask; None for none.
+
+        The first time from an address is on record as a sign-in.
+        """
+        sender = FIRST_OWNER if name == OWNER.name else name
+        role = await self._database.read(self._access.web_role, sender)
+        if role == "stranger" or name == FIRST_OWNER:
+            return None
+        if (name, caller.address) not in self._arrived:
+            self._arrived[name, caller.address] = True
+            entry = AuditEntry(
+                "web_signed_in", f"{BUILT_IN}:{sender}", caller.address, subject="proxy"
+            )
+            await self._database.write(audit_log.append, entry)
+            log.info("web_signed_in", user=name, by="proxy", address=caller.address)
+        return Visitor(sender, name, role)
 
     async def sign_out(self, secret: str, caller: Requester) -> None:
         """End a session."""

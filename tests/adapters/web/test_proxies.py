@@ -6,13 +6,13 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
 
+from adapters.web.platform import networks
 from adapters.web.proxies import (
     Hop,
     forwarding_header,
     furthest,
     hops_of,
     is_within,
-    networks,
     parsed,
 )
 from tests.adapters.web.conftest import Serve, Served
@@ -151,3 +151,60 @@ async def test_behind_a_trusted_proxy_any_name_is_served(serve: Serve) -> None:
     del proxied["X-Forwarded-Proto"]
     async with served.client.get("/api/me", headers=proxied | known) as response:
         assert response.status == 401
+
+
+SECRET = "secret-of-the-proxy-0123"
+PROXIED = {
+    "X-Forwarded-For": "192.0.2.1",
+    "X-Parley-Proxy": SECRET,
+    "Remote-User": "ann@example.org",
+}
+
+
+@pytest.fixture
+async def naming(serve: Serve) -> Served:
+    """A web chat whose proxy says who somebody is."""
+    users = {"ann@example.org": "ann", "bo@example.org": "bo", "me@example.org": "owner"}
+    return await serve(
+        signed_in=False,
+        trusted_proxies=("127.0.0.1",),
+        auth="proxy",
+        proxy_secret=SECRET,
+        proxy_users=users,
+    )
+
+
+async def asks(served: Served, *headers: tuple[str, str]) -> tuple[int, str]:
+    """Ask who one is; returns the status, and a name or what is wrong."""
+    async with served.client.get("/api/me", headers=CIMultiDict(headers)) as response:
+        told = await response.json()
+    return response.status, told.get("name") or told["error"]
+
+
+async def test_a_trusted_proxy_says_who_somebody_is(naming: Served) -> None:
+    """By the list of the settings: what stands in the header is no name of a user."""
+    assert await asks(naming, *PROXIED.items()) == (200, "ann")
+    me = PROXIED | {"Remote-User": "me@example.org"}
+    assert await asks(naming, *me.items()) == (200, "owner")
+    assert naming.door.callers[0].address == "192.0.2.1"
+
+
+@pytest.mark.parametrize("name", ["ann", "eve@example.org", "bo@example.org", ""])
+async def test_whom_nobody_knows_is_refused(naming: Served, name: str) -> None:
+    """Those who are not in the list, and those who are no users any more."""
+    assert await asks(naming, *(PROXIED | {"Remote-User": name}).items()) == (403, "not_invited")
+
+
+async def test_the_header_counts_once(naming: Served) -> None:
+    """A proxy that adds its own to the client's does not say who it is."""
+    twice = (*PROXIED.items(), ("Remote-User", "me@example.org"))
+    assert await asks(naming, *twice) == (403, "not_invited")
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", "secret-of-the-proxy-012"])
+async def test_who_does_not_show_the_secret_is_no_proxy(naming: Served, secret: str) -> None:
+    """Any process of its machine comes from the same address."""
+    shown = PROXIED | {"X-Parley-Proxy": secret}
+    assert await asks(naming, *shown.items()) == (403, "proxy_secret_wrong")
+    direct = (("Remote-User", "me@example.org"), ("X-Parley-Proxy", SECRET))
+    assert await asks(naming, *direct) == (401, "sign_in_needed")
