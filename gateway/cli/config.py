@@ -12,10 +12,10 @@ from rich.text import Text
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import ReferencedSecret
-from gateway.cli.common import AsJson, settings_of
+from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json
-from gateway.settings.loading import Loaded
+from gateway.settings.loading import Loaded, home_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,9 @@ def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
     """Have the running gateway read again what its settings refer to, as SIGHUP does."""
     from gateway.http import control  # noqa: PLC0415
 
-    found = asyncio.run(control.reload_secrets(settings_of(context).home))
+    # Not the settings: a secret that this command cannot read is the gateway's to name.
+    home = home_of(context.find_root().params.get("home"))
+    found = asyncio.run(control.reload_secrets(home))
     if json:
         show_json(found)
         return

@@ -180,6 +180,11 @@ def _secrets_in(value: Any) -> Iterator[str]:
                 yield from (text for text in _secrets_in(item) if len(text) >= MIN_MAPPED_CHARS)
 
 
+def home_of(option: str | Path | None) -> Path:
+    """Return PARLEY_HOME, for commands that need no other setting."""
+    return _home(os.environ, option)[0]
+
+
 def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:
     if option:
         return _expanded(option, "--home").absolute(), "--home"

@@ -84,3 +84,27 @@ def test_it_says_which_sandbox_holds(parley: Parley, tmp_path: Path) -> None:
     line = "sandbox: no sandbox: tools.sandbox.backend is none"
     assert line in parley("config", "show").out
     assert line not in parley("config", "show", "--json").out
+
+
+def test_a_reference_is_shown_and_not_what_it_stands_for(tmp_path: Path) -> None:
+    """In a value, a list and a map."""
+    (tmp_path / "key").write_text("hunter26")
+    (tmp_path / "key").chmod(0o600)
+    reference = f"file:{tmp_path}/key"
+    (tmp_path / "parley.yaml").write_text(f"""
+model: {{api_keys: ["{reference}"]}}
+tools: {{mcp: {{files: {{command: files, env: {{TOKEN: "{reference}", PLAIN: hunter27}}}}}}}}
+""")
+    loaded = load_settings(environ={"PARLEY_HOME": str(tmp_path)})
+    found = {row.key: row.value for row in rows(loaded)}
+    assert found["model.api_keys"] == [reference]
+    assert found["tools.mcp"]["files"]["env"] == {"TOKEN": reference, "PLAIN": "********"}
+    assert "hunter2" not in str(as_data(loaded))
+
+
+def test_secrets_are_reloaded_by_a_gateway(tmp_path: Path, parley: Parley) -> None:
+    """Where none runs one line says so, whatever the settings refer to."""
+    (tmp_path / "parley.yaml").write_text('model: {api_key: "file:/no/such/file"}')
+    result = parley("secrets", "reload")
+    assert (result.code, result.out) == (1, "")
+    assert f"no gateway runs in {tmp_path}" in result.err
