@@ -48,6 +48,11 @@ NOT_A_STEP = {
     "erase_part",
     "note_settings",
     "prune",
+    # Who uses the page signs in, is seen, and signs out.
+    "new_link",
+    "take_link",
+    "note_use",
+    "end",
 }
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
 are only read, an operator acts, a replay lets time pass, a code is made, somebody is told, words
