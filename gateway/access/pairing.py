@@ -30,7 +30,7 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.engine import Database
 from gateway.storage.people import members
-from gateway.storage.people.members import Member, Request
+from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import source_of
 from gateway.storage.queue.outbox import parts_of
@@ -83,7 +83,7 @@ class Decision:
     """
 
     text: str
-    request: Request | None = None
+    request: PairingRequest | None = None
     happened: Happening | None = None
 
 
@@ -370,7 +370,7 @@ def deny(conn: Connection, code: str, by: str) -> Decision:
     return Decision(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
 
 
-def _request_of(conn: Connection, code: str) -> Request:
+def _request_of(conn: Connection, code: str) -> PairingRequest:
     wanted = code_in(code) or ""
     # All codes are compared, so that the time it takes does not tell which one fits.
     found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
@@ -407,7 +407,7 @@ def shown_name(name: str) -> str:
     return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"
 
 
-def who(asker: Request | Member) -> str:
+def who(asker: PairingRequest | Member) -> str:
     """Return name, platform and id of somebody; their name is no markup."""
     return f"{messages.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
 
@@ -434,12 +434,12 @@ def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> st
     return "\n\n".join(texts)
 
 
-def request_notice(request: Request) -> str:
+def request_notice(request: PairingRequest) -> str:
     """Return what owners are told about a request."""
     return f"{who(request)} asks to be let in, code `{request.code}`."
 
 
-def request_choices(request: Request) -> tuple[Choice, ...]:
+def request_choices(request: PairingRequest) -> tuple[Choice, ...]:
     """Return the buttons below it."""
     return (
         Choice("Approve", f"/pair approve {request.code}"),

@@ -81,7 +81,7 @@ async def talk_over(
     Raises:
         SettingsError: No chat can have this name.
         GatewayNotRunning: Nobody listens on the socket, or no longer does.
-        Refused: The gateway does not let this chat be read.
+        LineRefused: The gateway does not let this chat be read.
     """
     if not CHAT_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, hyphens, underscores"
@@ -110,7 +110,7 @@ def to_json(data: object) -> str:
     return orjson.dumps(data).decode()
 
 
-class Refused(GatewayError):
+class LineRefused(GatewayError):
     """The gateway does not do this; the text is what it says."""
 
 
@@ -138,7 +138,7 @@ class ChatClient:
             Its position; None where nothing is said to it before a question is answered.
 
         Raises:
-            Refused: It was not taken.
+            LineRefused: It was not taken.
         """
         # Bytes of the input that are no UTF-8 are lone surrogates, which JSON cannot hold.
         readable = text.encode(errors="replace").decode()
@@ -193,7 +193,7 @@ async def _require_done(response: aiohttp.ClientResponse) -> None:
     if response.status >= 400:
         is_json = response.content_type == "application/json"
         found = await response.json() if is_json else {}
-        raise Refused(found.get("message", f"{response.status} {response.reason}"))
+        raise LineRefused(found.get("message", f"{response.status} {response.reason}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +404,7 @@ class Talk:
         """Send a line; return its place in the inbox if an answer can be waited for."""
         try:
             return await self._client.post(text)
-        except Refused as exc:
+        except LineRefused as exc:
             self._console.print(Text(f"Not sent: {exc}", style="red"))
             return None
 

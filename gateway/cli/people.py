@@ -14,7 +14,7 @@ import typer
 from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, id_of, opened, settings_of
 from gateway.cli.output import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
 from gateway.storage.people import members, notebook
-from gateway.storage.people.members import Member, Request
+from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.people.notebook import Note
 
 pair_app = typer.Typer(help="Say who may write to the bot.", no_args_is_help=True)
@@ -33,12 +33,12 @@ def pair_list(
 ) -> None:
     """List who asks to be let in, then who was, both newest first; not those in parley.yaml."""
     with opened(settings_of(context)) as conn:
-        found: list[Request | Member] = members.listed(conn, limit + 1, after)
+        found: list[PairingRequest | Member] = members.listed(conn, limit + 1, after)
     rows, following = page_of(found, limit, _name)
     if json:
         show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
         return
-    requests = [each for each in rows if isinstance(each, Request)]
+    requests = [each for each in rows if isinstance(each, PairingRequest)]
     # A later page may begin behind the last request; only the first one says that nobody asks.
     if requests or after is None:
         _show_requests(requests)
@@ -48,12 +48,12 @@ def pair_list(
     show_next(following)
 
 
-def _kind(each: Request | Member) -> str:
-    return "request" if isinstance(each, Request) else "member"
+def _kind(each: PairingRequest | Member) -> str:
+    return "request" if isinstance(each, PairingRequest) else "member"
 
 
-def _name(each: Request | Member) -> str:
-    return each.code if isinstance(each, Request) else f"{each.platform}:{each.sender}"
+def _name(each: PairingRequest | Member) -> str:
+    return each.code if isinstance(each, PairingRequest) else f"{each.platform}:{each.sender}"
 
 
 @pair_app.command("approve")
@@ -81,7 +81,7 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
     say(act(settings_of(context), action, target)["text"])
 
 
-def _show_requests(requests: Sequence[Request]) -> None:
+def _show_requests(requests: Sequence[PairingRequest]) -> None:
     rows = [
         (
             *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),

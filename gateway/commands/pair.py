@@ -11,7 +11,7 @@ from gateway.access.pairing import Decision, who
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.errors import NotFound
 from gateway.storage.people import members
-from gateway.storage.people.members import Member, Request
+from gateway.storage.people.members import Member, PairingRequest
 
 LISTED = 20
 """Requests and members that `/pair list` shows, of each kind."""
@@ -57,7 +57,7 @@ def _decide(context: CommandContext) -> Decision:
     return Decision(USAGE)
 
 
-def list_text(pending: Sequence[Request], everybody: Sequence[Member]) -> str:
+def list_text(pending: Sequence[PairingRequest], everybody: Sequence[Member]) -> str:
     """Return the answer to `/pair list`."""
     asking = [
         f"- {who(request)}: code `{request.code}`, {request.left_s / 60:.0f} min left"

@@ -43,7 +43,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class PairingRequest:
     """Somebody who asks, or asked, to be let in; `at` is ISO 8601 in UTC.
 
     Attributes:
@@ -98,7 +98,7 @@ def _member(row: Row[Any]) -> Member:
     return Member(*named, row.role, row.granted_by, iso_time(row.at))
 
 
-def listed(conn: Connection, limit: int, after: str | None = None) -> list[Request | Member]:
+def listed(conn: Connection, limit: int, after: str | None = None) -> list[PairingRequest | Member]:
     """Return pending requests, then members; each the newest first.
 
     Args:
@@ -111,7 +111,7 @@ def listed(conn: Connection, limit: int, after: str | None = None) -> list[Reque
         NotFound: There is no such request or member (any more).
     """
     is_member = after is not None and ":" in after
-    found: list[Request | Member] = []
+    found: list[PairingRequest | Member] = []
     if not is_member:
         found += _newest_requests(conn, limit, after)
     if len(found) < limit:
@@ -119,7 +119,7 @@ def listed(conn: Connection, limit: int, after: str | None = None) -> list[Reque
     return found
 
 
-def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[Request]:
+def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[PairingRequest]:
     query = _all_requests(pairing.c.state == "pending", pairing.c.expires_at > now_s())
     if after is not None:
         last = conn.scalar(select(pairing.c.id).where(pairing.c.code == after))
@@ -250,12 +250,12 @@ def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> in
     return conn.scalar(query) or 0
 
 
-def pending(conn: Connection) -> list[Request]:
+def pending(conn: Connection) -> list[PairingRequest]:
     """Return the pending requests, oldest first."""
     return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
 
 
-def decidable(conn: Connection) -> list[Request]:
+def decidable(conn: Connection) -> list[PairingRequest]:
     """Return the requests with a valid code: the pending ones, and for a while the decided ones.
 
     A denied one can still be approved while its code holds.
@@ -265,12 +265,12 @@ def decidable(conn: Connection) -> list[Request]:
     return _requests(conn, pairing.c.expires_at > now_s(), or_(pairing.c.state != "denied", denied))
 
 
-def approved(conn: Connection) -> list[Request]:
+def approved(conn: Connection) -> list[PairingRequest]:
     """Return the requests that were approved lately."""
     return _requests(conn, pairing.c.state == "approved")
 
 
-def _requests(conn: Connection, *conditions: Any) -> list[Request]:
+def _requests(conn: Connection, *conditions: Any) -> list[PairingRequest]:
     query = _all_requests(*conditions).order_by(pairing.c.id)
     return [_request(row) for row in conn.execute(query)]
 
@@ -280,8 +280,8 @@ def _all_requests(*conditions: Any) -> Any:
     return select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
 
 
-def _request(row: Row[Any]) -> Request:
-    return Request(
+def _request(row: Row[Any]) -> PairingRequest:
+    return PairingRequest(
         row.id,
         row.code,
         row.platform,
@@ -295,7 +295,7 @@ def _request(row: Row[Any]) -> Request:
     )
 
 
-def place_of(conn: Connection, request: Request) -> Conversation:
+def place_of(conn: Connection, request: PairingRequest) -> Conversation:
     """Return the conversation of whoever asked."""
     return conversations.get(conn, request.conversation)
 

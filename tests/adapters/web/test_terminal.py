@@ -16,7 +16,7 @@ from typing_extensions import override
 from adapters.messages import Address, Choice, MessageRef, OutgoingFile
 from adapters.web.adapter import WebAdapter
 from adapters.web.platform import WebSettings
-from gateway.cli.chat import Refused, asker, growing, talk_over
+from gateway.cli.chat import LineRefused, asker, growing, talk_over
 from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http.server import HttpServer, Port
 from tests.adapters.web.conftest import send
@@ -309,7 +309,7 @@ async def test_a_gateway_that_cannot_read_says_so(
         raise StorageUnavailable("disk I/O error")
 
     monkeypatch.setattr(gateway.history, "chats", failing)
-    with pytest.raises(Refused, match="right now"):
+    with pytest.raises(LineRefused, match="right now"):
         await talk_over(gateway.path, "t", ask=lines("x"), console=piped())
 
 

@@ -588,7 +588,7 @@ class TestDecisions:
 
 def test_buttons_fit_everywhere() -> None:
     """Telegram's callback data has 64 bytes."""
-    request = members.Request(1, "W" * 8, "telegram", "a", "7", "Ann", 1, "pending", "", 1.0)
+    request = members.PairingRequest(1, "W" * 8, "telegram", "a", "7", "Ann", 1, "pending", "", 1.0)
     for choice in pairing.request_choices(request):
         assert len(choice.text.encode()) <= CHOICE_BYTES
 

@@ -71,7 +71,7 @@ def place(row: Any) -> Any:
     """Return what `--after` is for a row."""
     if isinstance(row, members.Member):
         return f"{row.platform}:{row.sender}"
-    if isinstance(row, members.Request):
+    if isinstance(row, members.PairingRequest):
         return row.code
     return (row.turn, row.number) if isinstance(row, audit.AuditRow) else row.id
 

@@ -31,7 +31,7 @@ def age(store: Store, seconds: float, table: Any = pairing) -> None:
     store.run(lambda conn: conn.execute(update(table).values(values)))
 
 
-def codes(requests: list[members.Request]) -> list[str]:
+def codes(requests: list[members.PairingRequest]) -> list[str]:
     return [request.code for request in requests]
 
 
