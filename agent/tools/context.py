@@ -142,6 +142,14 @@ class ToolContext:
         return self.rights.may_act
 
 
+class MakesTools(Protocol):
+    """Makes what the tools of a turn may use."""
+
+    async def __call__(self) -> ToolContext:
+        """Return it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """What became of a call; the texts of errors are written for the model.

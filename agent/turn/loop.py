@@ -118,7 +118,7 @@ async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -
     return await run_calls(
         calls,
         agent.tools,
-        ports.tool_context,
+        await ports.tools(),
         ports.journal,
         agent.calls.output,
         agent.calls.approval,

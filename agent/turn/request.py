@@ -145,7 +145,7 @@ class LoopRequest:
         await self.ports.on_trouble(failure)
 
     async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
-        conversation = self.ports.tool_context.conversation
+        conversation = self.ports.conversation
         view = self.view
         return await self.agent.images.shown(
             view.messages, model, conversation, left_out, view.folds
@@ -168,7 +168,7 @@ class LoopRequest:
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,
-            conversation=self.ports.tool_context.conversation,
+            conversation=self.ports.conversation,
         )
 
     async def _expected(self, model: ChatModel) -> ModelCall:

@@ -15,7 +15,7 @@ from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.safety.redaction import Redactor
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
-from agent.tools.context import ToolContext
+from agent.tools.context import MakesTools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
 from agent.turn.recovery import Recovery
@@ -79,16 +79,20 @@ class TurnPorts:
 
     Attributes:
         sink: Shows the growing answer.
+        tools: Returns what the turn's tools may use; asked where one is called, since most turns
+            call none.
         spending: The budgets that the calls count for.
         on_trouble: Is told of a failure before a wait for the next attempt.
+        conversation: Stable id of the conversation.
     """
 
     journal: TurnJournal
     planner: Planner
     sink: TextSink
-    tool_context: ToolContext
+    tools: MakesTools
     spending: Spending
     on_trouble: Callable[[ModelError], Awaitable[None]]
+    conversation: str
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ threads and may block; each of their questions is asked on the event loop and wa
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -28,7 +28,7 @@ from agent.ports import (
     ToolStatus,
 )
 from agent.tokens.estimate import estimate_tokens
-from agent.view.view import Summary
+from agent.view.view import Entry, Summary
 from gateway.agent_ports.budgets import TurnSpending
 from gateway.agent_ports.search import CATCH_UP_S, Indexer
 from gateway.errors import LeaseLost, StorageError, TurnCancelled
@@ -136,6 +136,7 @@ class Journal:
         spending: The budgets that the turn's calls count for.
         tell_user: Shows a notice in the chat, once a turn for each kind.
         in_flight: The call that is under way, as it would be booked if it were cut off now.
+        recorded: What was committed for the turn since it was loaded, in the order of commits.
     """
 
     database: Database
@@ -144,6 +145,7 @@ class Journal:
     spending: TurnSpending
     tell_user: Callable[[str], Awaitable[None]]
     in_flight: ModelCall | None = None
+    recorded: list[Entry] = field(default_factory=list)
 
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
         """Append an intermediate message and book the call that made it."""
@@ -154,6 +156,7 @@ class Journal:
                 # What it said is dropped; it is billed all the same.
                 await self.book([replace(call, purpose="lost")])
             raise
+        self.recorded.append(Entry(seq, message))
         # What the call has cost stands in the ledger now, so no budget has to hold it any more.
         self.spending.close()
         if call is not None:
@@ -182,6 +185,7 @@ class Journal:
         seq = await self.database.write(
             turn_journal.record_result, self.turn, message, status, grounds
         )
+        self.recorded.append(Entry(seq, message))
         known = self.turn.session.origins
         if new := [origin for origin in grounds.origins if origin not in known]:
             self.turn = replace(

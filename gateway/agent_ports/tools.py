@@ -22,6 +22,7 @@ from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
 from agent.tools.context import (
     Hooks,
+    MakesTools,
     MemoryTarget,
     Provenance,
     TodoItem,
@@ -200,7 +201,7 @@ class Toolkit:
     folders: ToolFolders = field(default_factory=ToolFolders)
 
     async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
-        """Return what the tools of a turn may use."""
+        """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
         rights = await self.database.read(rights_of_turn, self.access, turn)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act)
@@ -222,6 +223,20 @@ class Toolkit:
                 hooks=self.hooks(),
             ),
         )
+
+
+@dataclass(slots=True)
+class MadeOnce:
+    """Has it be made when it is first asked for: all calls of an attempt have the same rights."""
+
+    make: MakesTools
+    made: ToolContext | None = None
+
+    async def __call__(self) -> ToolContext:
+        """Return what the tools of the turn may use."""
+        if self.made is None:
+            self.made = await self.make()
+        return self.made
 
 
 def _now() -> datetime:

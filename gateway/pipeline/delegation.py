@@ -26,7 +26,7 @@ from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view.view import Summary
 from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off
-from gateway.agent_ports.tools import Toolkit
+from gateway.agent_ports.tools import MadeOnce, Toolkit
 from gateway.context.prompts import child_base
 from gateway.context.window import ContextParts
 from gateway.errors import StorageError
@@ -234,9 +234,19 @@ class _Child:
         # Of all attempts: a child that is resumed has no second budget.
         tokens = used.usage.prompt_tokens + used.usage.output_tokens
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
-        context = self._context(await delegation.toolkit.for_turn(turn, planner.engine))
-        spending = self.journal.spending
-        ports = TurnPorts(self.journal, planner, self.sink, context, spending, _tell_nobody)
+
+        async def tools() -> ToolContext:
+            return self._context(await delegation.toolkit.for_turn(turn, planner.engine))
+
+        ports = TurnPorts(
+            journal=self.journal,
+            planner=planner,
+            sink=self.sink,
+            tools=MadeOnce(tools),
+            spending=self.journal.spending,
+            on_trouble=_tell_nobody,
+            conversation=str(turn.lease.conversation),
+        )
         with closing(planner):
             return await work(state, self.agent, ports)
 

@@ -160,7 +160,7 @@ class NextTurn:
         running = turns.find_running(conn, held, base)
         if running is not None:
             return NextStep(lease, running)
-        waiting = inbox.queued(conn, lease.conversation)
+        waiting, active = inbox.queued_in(conn, lease.conversation)
         # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):
             waiting = []
@@ -174,6 +174,9 @@ class NextTurn:
         if not waiting:
             leases.release(conn, lease)
             return NextStep(lease, None, carried_out)
+        if not carried_out:
+            # A command may have begun another segment.
+            held = replace(held, active=active)
         return NextStep(lease, self._begin(conn, held, waiting, base), carried_out)
 
     def _begin(
@@ -181,7 +184,8 @@ class NextTurn:
     ) -> Turn:
         """Begin a turn of the messages that wait."""
         lease, entries = held.lease, burst(waiting, self.queue)
-        self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
+        if self._reset_if_due(conn, lease, entries[0].at, entries[0].text):
+            held = replace(held, active=None)
         upto_seq = entries[-1].seq
         notes = inbox.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
@@ -228,16 +232,21 @@ class NextTurn:
         inbox.finish(conn, entry, "done")
         return None
 
-    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> None:
-        """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
+    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> bool:
+        """Begin a new lineage where `sessions.reset` says so; messages stay as they are.
+
+        Returns:
+            Whether it has.
+        """
         if self.sessions.reset == "none":
-            return
+            return False
         first_seq = sessions.active(conn, lease.conversation).plan.first_seq
         newest_at = transcript.newest_at(conn, lease.conversation, first_seq)
         last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
         reason = reset_due(self.sessions, last, datetime.fromtimestamp(asked_at, UTC))
         if reason is not None:
             turns.begin_anew(conn, lease, reason, title)
+        return reason is not None
 
     def _reply(self, conn: Connection, lease: Lease, command: InboxEntry, text: str) -> None:
         key = f"reply:{command.conversation}:{command.seq}"

@@ -19,13 +19,14 @@ from agent.messages import ChatMessage, text_of
 from agent.models.factory import choices
 from agent.ports import ModelCall
 from agent.tools import policy
+from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn
 from agent.turn.state import Agent, TurnPorts, TurnState, partial_text
 from agent.view.view import View
 from gateway.access.policy import Access
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, cut_off
-from gateway.agent_ports.tools import Toolkit
+from gateway.agent_ports.tools import MadeOnce, Toolkit
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext, TurnServices
 from gateway.context.memory import Finished, Recall
@@ -182,6 +183,9 @@ class TurnRunner:
             raise
         # Behind the commit: the call that was answered has warmed the provider's cache.
         self.preparations.answered(journal.turn.session.id)
+        # The next turn goes on from what it need not read.
+        newer = [*journal.recorded, *committed.messages]
+        self.work.context.views.add(journal.turn.session, newer)
         answer = done.text if done.kind == "answer" else ""
         return CommittedTurn(done.end, committed, answer)
 
@@ -262,13 +266,22 @@ class TurnWork:
         view, planner = await self.context.opened(agent, journal)
         used = await self._used_tokens(turn, agent)
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=used)
-        context = await self.toolkit.for_turn(turn, planner.engine)
-        delegates = self.delegation.of(turn, agent, context)
-        services = replace(context.services, delegates=delegates, progress=chat.live)
-        context = replace(context, services=services)
-        context.rights.read.names = partial(_is_named, view)
+
+        async def tools() -> ToolContext:
+            context = await self.toolkit.for_turn(turn, planner.engine)
+            delegates = self.delegation.of(turn, agent, context)
+            services = replace(context.services, delegates=delegates, progress=chat.live)
+            context.rights.read.names = partial(_is_named, view)
+            return replace(context, services=services)
+
         ports = TurnPorts(
-            journal, planner, chat.live, context, journal.spending, chat.tell_of_trouble
+            journal=journal,
+            planner=planner,
+            sink=chat.live,
+            tools=MadeOnce(tools),
+            spending=journal.spending,
+            on_trouble=chat.tell_of_trouble,
+            conversation=str(turn.lease.conversation),
         )
         with closing(planner):
             await hygiene.clean(planner, view, chat.tell_of_hygiene)

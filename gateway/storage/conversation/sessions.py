@@ -333,13 +333,13 @@ def _drop_candidate(session_id: int) -> Any:
 
 def active(conn: Connection, conversation_id: int) -> Session:
     """Return the segment that the conversation's next turn belongs to."""
-    return _session(conn.execute(*_active(conversation_id)).one())
+    return in_row(conn.execute(*_active(conversation_id)).one())
 
 
 def find_active(conn: Connection, conversation_id: int) -> Session | None:
     """Return what `active` does; None where the conversation has been erased."""
     row = conn.execute(*_active(conversation_id)).one_or_none()
-    return None if row is None else _session(row)
+    return None if row is None else in_row(row)
 
 
 @built_once
@@ -350,7 +350,7 @@ def _active(conversation_id: int) -> Any:
 
 def get(conn: Connection, session_id: int) -> Session:
     """Return one segment."""
-    return _session(conn.execute(*_by_id(session_id)).one())
+    return in_row(conn.execute(*_by_id(session_id)).one())
 
 
 @built_once
@@ -525,7 +525,8 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
 _INSERT = kept(session.insert().values(started_at=now_s()).returning(session.c.id))
 
 
-def _session(row: Row[Any]) -> Session:
+def in_row(row: Any) -> Session:
+    """Return the segment in a row of `with_base(…, session)`."""
     prompt = _prompt(row)
     return Session(
         id=row.id,

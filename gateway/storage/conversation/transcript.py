@@ -48,8 +48,12 @@ def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage
 
 def insert(
     conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage], newest_seq: int
-) -> None:
-    """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them."""
+) -> list[Entry]:
+    """Insert messages under the seqs up to `newest_seq`, which the caller has taken for them.
+
+    Returns:
+        The messages with their seqs.
+    """
     first = newest_seq - len(messages) + 1
     rows = [
         {
@@ -65,6 +69,7 @@ def insert(
     ]
     if rows:
         conn.execute(_INSERT, rows)
+    return [Entry(first + n, entry) for n, entry in enumerate(messages)]
 
 
 _INSERT = kept(message.insert().values(at=now_s()))

@@ -25,6 +25,7 @@ from sqlalchemy import (
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import NO_GROUNDS, Grounds, JournaledEffect, ModelCall, ToolStatus
+from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
@@ -33,7 +34,7 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxState
-from gateway.storage.queue.leases import Lease, PlaceAtEnd, fence
+from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import Due, OutboxPart, file_part
 from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.usage import Totals
@@ -49,12 +50,21 @@ def record_message(
     Returns:
         Its seq.
     """
-    proceed(conn, current)
-    seq = transcript.append(conn, current.place, [message])
+    seq = _enter_message(conn, current, message)
     if message["role"] == "assistant":
         _journal_model(conn, current, call, seq)
         conn.execute(*_get_further(current.id))
     return seq
+
+
+def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> int:
+    """Append one message of a running turn; the fence takes its seq, which is returned."""
+    taken = leases.take_seqs(conn, current.lease, (current.id, current.upto_seq), (1, 0))
+    if taken is None:
+        proceed(conn, current)
+        raise LeaseLost(f"turn {current.id} has ended")
+    transcript.insert(conn, current.place, [message], taken.place.message_head)
+    return taken.place.message_head
 
 
 def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
@@ -132,9 +142,8 @@ def record_result(
 
     What the turn has read with it is noted for its lineage.
     """
-    proceed(conn, current)
+    seq = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, grounds.origins)
-    seq = transcript.append(conn, current.place, [message])
     result = orjson.dumps({"status": status}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
     if status in {"refused", "vetoed"}:
@@ -296,11 +305,13 @@ class Committed:
     Attributes:
         released: Whether its conversation was given back.
         due: The row that its chat is to be shown next; None where that has to be looked up.
+        messages: What the transcript got, with its seqs.
     """
 
     totals: Totals
     released: bool = False
     due: Due | None = None
+    messages: Sequence[Message] = ()
 
 
 def commit(
@@ -329,15 +340,15 @@ def commit(
         LeaseLost: Another worker has the conversation.
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
-    ended, taken = (current.id, current.upto_seq), (len(messages), len(parts))
-    ending = leases.end_turn(conn, current.lease, ended, taken, releases=releases)
-    if ending is None:
+    running, wanted = (current.id, current.upto_seq), (len(messages), len(parts))
+    taken = leases.take_seqs(conn, current.lease, running, wanted, releases=releases)
+    if taken is None:
         proceed(conn, current)
         # It has ended: a commit whose answer was lost is made again by its caller.
         return Committed(usage.totals(conn, current.lease.conversation, current.id))
-    place = ending.place
-    transcript.insert(conn, current.place, messages, place.message_head)
-    due = _enter_answer(conn, current, ending, parts)
+    place = taken.place
+    entered = transcript.insert(conn, current.place, messages, place.message_head)
+    due = _enter_answer(conn, current, taken, parts)
     if messages or is_step(end.call):
         last_steps = 1
         _journal_model(conn, current, end.call, place.message_head)
@@ -351,18 +362,18 @@ def commit(
         dead_letters.settle(conn, current.retries)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
-    return Committed(totals, ending.released, due)
+    return Committed(totals, taken.released, due, entered)
 
 
 def _enter_answer(
-    conn: Connection, current: Turn, ending: PlaceAtEnd, parts: Sequence[OutboxPart]
+    conn: Connection, current: Turn, taken: TakenSeqs, parts: Sequence[OutboxPart]
 ) -> Due | None:
     """Enter the rows of an answer; return the first one where nothing waits before it."""
-    place, parts = ending.place, _shown_in(ending.place, current, parts)
+    place, parts = taken.place, _shown_in(taken.place, current, parts)
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
     outbox.insert(conn, place.id, parts, first_seq=first, **of_turn)
-    return None if ending.waits or not parts else outbox.due_now(place, first, parts[0])
+    return None if taken.waits or not parts else outbox.due_now(place, first, parts[0])
 
 
 def commit_and_release(

@@ -181,7 +181,7 @@ def begin(
     lease = held.lease
     whose = (*senders_of(lease, entries), *others, *earlier_senders(conn, entries))
     whose = tuple(dict.fromkeys(whose))
-    active = sessions.active(conn, lease.conversation)
+    active = held.active or sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
     if not lease.shared:
         # Where several people write all senders of the lineage are looked up anyway.

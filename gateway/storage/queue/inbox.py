@@ -27,6 +27,7 @@ from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
 from gateway.session_keys import address_key
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.sessions import Session
 from gateway.storage.schema import (
     alias,
     attachment,
@@ -41,6 +42,7 @@ from gateway.storage.schema import (
     now_s,
     outbox,
     quarantine,
+    session,
     turn,
 )
 from gateway.storage.statements import built_once, kept
@@ -230,6 +232,24 @@ def _queued(conversation_id: int) -> Any:
         select(*_OF_ENTRY)
         .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
         .order_by(inbox.c.seq)
+    )
+
+
+def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
+    """Return what waits for a turn, in order, and the active segment; None where nothing waits."""
+    rows = conn.execute(*_queued_in(conversation_id)).all()
+    entries = [InboxEntry(*row[: len(_OF_ENTRY)]) for row in rows]
+    return entries, sessions.in_row(rows[0]) if rows else None
+
+
+@built_once
+def _queued_in(conversation_id: int) -> Any:
+    # The segment comes with each entry: mostly there is one.
+    active = session.c.id == conversations.active_session_id(conversation_id)
+    here = (inbox.c.conversation == conversation_id, session.c.conversation == inbox.c.conversation)
+    waits = (is_pending, inbox.c.state == "queued")
+    return (
+        sessions.with_base(*_OF_ENTRY, session).where(*here, *waits, active).order_by(inbox.c.seq)
     )
 
 
@@ -489,13 +509,14 @@ def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = Non
 
 def advance(conn: Connection, to: Cursor) -> None:
     """Move a source's cursor forward; it never goes back."""
-    known = position(conn, to.source)
-    if known is None:
+    if conn.execute(*_advance(to.source, to.position)).rowcount == 0:
         conn.execute(cursor.insert().values(source=to.source, position=to.position))
-    elif to.position > known:
-        conn.execute(
-            update(cursor).where(cursor.c.source == to.source).values(position=to.position)
-        )
+
+
+@built_once
+def _advance(source: str, position: int) -> Any:
+    further = case((cursor.c.position < position, position), else_=cursor.c.position)
+    return update(cursor).where(cursor.c.source == source).values(position=further)
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:

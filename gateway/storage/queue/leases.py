@@ -35,6 +35,7 @@ from gateway.storage.conversation.conversations import (
     Conversation,
     next_ready_no,
 )
+from gateway.storage.conversation.sessions import Session
 from gateway.storage.schema import (
     attachment,
     conversation,
@@ -122,6 +123,7 @@ class Held:
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
         noted: Whether the next turn is to be told of anything beside what it answers.
+        active: Its active segment, where that was read with what waits.
     """
 
     lease: Lease
@@ -130,6 +132,7 @@ class Held:
     waits: bool
     runs: bool
     noted: bool
+    active: Session | None = None
 
 
 def register(conn: Connection, name: str) -> int:
@@ -361,12 +364,12 @@ def _back_off(conversation_id: int, seconds: float) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceAtEnd:
-    """A conversation in which a turn ends.
+class TakenSeqs:
+    """A conversation, in which a turn that runs has taken seqs.
 
     Attributes:
-        place: With the newest seqs that were taken.
-        released: Whether its lease ended with the turn.
+        place: With the newest seqs, which were taken.
+        released: Whether its lease ends with the turn.
         waits: Whether anything was to be shown in it before.
     """
 
@@ -375,22 +378,22 @@ class PlaceAtEnd:
     waits: bool
 
 
-def end_turn(
+def take_seqs(
     conn: Connection,
     lease: Lease,
-    ended: tuple[int, int],
-    taken: tuple[int, int],
+    running: tuple[int, int],
+    wanted: tuple[int, int],
     *,
-    releases: bool,
-) -> PlaceAtEnd | None:
-    """Fence, take the seqs of all that ends a turn, and end its lease where nothing else waits.
+    releases: bool = False,
+) -> TakenSeqs | None:
+    """Fence, take the seqs of what a turn enters, and end its lease where nothing else waits.
 
     Args:
         conn: The writing connection.
         lease: The lease that has to hold.
-        ended: The turn, which has to be running, and its `upto_seq`, which nobody may have stopped.
-        taken: How many seqs of the transcript and of the outbox.
-        releases: Whether the lease may end.
+        running: The turn, which has to run, and its `upto_seq`, which nobody may have stopped.
+        wanted: How many seqs of the transcript and of the outbox.
+        releases: Whether the turn ends with it, and the lease may end.
 
     Returns:
         None where the lease is lost, or the turn was stopped or does not run: nothing was done.
@@ -401,31 +404,31 @@ def end_turn(
         "held_id": lease.parent or lease.conversation,
         "replica": lease.replica,
         "held_epoch": lease.epoch,
-        "ended_id": ended[0],
-        "upto_seq": ended[1],
-        "messages": taken[0],
-        "rows": taken[1],
-        "releases": releases,
+        "running_id": running[0],
+        "upto_seq": running[1],
+        "messages": wanted[0],
+        "rows": wanted[1],
+        "releases": int(releases),
     }
-    row = conn.execute(_END_TURN, values).one_or_none()
+    row = conn.execute(_TAKE_SEQS, values).one_or_none()
     if row is None:
         return None
     released = releases and row.owner is None
-    return PlaceAtEnd(Conversation(*row[:-2]), released, bool(row.waits))
+    return TakenSeqs(Conversation(*row[:-2]), released, bool(row.waits))
 
 
-def _ending_turn() -> Any:
+def _taking_seqs() -> Any:
     held = conversation.alias("held")
-    own_id, ended_id = bindparam("own_id", type_=Integer), bindparam("ended_id", type_=Integer)
-    may_end = select(held.c.id).where(
+    own_id, running_id = bindparam("own_id", type_=Integer), bindparam("running_id", type_=Integer)
+    may_write = select(held.c.id).where(
         held.c.id == bindparam("held_id"),
         held.c.owner == bindparam("replica"),
         held.c.epoch == bindparam("held_epoch"),
         held.c.cancel_upto_seq < bindparam("upto_seq"),
     )
-    runs = select(turn.c.id).where(turn.c.id == ended_id, is_running)
+    runs = select(turn.c.id).where(turn.c.id == running_id, is_running)
     pending = select(inbox.c.seq).where(
-        inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != ended_id
+        inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )
     unsent = select(outbox.c.seq).where(outbox.c.conversation == own_id, is_unsent)
     # Files that are awaited, and questions that the turn leaves open, hold up what waits: whoever
@@ -433,7 +436,7 @@ def _ending_turn() -> Any:
     released = and_(bindparam("releases", type_=Integer) == 1, ~pending.exists())
     return (
         update(conversation)
-        .where(conversation.c.id == own_id, may_end.exists(), runs.exists())
+        .where(conversation.c.id == own_id, may_write.exists(), runs.exists())
         .values(
             message_head=conversation.c.message_head + bindparam("messages"),
             outbox_head=conversation.c.outbox_head + bindparam("rows"),
@@ -444,7 +447,7 @@ def _ending_turn() -> Any:
     )
 
 
-_END_TURN = kept(_ending_turn())
+_TAKE_SEQS = kept(_taking_seqs())
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:

@@ -155,8 +155,12 @@ class Bench:
             images=self.images,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
+
+        async def tools() -> ToolContext:
+            return context
+
         ports = TurnPorts(
-            self.journal, self.planner, self.sink, context, self.spending, self._on_trouble
+            self.journal, self.planner, self.sink, tools, self.spending, self._on_trouble, "c1"
         )
         return await run_turn(state, agent, ports)
 

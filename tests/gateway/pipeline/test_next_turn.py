@@ -36,7 +36,6 @@ def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -
     assert store.statements(NEXT_TURN.begin, take) == [
         "UPDATE conversation",
         "SELECT inbox",
-        "SELECT session",
         "INSERT turn",
         "UPDATE inbox",
         "UPDATE conversation",

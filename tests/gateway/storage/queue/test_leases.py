@@ -28,7 +28,7 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import attachments
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxState
-from gateway.storage.queue.leases import LEASE_S, LONGEST_BACKOFF_S, Lease, PlaceAtEnd
+from gateway.storage.queue.leases import LEASE_S, LONGEST_BACKOFF_S, Lease, TakenSeqs
 from gateway.storage.schema import conversation, now_s, outbox, replica, turn
 from gateway.storage.schema import inbox as inbox_table
 from tests.support.storage import ACCOUNTS, Store, admit, claim_one, copy_database, inbound, turn_of
@@ -55,8 +55,8 @@ def finish_all(conn: Connection, lease: Lease) -> None:
 
 
 def end_a_turn(
-    conn: Connection, lease: Lease, taken: tuple[int, int] = (0, 0)
-) -> PlaceAtEnd | None:
+    conn: Connection, lease: Lease, wanted: tuple[int, int] = (0, 0)
+) -> TakenSeqs | None:
     """Begin a turn that answers nothing of what waits, and end it."""
     root = conn.scalar(
         select(conversation.c.active_session_id).where(conversation.c.id == lease.conversation)
@@ -65,9 +65,9 @@ def end_a_turn(
     values |= {"upto_seq": 1, "state": "running", "epoch": lease.epoch, "attempt": 1}
     begun = turn.insert().values(**values, started_at=now_s()).returning(turn.c.id)
     turn_id = conn.execute(begun).scalar_one()
-    ending = leases.end_turn(conn, lease, (turn_id, 1), taken, releases=True)
+    taken = leases.take_seqs(conn, lease, (turn_id, 1), wanted, releases=True)
     conn.execute(update(turn).where(turn.c.id == turn_id).values(state="done"))
-    return ending
+    return taken
 
 
 def test_a_claim_takes_what_is_ready(store: Store) -> None:
@@ -182,7 +182,7 @@ def test_the_end_of_a_turn_takes_its_seqs(store: Store) -> None:
     lease = store.run(claim_one, conversation_id)
     place = store.run(end_a_turn, lease, (2, 3)).place
     assert (place.message_head, place.outbox_head) == (2, 3)
-    assert store.run(leases.end_turn, lease, (4711, 1), (2, 3), releases=True) is None
+    assert store.run(leases.take_seqs, lease, (4711, 1), (2, 3), releases=True) is None
     assert store.run(leases.fence, lease) == place
 
 
