@@ -25,6 +25,7 @@ from agent.settings import (
     FetchSettings,
     McpServerSettings,
     OutputSettings,
+    SandboxSettings,
     ToolSettings,
 )
 from agent.tools import policy
@@ -34,6 +35,7 @@ from agent.tools.builtin.people import DELEGATE_TASK, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.mcp.listing import Offered
+from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.servers import Server
 from agent.tools.policy import Rule
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -95,9 +97,9 @@ class World:
 
     def tools(self) -> ToolRegistry:
         """Return the real tools; those that would act for real only note that they did."""
-        server = Server(
-            "box", McpServerSettings(command="x", read_only=("read",)), self.home / "mcp"
-        )
+        box = McpServerSettings(command="x", read_only=("read",))
+        quarters = Quarters(SandboxSettings(), self.home, self.home / "mcp")
+        server = Server("box", box, quarters)
         server.connection = Listens()  # type: ignore[assignment]
         schema_ = {"type": "object", "properties": {"id": {"type": "integer"}}}
         fetch = FetchSettings(allow_hosts=(f"{NAMED}:{self.port}",))

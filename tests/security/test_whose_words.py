@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from adapters.messages import UNKNOWN_AUTHOR, Attachment, InboundMessage
 from adapters.telegram.inbound import BotIdentity, UpdateReader
 from agent.messages import text_of
+from agent.tools import policy
 from agent.tools.context import ToolContext
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
+from gateway.commands.approvals import ONLY_OWNERS_APPROVE
 from gateway.storage import schema
 from gateway.storage.conversation.attachments import OF_A_STRANGER
 from tests.support.gateway import RecordingModel, Running, agent_of, running
@@ -170,3 +174,26 @@ async def test_a_forwarded_command_is_no_command(tmp_path: Path, command: str) -
         assert admission.outcome == "queued"
         [entry] = await chat.rows(schema.inbox)
         assert (entry.kind, entry.command) == ("message", None)
+
+
+async def test_attack_12_members_do_not_approve_their_own_calls(tmp_path: Path) -> None:
+    """With `tools.approval_by: owners`; an owner who is in the chat does."""
+    tool = Acting()
+    agent = agent_of(RecordingModel([ACT, "done"]), tools=[tool.tool])
+    by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
+    agent = replace(agent, calls=replace(agent.calls, approval=by_owners))
+    group: dict[str, Any] = {"chat_kind": "group"}
+    shared: dict[str, Any] = {"sessions": {"groups": "shared"}, "access": OWNERS}
+    async with running(tmp_path, agent, **shared) as chat:
+        assert "May I run `act`?" in await chat.ask("go", sender="u2", **group)
+        assert await chat.ask("/approve 1", sender="u2", **group) == ONLY_OWNERS_APPROVE
+        assert tool.runs == 0
+        await chat.say("/approve 1", **group)
+        await chat.until(lambda: "done" in chat.texts())
+        assert tool.runs == 1
+        [asked] = await chat.rows(schema.inquiry)
+        assert (asked.for_owners, asked.rule, asked.answered_by) == (
+            True,
+            "tools.approval",
+            "telegram:u1",
+        )

@@ -15,6 +15,7 @@ from agent.errors import ToolError
 from agent.messages import clean_text
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
+from agent.tools import policy
 from agent.tools.context import MemoryTarget, TodoItem, ToolContext
 from agent.tools.registry import Arguments, Tool
 
@@ -97,6 +98,9 @@ async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
     if action == "list":
         return _shown_notes(target, await context.services.notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
+    if add is not None and (read := policy.sources(context.rights.read.seen)):
+        # It stands in later prompts, which have not read what it may come from.
+        add = f"{add} [noted after reading {read}]"
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
     return _shown_notes(
         target, await context.services.notebook.change(target, remove=remove, add=add)

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
+from agent.ports import Origin
 from agent.prompt.skills import SkillShelf
 from agent.tools.builtin.notebook import (
     MAX_ITEM_CHARS,
@@ -22,7 +23,7 @@ from agent.tools.builtin.notebook import (
 )
 from agent.tools.builtin.notebook import SKILL_MANAGE as MANAGE
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
-from agent.tools.context import MemoryTarget, TodoItem, ToolContext
+from agent.tools.context import MemoryTarget, Provenance, TodoItem, ToolContext
 from agent.tools.registry import Tool, parse_arguments
 from tests.agent.tools.doubles import context
 
@@ -145,6 +146,15 @@ async def test_each_action_is_one_change(arguments: str, asked: Asked) -> None:
     told = await run(book, arguments)
     assert book.asked == [asked]
     assert told == f"The notes ({asked[0]}, 6 characters) are now:\n- one\n- two"
+
+
+async def test_a_note_of_a_tainted_turn_carries_its_source() -> None:
+    """The prompts in which it stands later have not read what it may come from."""
+    book, read = Notes(), Provenance({Origin("page", "a.example")})
+    read.look()
+    parsed = parse_arguments(MEMORY, '{"action": "add", "content": "x"}')
+    await memory(context(notebook=book, read=read), parsed)
+    assert book.asked == [("memory", None, "x [noted after reading the page of `a.example`]")]
 
 
 async def test_notes_are_listed() -> None:
