@@ -322,7 +322,7 @@ async def on_telegram(home: Path, api: BotApi) -> AsyncIterator[tuple[Serving, W
     settings = settings_of(home)
     idle = RecordingAdapter()
 
-    def connect(intake: Any, _: Any) -> list[TelegramAdapter]:
+    def connect(intake: Any, _chats: Any, _door: Any) -> list[TelegramAdapter]:
         return [TelegramAdapter(block, intake, limits=FAST, poll_timeout_s=1)]
 
     accounts = Accounts({("telegram", "default"): render}, connect)
