@@ -160,6 +160,9 @@ def _install(tree: Path, python: Path) -> None:
     pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
     for command in (
         (sys.executable, "-m", "venv", tree / ".venv"),
+        # Lock files of 0.5 name no extras. For what asks for an extra, pip before 23.3 takes the
+        # newest release, of which these files hold no hash.
+        (*pip, "--upgrade", "pip"),
         (*pip, "--require-hashes", "-r", "requirements-dev.lock"),
         (*pip, "--no-deps", "--no-build-isolation", "--editable", "."),
     ):
