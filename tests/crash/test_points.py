@@ -48,7 +48,8 @@ NOT_A_STEP = {
     "erase_part",
     "note_settings",
     "prune",
-    # Who uses the page signs in, is seen, and signs out.
+    # Who uses the page signs in, is seen, and signs out; the audit log is told.
+    "append",
     "new_link",
     "take_link",
     "note_use",
