@@ -56,12 +56,12 @@ def open_page(
     port = asyncio.run(control.port_of(settings.home))
     made: dict[str, Any] = act(settings, "web-link", name)
     link = sign_in_address(page_address(settings, port), made["secret"])
-    if name == OWNER.name and browser and _shown(settings.home / OPENER, link):
+    if name == OWNER.name and browser and shown(settings.home / OPENER, link):
         say("The web chat opens in your browser. If it does not, open this link, once:")
     say(link)
 
 
-def _shown(file: Path, link: str) -> bool:
+def shown(file: Path, link: str) -> bool:
     """Have a browser of this desktop go to the link; whether there is one."""
     try:
         found = webbrowser.get()

@@ -1,11 +1,13 @@
 """`parley web` and `parley open` where no gateway runs; tests/security has the rest."""
 
+import webbrowser
 from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 
+from gateway.cli.web import OPENER, shown
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import NewSession
 from tests.support.command_line import Run, one_line
@@ -70,3 +72,39 @@ def test_a_user_is_removed_and_comes_back(web: Run, store: Store) -> None:
     removed = "ann is no user of the web chat any more; 0 sessions ended\n"
     assert web("remove", "ann").out == removed
     assert "ann was here before" in web("invite", "ann").out
+
+
+class Browser:
+    """Stands for a browser with a window; notes what it is told to open."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def open(self, address: str) -> bool:
+        self.told.append(address)
+        return True
+
+
+def test_a_browser_gets_the_link_in_a_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other users of the machine see its command line; the file is for its owner alone."""
+    browser = Browser()
+    monkeypatch.setattr(webbrowser, "get", lambda: browser)
+    home.mkdir(exist_ok=True)
+    file, link = home / OPENER, "http://127.0.0.1:8765/#sign-in=s3cret&x"
+    assert shown(file, link)
+    assert browser.told == [file.as_uri()]
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert 'url=http://127.0.0.1:8765/#sign-in=s3cret&amp;x"' in file.read_text()
+
+
+def test_a_browser_in_the_terminal_is_none(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is there one where the system has none; the link is printed then."""
+    monkeypatch.setattr(webbrowser, "get", lambda: webbrowser.GenericBrowser("lynx"))
+    assert not shown(home / OPENER, "http://127.0.0.1:8765/")
+
+    def none() -> None:
+        raise webbrowser.Error("no browser")
+
+    monkeypatch.setattr(webbrowser, "get", none)
+    assert not shown(home / OPENER, "http://127.0.0.1:8765/")
+    assert not (home / OPENER).exists()
