@@ -190,8 +190,14 @@ class Redactor:
 
         The rest may be the beginning of a configured secret.
         """
-        settled = min((_begins_at(text, secret) for secret in self._configured), default=len(text))
+        size = settled = len(text)
         for secret in self._configured:
+            # Most pieces end with no beginning: two looks tell.
+            tail = max(0, size - len(secret) + 1)
+            if text[-1:] == secret[0] or text.find(secret[:2], tail) >= 0:
+                settled = min(settled, _begins_at(text, secret))
+        # A piece that ends with no beginning is settled as a whole.
+        for secret in self._configured if settled < size else ():
             # One secret may end with what another one begins with.
             found = text.find(secret, max(0, settled - len(secret) + 1))
             if 0 <= found < settled:
