@@ -65,7 +65,7 @@ BARS = {
     "silent broad excepts": Bar(0),
     "parts of more than 8 fields": Bar(0),
     "`Callable[[` annotations": Bar(None, now=133),
-    "comment lines per code line": Bar(0.03, now=0.025, at_least=True),
+    "comment lines per code line": Bar(0.03, now=0.029, at_least=True),
     "pages cited that are not in this repository": Bar(0),
     "files outside of storage that import SQLAlchemy": Bar(None, now=21),
     "… that import more of it than `Connection`": Bar(0),
