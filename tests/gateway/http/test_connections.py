@@ -99,13 +99,14 @@ async def received(connection: socket.socket) -> bytes:
 
 
 async def ask(port: int, address: str = "127.0.0.1", path: str = "/") -> str:
-    """Ask for a page over a connection of its own."""
+    """Ask for a page over a connection of its own; returns what came."""
     connector = aiohttp.TCPConnector(local_addr=(address, 0))
-    async with (
-        aiohttp.ClientSession(connector=connector) as http,
-        http.get(f"http://127.0.0.1:{port}{path}") as response,
-    ):
-        return await response.text()
+    async with aiohttp.ClientSession(connector=connector) as http:
+        try:
+            async with http.get(f"http://127.0.0.1:{port}{path}") as response:
+                return await response.text()
+        except aiohttp.ClientConnectionError:
+            return "nothing: the connection was closed"
 
 
 async def counted(limits: Connections, count: int) -> None:
@@ -134,6 +135,19 @@ async def test_who_asks_takes_the_place_of_who_waits(
         assert line["reason"] == ("address" if others == "127.0.0.1" else "all")
     await counted(limits, 0)
     assert limits._of == {}
+
+
+async def test_an_address_takes_places_of_its_own_alone(serve: Serve) -> None:
+    """However many come from it: who was there before, from elsewhere, stays."""
+    limits = Connections(100, 2)
+    port = await serve(limits)
+    with opened(port, "127.0.0.2"), ExitStack() as crowd:
+        await counted(limits, 1)
+        for _ in range(5):
+            crowd.enter_context(opened(port))
+        await counted(limits, 3)
+        assert await ask(port) == "hello"
+        assert len(limits._of.get("127.0.0.2", ())) == 1
 
 
 async def test_what_is_being_answered_stays(serve: Serve, held: Held) -> None:
