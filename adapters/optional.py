@@ -23,7 +23,7 @@ def leave_out(library: str, *packages: str) -> None:
     Where it is imported already, nothing changes.
 
     Args:
-        library: A top-level package.
+        library: A top-level package, or the module of one that asks for them.
         packages: Top-level packages, or submodules.
     """
     _finder.left_out[library] = packages

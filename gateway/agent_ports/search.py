@@ -7,7 +7,7 @@ thread, and each write is short: turns share the writer with it.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.engine import Database
 from gateway.storage.search import index
 from gateway.storage.search import query as search
+from gateway.storage.search.index import IndexBatch, Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
 from gateway.storage.search.terms import VERSION
 
@@ -86,28 +87,35 @@ class Indexer:
             fed += await self.catch_up(found)
         return fed
 
-    async def catch_up(self, conversations: Iterable[int]) -> int:
-        """Feed what these conversations lack now; returns how many messages were looked at."""
-        return sum([await self._feed_alone(each) for each in conversations])
+    async def catch_up(self, conversations: Sequence[int]) -> int:
+        """Feed what these conversations lack now; returns how many messages were looked at.
 
-    async def _feed_alone(self, conversation: int) -> int:
-        """Feed a conversation; what is wrong with one of its messages holds up no other."""
+        What is wrong with a message of one of them holds up no other.
+        """
         try:
-            return await self._feed(conversation)
+            return await self._feed(conversations)
         except StorageError:
             raise
         except Exception:
-            log.exception("conversation_not_indexed", conversation=conversation)
-            self._broken.add(conversation)
+            if len(conversations) > 1:
+                return sum([await self.catch_up([each]) for each in conversations])
+            (broken,) = conversations
+            log.exception("conversation_not_indexed", conversation=broken)
+            self._broken.add(broken)
             return 0
 
-    async def _feed(self, conversation: int) -> int:
+    async def _feed(self, conversations: Sequence[int]) -> int:
+        """Feed many conversations with one transaction: each would else have one of its own."""
         fed = 0
-        while found := await self._database.read(index.waiting, conversation):
-            batch = await asyncio.to_thread(index.prepared, found)
-            if await self._database.write(index.feed, batch):
-                fed += len(found.rows)
+        while found := await self._database.read(index.waiting_in, conversations):
+            batches = await asyncio.to_thread(_prepared, found)
+            entered = await self._database.write(index.feed_together, batches)
+            fed += sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
         return fed
+
+
+def _prepared(found: Sequence[Unindexed]) -> list[IndexBatch]:
+    return [index.prepared(each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ BARS = {
     "… outside of storage, or that leave it": Bar(0),
     HELLO: Bar(70, now=98),
     APP: Bar(460, now=768),
-    HELP: Bar(295, now=335),
+    HELP: Bar(295, now=320),
     READY: Bar(None, now=895),
     READY_TELEGRAM: Bar(None, now=1185),
     "statements: a plain message": Bar(18),

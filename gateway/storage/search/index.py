@@ -5,7 +5,7 @@ conversation and seq, so that one conversation is one range of ids. `conversatio
 tells how far a transcript is indexed and moves in the same transaction as the rows.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -119,6 +119,24 @@ def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
     return Unindexed(conversation_id, after, rows[-1][0] if rows else head, tuple(rows))
 
 
+def waiting_in(conn: Connection, conversation_ids: Iterable[int]) -> list[Unindexed]:
+    """Return the next messages that the index lacks of conversations: what one transaction takes.
+
+    Of a conversation whose messages do not fit behind those of others nothing is returned yet.
+    """
+    found: list[Unindexed] = []
+    rows = chars = 0
+    for conversation_id in conversation_ids:
+        if (lacking := waiting(conn, conversation_id)) is None:
+            continue
+        rows += len(lacking.rows)
+        chars += sum(len(body) for _, _, body, _ in lacking.rows)
+        if found and (rows > BATCH_ROWS or chars > BATCH_CHARS):
+            break
+        found.append(lacking)
+    return found
+
+
 def prepared(found: Unindexed) -> IndexBatch:
     """Return what is to be written for messages; takes milliseconds, not for the event loop."""
     entries = (
@@ -136,6 +154,11 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
         conn.execute(insert(search_row), [_row(batch.conversation, each) for each in batch.entries])
         conn.execute(_ADD, [_indexed(batch.conversation, each) for each in batch.entries])
     return moved
+
+
+def feed_together(conn: Connection, batches: Sequence[IndexBatch]) -> list[bool]:
+    """Enter batches of several conversations; tells of each what `feed` does."""
+    return [feed(conn, batch) for batch in batches]
 
 
 def _row(conversation_id: int, entry: IndexEntry) -> dict[str, object]:
