@@ -19,7 +19,7 @@ from agent.safety.redaction import printable
 from gateway.cli.common import settings_of
 from gateway.cli.output import out
 from gateway.errors import GatewayError, NotFound
-from gateway.logging.file import log_path, predecessors
+from gateway.logging.setup import log_path, predecessors
 
 FIRST_LINES = 10
 """So many lines are shown before what is followed, as `tail -f` does."""

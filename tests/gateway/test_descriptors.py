@@ -15,7 +15,7 @@ import pytest
 
 from gateway import descriptors
 from gateway.descriptors import RESERVED, Reserve, ceiling, is_scarce, raise_limit
-from gateway.logging.file import predecessors
+from gateway.logging.setup import predecessors
 from tests.support.process import ParleyProcess
 
 EXHAUSTED = """
@@ -23,7 +23,7 @@ import asyncio, os, resource, sys
 from pathlib import Path
 from sqlalchemy import text
 from gateway.descriptors import RESERVE, raise_limit
-from gateway.logging.file import LogFile
+from gateway.logging.setup import LogFile
 from gateway.storage.migrations import open_database
 
 async def main(home):

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.logging.file import predecessors
+from gateway.logging.setup import predecessors
 from tests.e2e.conftest import bot_settings
 from tests.support.bot_api import BotApi
 from tests.support.gateway import serving

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from gateway.cli.logs import LogFilter, view
 from gateway.errors import NotFound
-from gateway.logging.file import LogFile
+from gateway.logging.setup import LogFile
 
 
 def line(event: str, level: str = "info", **fields: Any) -> bytes:

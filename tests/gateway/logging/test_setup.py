@@ -21,8 +21,15 @@ from typing_extensions import override
 
 from agent.safety.redaction import MASK, Redactor, printable
 from gateway.errors import SettingsError
-from gateway.logging.file import LogFile, log_path, predecessors
-from gateway.logging.setup import LINES_PER_S, TROUBLES_PER_S, LogOutput, configure_logging
+from gateway.logging.setup import (
+    LINES_PER_S,
+    TROUBLES_PER_S,
+    LogFile,
+    LogOutput,
+    configure_logging,
+    log_path,
+    predecessors,
+)
 from gateway.settings.tree import LoggingSettings
 
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"
@@ -436,7 +443,7 @@ class TestFile:
         file = LogFile(path, max_bytes=10)
         for number in range(12):
             file.write(b"%04d\n" % number)
-        monkeypatch.setattr("gateway.logging.file.os.open", no_space)
+        monkeypatch.setattr("gateway.logging.setup.os.open", no_space)
         for number in range(12, 100):
             file.write(b"%04d\n" % number)
         file.close()
@@ -469,7 +476,7 @@ class TestFile:
         lines.configure(file=None)
         with monkeypatch.context() as patch:
             patch.setattr(LogFile, "_rotate", no_space)
-            patch.setattr("gateway.logging.file.os.write", no_space)
+            patch.setattr("gateway.logging.setup.os.write", no_space)
             log.info("first_happened")
         log.info("second_happened")
         assert [(r["event"], r.get("output"), r.get("lines")) for r in lines.records] == [
