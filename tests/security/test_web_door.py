@@ -14,9 +14,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+from alembic import command
 
 from agent.processes import confinement
 from agent.settings import TerminalSettings, ToolSettings
+from gateway.storage import migrations
+from gateway.storage.engine import connect
+from gateway.storage.schema import metadata
 from tests.agent.tools.sandbox.calling import use_with
 from tests.e2e.web_chat import WebChat
 from tests.support.door import bearer, sign_in_link
@@ -325,9 +329,19 @@ def browser(parley: ParleyProcess) -> aiohttp.ClientSession:
 
 def as_of_version_0_5(database: Path) -> None:
     """Take back what later revisions made: none of it holds what was said."""
-    with closing(sqlite3.connect(database)) as books, books:
-        for table in ("web_user", "web_session", "web_link", "audit_log", "audit_head"):
-            books.execute(f"DROP TABLE {table}")
-        for table, column in (("inbox", "authors"), ("session", "origins")):
-            books.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    old = database.with_name("old.db")
+    with closing(connect(old)) as conn, conn.begin():
+        command.upgrade(migrations._config(conn), "0013")
+    with closing(sqlite3.connect(old)) as before, closing(sqlite3.connect(database)) as books:
+        for table in metadata.tables:
+            columns, known = columns_of(books, table), columns_of(before, table)
+            for column in columns - known if known else ():
+                books.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+            if not known:
+                books.execute(f"DROP TABLE {table}")
         books.execute("UPDATE alembic_version SET version_num = '0013'")
+        books.commit()
+
+
+def columns_of(books: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in books.execute(f"PRAGMA table_info({table})")}
