@@ -237,6 +237,16 @@ class WorkspaceSettings(Section):
     max_bytes: int = Field(default=200_000_000, ge=0)
 
 
+def _host(text: str) -> str:
+    if not re.fullmatch(r"(\*|(\*\.)?[a-zA-Z0-9_.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?", text):
+        raise ValueError("must be a host such as example.org, *.example.org or example.org:8443")
+    return text
+
+
+Host = Annotated[str, AfterValidator(_host)]
+"""A host of the internet that a confined program may reach."""
+
+
 class SandboxSettings(Section):
     """What keeps commands and MCP programs to their directories.
 
@@ -291,7 +301,8 @@ class TerminalSettings(Section):
     """The tool `terminal`; limits of one command.
 
     `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
-    `network` and `readable` (more directories to read and run programs from) are for confined ones.
+    `network` (hosts of the internet, true for all of them) and `readable` (more directories to read
+    and run programs from) are for confined ones.
     `allow_root`: also where Parley runs as root.
     """
 
@@ -301,7 +312,7 @@ class TerminalSettings(Section):
     max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     allow_root: bool = False
     confine: bool = True
-    network: bool = False
+    network: bool | tuple[Host, ...] = False
     readable: tuple[Path, ...] = ()
 
 
@@ -395,7 +406,7 @@ class McpServerSettings(Section):
 
     `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
     they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
-    as commands are; `readable` and `writable` name more.
+    as commands are; `network`, `readable` and `writable` name more.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -406,6 +417,7 @@ class McpServerSettings(Section):
     env: dict[str, SecretStr] = {}
     cwd: Path | None = None
     confined: bool = True
+    network: bool | tuple[Host, ...] = False
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     url: str | None = None

@@ -69,7 +69,7 @@ def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
     fields = descent.read_order(lifeline)
-    order = ProgramOrder(**{**fields, "walls": Walls(**fields["walls"])})
+    order = ProgramOrder(**{**fields, "walls": Walls.of(fields["walls"])})
     descent.adopt_orphans()
     try:
         program = _started(order)
@@ -96,24 +96,34 @@ def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
         NotConfinedError: It cannot be confined.
     """
     told, telling = os.pipe()
+    gate = None
+    walls = order.walls
+    if walls.outlet.hosts and walls.backend != "none":
+        # Most programs have no network, and need not wait for this.
+        from agent.processes.egress import Gate  # noqa: PLC0415
+
+        gate = Gate(walls)
+        walls = gate.walls
     with os.fdopen(told, "rb") as said:
-        started = launch(order.walls, order.command, order.environment, telling)
+        started = launch(walls, order.command, order.environment, telling)
         try:
             program = subprocess.Popen(  # noqa: S603 - the operator's command
                 started.command,
-                cwd=(order.walls.directory or None) if not started.tells else None,
-                env=order.environment,
+                cwd=(walls.directory or None) if not started.tells else None,
+                env=started.environment,
                 # A group of its own: it can be killed without the keeper.
                 start_new_session=True,
                 # Nothing else runs in this process, so nothing can hold a lock.
-                preexec_fn=partial(_stand_behind, order.walls, telling),  # noqa: PLW1509
+                preexec_fn=partial(_stand_behind, walls, telling),  # noqa: PLW1509
                 pass_fds=started.handles,
             )
         except subprocess.SubprocessError as exc:
             os.close(telling)
             raise NotConfinedError(said.read().decode()) from exc
-        for handle in {telling, *started.handles}:
+        for handle in {telling, *started.handles} - {walls.outlet.gate}:
             os.close(handle)
+        if gate is not None:
+            gate.open()
         # The program itself, where it runs, closes it; the builder of its walls says more.
         if started.tells and (words := said.readline()) != STARTED:
             problem = words.decode().partition(":")[2] or "its sandbox could not be built"

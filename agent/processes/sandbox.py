@@ -42,7 +42,7 @@ def choose(settings: SandboxSettings) -> Sandbox:
         elif reason := why_not(name):
             others[name] = reason
         else:
-            found = Sandbox(name, _tool(name), others)
+            found = Sandbox(name, _tool(name), others, no_network(name))
     if found is None:
         tried = [name for name in ORDER if wanted in {"auto", name}]
         raise ValueError("; ".join(f"{name}: {others[name]}" for name in tried))
@@ -58,7 +58,15 @@ def report(settings: SandboxSettings) -> list[str]:
     if chosen.backend == "none":
         return ["no sandbox: tools.sandbox.backend is none"]
     first = f"{chosen.backend} holds"
+    if chosen.no_network:
+        first += f", without a network: {chosen.no_network}"
     return [first, *(f"not {name}: {reason}" for name, reason in chosen.others.items())]
+
+
+def no_network(backend: Backend) -> str:
+    """Return why a backend gives no way to the network; empty where it does."""
+    lacks = backend == "landlock" and confinement.landlock_abi() < confinement.NETWORK_ABI
+    return confinement.NO_NETWORK if lacks else ""
 
 
 def why_not(backend: Backend) -> str | None:

@@ -17,14 +17,17 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.walls import STARTED, Launch, Walls, launch, raise_walls
 from agent.processes.workspace import Workspace
+
+if TYPE_CHECKING:
+    from agent.processes.egress import Gate
 
 Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk", "unconfined", "failed"]
 
@@ -78,6 +81,7 @@ class Report:
         output_bytes: What it wrote in all.
         head_bytes: What is kept of the beginning; the rest of what is kept is the end.
         left_behind: Processes that were killed when the command itself had ended.
+        refused: Hosts that it asked the proxy for and may not reach.
     """
 
     ended: Ended = "failed"
@@ -85,6 +89,7 @@ class Report:
     output_bytes: int = 0
     head_bytes: int = 0
     left_behind: int = 0
+    refused: list[str] = field(default_factory=list)
     duration_s: float = 0.0
     problem: str = ""
 
@@ -126,7 +131,7 @@ def main() -> None:
 
 def ordered(fields: dict[str, Any]) -> CommandOrder:
     """Return an order from its JSON."""
-    return CommandOrder(**{**fields, "walls": Walls(**fields["walls"])})
+    return CommandOrder(**{**fields, "walls": Walls.of(fields["walls"])})
 
 
 def _say(*parts: bytes) -> None:
@@ -145,6 +150,7 @@ class Supervisor:
         self._output = BoundedOutput(order.output_bytes - order.tail_bytes, order.tail_bytes)
         self._report = Report()
         self._child = 0
+        self._gate = gate_of(order.walls)
         self._started = time.monotonic()
         self._next_look = self._started + LOOK_EVERY_S
         self._measured = self._started
@@ -181,13 +187,19 @@ class Supervisor:
         """Start the shell; returns where its output, and trouble before it, can be read."""
         reading, writing = os.pipe()
         problems, trouble = os.pipe()
+        order = self._order
+        if self._gate is not None:
+            order = replace(order, walls=self._gate.walls)
         allowed = _own_processes() + self._order.max_processes + SPARE_PROCESSES
         # Walls and limits hold for the process that sets them: the child sets its own.
         self._child = os.fork()
         if self._child == 0:
-            _become(self._order, writing, trouble, allowed)
+            _become(order, writing, trouble, allowed)
         os.close(writing)
         os.close(trouble)
+        # A thread would not live on in the child.
+        if self._gate is not None:
+            self._gate.open()
         # What the command has left running may keep the pipe open with nothing in it.
         os.set_blocking(reading, False)
         return reading, problems
@@ -302,8 +314,19 @@ class Supervisor:
         head, tail = self._output.kept()
         self._report.output_bytes = self._output.size
         self._report.head_bytes = len(head)
+        self._report.refused = [] if self._gate is None else self._gate.refused
         self._report.duration_s = time.monotonic() - self._started
         return json.dumps(asdict(self._report)).encode() + b"\n", head, tail
+
+
+def gate_of(walls: Walls) -> "Gate | None":
+    """Stand up the way out of a sandbox; None where there is to be none."""
+    if not walls.outlet.hosts or walls.backend == "none":
+        return None
+    # Most commands have no network, and need not wait for this.
+    from agent.processes.egress import Gate  # noqa: PLC0415
+
+    return Gate(walls)
 
 
 def _free_bytes(directory: str) -> int:
@@ -344,7 +367,7 @@ def _become(order: CommandOrder, output: int, trouble: int, processes: int) -> N
     try:
         started = _prepare(order, output, trouble, processes)
         os.execve(  # noqa: S606 - the shell is what is started
-            started.command[0], started.command, order.environment
+            started.command[0], started.command, started.environment
         )
     except confinement.ConfinementError as exc:
         os.write(trouble, f"unconfined:{exc}".encode())

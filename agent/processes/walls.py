@@ -12,9 +12,10 @@ arguments are the numbers of two open files: one holds the order as JSON, into t
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -25,6 +26,7 @@ Backend = Literal["bwrap", "landlock", "none"]
 
 STARTED = b"started\n"
 """What is told just before the program takes the process over: by then all walls stand."""
+PROXY_USER = "parley"
 _PACKAGE = Path(__file__).parents[1]
 _PACKAGE_INSIDE = "/run/parley"
 _STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
@@ -41,6 +43,31 @@ import_module(sys.argv[2]).main()
 
 
 @dataclass(frozen=True, slots=True)
+class Outlet:
+    """The way of a program to the network: only through Parley's proxy, or none.
+
+    Attributes:
+        hosts: What the proxy lets it reach; none: there is no proxy.
+        port: Of the proxy, on loopback; 0 as long as it is not known.
+        gate: The open socket by which the program hands out the proxy's door; -1: none is needed.
+        pass_word: What the proxy wants to be shown.
+    """
+
+    hosts: Sequence[str] = ()
+    port: int = 0
+    gate: int = -1
+    pass_word: str = ""
+
+    def environment(self) -> dict[str, str]:
+        """Return what tells programs of the proxy; nothing where there is none."""
+        if not self.port:
+            return {}
+        url = f"http://{PROXY_USER}:{self.pass_word}@127.0.0.1:{self.port}"
+        names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+        return dict.fromkeys(names, url) | {"no_proxy": "", "NO_PROXY": ""}
+
+
+@dataclass(frozen=True, slots=True)
 class Walls:
     """What a program may reach.
 
@@ -51,7 +78,7 @@ class Walls:
         readable: More directories and files that it can read, and run programs from.
         writable: Directories and files that it can read and write.
         growing: Whether it can make anything new, or only delete.
-        network: Whether it may use the internet protocols.
+        outlet: Its way to the network.
     """
 
     backend: Backend
@@ -60,7 +87,12 @@ class Walls:
     readable: Sequence[str] = ()
     writable: Sequence[str] = ()
     growing: bool = True
-    network: bool = False
+    outlet: Outlet = Outlet()
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Walls":
+        """Return walls from their JSON."""
+        return cls(**{**fields, "outlet": Outlet(**fields["outlet"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +103,13 @@ class Sandbox:
         backend: Its name; `none` where nothing is to be confined.
         tool: The program that it needs, if it needs one.
         others: Why each other backend does not hold, by name.
+        no_network: Why no program can be given a way to the network; empty where it can.
     """
 
     backend: Backend
     tool: str
     others: Mapping[str, str]
+    no_network: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +118,13 @@ class Launch:
 
     Attributes:
         command: What the process executes.
+        environment: All that it finds there.
         handles: Open files that must stay open then.
         tells: Whether what is executed tells `STARTED` itself.
     """
 
     command: list[str]
+    environment: dict[str, str]
     handles: tuple[int, ...] = ()
     tells: bool = False
 
@@ -101,7 +137,7 @@ def launch(
     What stands up in the process itself is `raise_walls`, between the fork and this command.
     """
     if walls.backend != "bwrap":
-        return Launch([*program])
+        return Launch([*program], {**environment, **walls.outlet.environment()})
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
     # In memory, not among the arguments: those have a longest length, and all users see them.
     letter = os.memfd_create("parley")
@@ -110,7 +146,9 @@ def launch(
         *(os.path.realpath(sys.executable), "-I", "-S", "-c", BOOT, _PACKAGE_INSIDE),
         *("agent.processes.walls", str(letter), str(told)),
     ]
-    return Launch([*bwrap(walls), *inside], (letter, told), tells=True)
+    gates = (walls.outlet.gate,) if walls.outlet.gate >= 0 else ()
+    handles = (letter, told, *gates)
+    return Launch([*bwrap(walls), *inside], dict(environment), handles, tells=True)
 
 
 def raise_walls(walls: Walls) -> None:
@@ -132,7 +170,7 @@ def confine(walls: Walls) -> None:
     confinement.confine(
         walls.writable,
         walls.readable,
-        network=walls.network,
+        port=walls.outlet.port or None,
         growing=walls.growing,
         apart=walls.backend == "bwrap",
     )
@@ -196,11 +234,26 @@ def become(order: dict[str, Any], told: int) -> NoReturn:
         ConfinementError: It cannot be confined.
         OSError: There is no such program, or no such directory.
     """
-    walls = Walls(**order["walls"])
+    walls = Walls.of(order["walls"])
     program: list[str] = order["program"]
+    if walls.outlet.gate >= 0:
+        walls = replace(walls, outlet=_opened(walls.outlet))
     confine(walls)
     os.write(told, STARTED)
-    os.execvpe(program[0], program, order["environment"])  # noqa: S606 - this is the order
+    environment = {**order["environment"], **walls.outlet.environment()}
+    os.execvpe(program[0], program, environment)  # noqa: S606 - this is the order
+
+
+def _opened(outlet: Outlet) -> Outlet:
+    """Open the proxy's door in this process's own network and hand it out; now its port is known.
+
+    Raises:
+        OSError: There is no loopback here, or nobody takes the door.
+    """
+    gate = socket.socket(fileno=outlet.gate)
+    with gate, socket.create_server(("127.0.0.1", 0)) as door:
+        socket.send_fds(gate, [b"."], [door.fileno()])
+        return replace(outlet, gate=-1, port=door.getsockname()[1])
 
 
 def _read(letter: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,40 @@ os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
 os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
 """
 """A process reads the code first: to this user it may be closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Internet:
+    """What the proxy finds: all public addresses are one port of loopback.
+
+    Attributes:
+        names: What each host leads to, one answer after the other, the last one from then on; all
+            others are themselves.
+    """
+
+    port: int
+    names: dict[str, list[list[str]]]
+
+
+REACH = """
+import asyncio
+from agent.processes import egress
+names = {names!r}
+async def look_up(host, port):
+    found = names.get(host, [[host]])
+    return found.pop(0) if len(found) > 1 else found[0]
+async def connect(address, port):
+    assert egress.is_public_text(address)
+    return await asyncio.open_connection("127.0.0.1", {port})
+egress.look_up, egress.connect = look_up, connect
+"""
 SUPERVISE = f"""
 import sys, types
 agent = types.ModuleType("agent")
 agent.__path__ = [{str(Path(supervisor.__file__).parents[1])!r}]
 sys.modules["agent"] = agent
 from agent.processes import supervisor
+REACH
 {BECOME_NOBODY}
 supervisor.main()
 """
@@ -54,12 +82,22 @@ def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> C
 
 
 def run_as_nobody(
-    folder: Path, command: str, backend: Backend = "landlock", **changes: Any
+    folder: Path,
+    command: str,
+    backend: Backend = "landlock",
+    *,
+    internet: Internet | None = None,
+    **changes: Any,
 ) -> tuple[Report, str]:
     """Have a supervisor that is this user run a command; returns its report and the output."""
     order = order_for(folder, command, backend, **changes)
+    reach = REACH.format(**asdict(internet)) if internet else ""
     # One that this user may run: within bubblewrap Python is started anew.
-    started = [shutil.which("python3", path="/usr/bin") or sys.executable, "-c", SUPERVISE]
+    started = [
+        shutil.which("python3", path="/usr/bin") or sys.executable,
+        "-c",
+        SUPERVISE.replace("REACH", reach),
+    ]
     with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

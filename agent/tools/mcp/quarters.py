@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.processes.egress import hosts_of
 from agent.processes.sandbox import choose
-from agent.processes.walls import Walls
+from agent.processes.walls import Outlet, Walls
 from agent.settings import McpServerSettings, SandboxSettings
 
 TEMPORARY = ".tmp"
@@ -59,6 +60,7 @@ class Quarters:
             directory=str(server.cwd or own),
             readable=[str(each) for each in self._readable(server, path)],
             writable=[*map(str, server.writable), str(own)],
+            outlet=Outlet(() if chosen.no_network else hosts_of(server.network)),
         )
 
     def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:

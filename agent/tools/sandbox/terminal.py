@@ -18,9 +18,10 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
+from agent.processes.egress import ANY, hosts_of
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
 from agent.processes.supervisor import CommandOrder, Report
-from agent.processes.walls import Sandbox, Walls
+from agent.processes.walls import Outlet, Sandbox, Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -53,6 +54,8 @@ def make_terminal(settings: ToolSettings) -> Tool:
     refuse_root(options)
     sandbox = sandbox_of(settings)
     report_confinement(sandbox, options)
+    if sandbox.no_network:
+        options = options.model_copy(update={"network": False})
     terminal = Terminal(options, sandbox, settings.workspace.max_bytes)
     return Tool(
         name="terminal",
@@ -116,7 +119,8 @@ def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
         backend=sandbox.backend,
         others=dict(sandbox.others),
         landlock=abi,
-        network=options.network,
+        network=list(hosts_of(options.network)) if not sandbox.no_network else [],
+        no_network=sandbox.no_network,
         signals=sandbox.backend == "bwrap" or abi >= confinement.SIGNALS_ABI,
     )
 
@@ -125,7 +129,12 @@ def _limits(sandbox: Sandbox, options: TerminalSettings) -> str:
     """Return what the model is told about the walls."""
     if sandbox.backend == "none":
         return ""
-    network = " It can use the network." if options.network else " It has no network."
+    network = " It has no network."
+    if hosts := hosts_of(options.network):
+        named = "the internet" if ANY in hosts else ", ".join(hosts)
+        network = (
+            f" It reaches {named} by HTTP and HTTPS, through a proxy that its environment names."
+        )
     modes = " chmod gives no rights to group and others." if sandbox.backend == "landlock" else ""
     return network + modes
 
@@ -195,7 +204,7 @@ class Terminal:
                 directory=home,
                 readable=[str(path) for path in options.readable],
                 writable=[home],
-                network=options.network,
+                outlet=Outlet(hosts_of(options.network)),
             ),
             timeout_s=timeout_s,
             output_bytes=options.max_output_bytes,
@@ -235,6 +244,8 @@ def told(report: Report, output: bytes, order: CommandOrder) -> str:
     lines = [_how_it_ended(report, order)]
     if report.left_behind:
         lines.append(f"[{report.left_behind} processes that it left running were ended]")
+    if report.refused:
+        lines.append(f"[the network did not let it reach: {', '.join(report.refused)}]")
     return "\n".join([_shown(report, output), *lines]).lstrip("\n")
 
 

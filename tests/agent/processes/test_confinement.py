@@ -91,15 +91,40 @@ def test_a_confined_command_reaches_no_socket_of_others(machine: str) -> None:
     """No family of sockets without the network, with it those of the internet; no namespaces."""
     numbers = confinement._ARCHITECTURES[machine][1]
 
-    def says(name: str, argument: int, families: tuple[int, ...] = ()) -> int:
-        program = confinement._confining(machine, families)
-        return run(program, numbers[name], argument, MACHINES[machine])
+    def says(name: str, *arguments: int, network: bool = False) -> int:
+        program = confinement._confining(machine, network=network)
+        return run_with(program, numbers[name], arguments, MACHINES[machine])
 
     assert says("socket", 1) == says("socket", 2) == says("socket", 16) == NO_EFFECT | 97
-    assert says("socket", 1, (2, 10)) == says("socket", 40, (2, 10)) == NO_EFFECT | 97
-    assert says("socket", 2, (2, 10)) == says("socket", 10, (2, 10)) == ALLOW
+    assert says("socket", 1, 1, network=True) == says("socket", 40, 1, network=True)
+    assert says("socket", 40, 1, network=True) == NO_EFFECT | 97
+    for family in (2, 10):
+        assert says("socket", family, 0o2004001, network=True) == ALLOW
+        assert says("socket", family, 1, 6, network=True) == ALLOW
     assert says("clone", 0x10000000) == NO_EFFECT | 1
     assert says("clone", 17) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_with_the_network_there_is_tcp_alone(machine: str) -> None:
+    """What Landlock does not see is refused: datagrams, wrapped TCP, connecting by sending."""
+    numbers = confinement._ARCHITECTURES[machine][1]
+
+    def says(name: str, *arguments: int, apart: bool = False) -> int:
+        program = confinement._confining(machine, network=True, apart=apart)
+        return run_with(program, numbers[name], arguments, MACHINES[machine])
+
+    for kind in (2, 3, 5, 0o2000002):
+        assert says("socket", 2, kind) == NO_EFFECT | 97
+    for protocol in (17, 132, 262):
+        assert says("socket", 10, 1, protocol) == NO_EFFECT | 97
+    fast = 0x20000000
+    for name, arguments in {"sendto": (3, 1, 1), "sendmsg": (3, 1), "sendmmsg": (3, 1, 1)}.items():
+        assert says(name, *arguments, fast | 0x4000) == NO_EFFECT | 95
+        assert says(name, *arguments, 0x4000) == ALLOW
+    assert says("listen", 3) == NO_EFFECT | 1
+    # In a network of its own it may serve itself.
+    assert says("listen", 3, apart=True) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -108,7 +133,7 @@ def test_what_is_forbidden_and_what_is_not(machine: str) -> None:
 
     def says(*groups: str) -> set[int]:
         return {
-            run(confinement._confining(machine, ()), number, 0, MACHINES[machine])
+            run(confinement._confining(machine), number, 0, MACHINES[machine])
             for group in groups
             for number in NUMBERS[machine][group].values()
         }
@@ -117,7 +142,7 @@ def test_what_is_forbidden_and_what_is_not(machine: str) -> None:
     assert says("allowed") == {ALLOW}
     assert says("unsupported") == {NO_EFFECT | 95}
     everywhere = [
-        run(confinement._confining(machine, ()), number, 0, MACHINES[machine])
+        run(confinement._confining(machine), number, 0, MACHINES[machine])
         for number in (425, 463, 435)
     ]
     # The last is clone3: the C library falls back to clone.
@@ -130,7 +155,7 @@ def test_a_command_changes_its_own_limits_only(machine: str) -> None:
 
     def says(name: str, argument: int) -> int:
         number = NUMBERS[machine][name][name]
-        return run(confinement._confining(machine, ()), number, argument, MACHINES[machine])
+        return run(confinement._confining(machine), number, argument, MACHINES[machine])
 
     assert says("prlimit64", 0) == ALLOW
     assert says("prlimit64", 1) == says("prlimit64", 4711) == NO_EFFECT | 1
@@ -155,7 +180,7 @@ def test_no_mode_gives_rights_to_others(machine: str, mode: int, other: int) -> 
     def says(number: int, at: int, *values: int) -> int:
         arguments = [other] * 6
         arguments[at : at + len(values)] = values
-        return run_with(confinement._confining(machine, ()), number, arguments, MACHINES[machine])
+        return run_with(confinement._confining(machine), number, arguments, MACHINES[machine])
 
     for number, at in MODES[machine].values():
         assert says(number, at, mode) == (NO_EFFECT | 1 if mode & 0o6077 else ALLOW)
@@ -174,7 +199,10 @@ def test_no_mode_gives_rights_to_others(machine: str, mode: int, other: int) -> 
 def test_calls_of_another_architecture_end_the_command(number: int, other: int) -> None:
     """Their numbers mean something else; those of x32 do not exist."""
     for machine, own in MACHINES.items():
-        for program in (confinement._holding, lambda name: confinement._confining(name, (2,))):
+        for program in (
+            confinement._holding,
+            lambda name: confinement._confining(name, network=True),
+        ):
             if other != own:
                 assert run(program(machine), number, 0, other) == KILL
             assert run(program(machine), 0x40000000 | number, 0, own) == NO_EFFECT | 38
@@ -218,6 +246,7 @@ class Kernel:
         self.abi = abi
         self.options: list[int] = []
         self.rules: list[int] = []
+        self.ports: list[tuple[int, ...]] = []
         self.attributes = b""
         self.bounding = 40
 
@@ -227,7 +256,9 @@ class Kernel:
         if number == 444:
             self.attributes = arguments[0][: arguments[1]]
             return os.open("/dev/null", os.O_RDONLY)
-        if number == 445:
+        if number == 445 and arguments[1] == 2:
+            self.ports.append(struct.unpack("=QQ", arguments[2]))
+        elif number == 445:
             self.rules.append(struct.unpack("=Qi", arguments[2])[0])
         return 0
 
@@ -263,13 +294,30 @@ def test_files_are_restricted_as_far_as_the_kernel_knows(
     monkeypatch.setattr(confinement, "_syscall", kernel.syscall)
     monkeypatch.setattr(confinement, "_prctl", kernel.prctl)
     monkeypatch.setattr(confinement, "_libc", Library)
-    confine([str(tmp_path)], ["/not/there"], network=True)
+    confine([str(tmp_path)], ["/not/there"])
     assert len(kernel.attributes) == size
     assert struct.unpack_from("=Q", kernel.attributes) == (handled,)
     assert kernel.rules[0] == handled
     writing = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
     assert [rule & writing for rule in kernel.rules].count(writing) == 1
     assert kernel.options[-2:] == [38, 22]
+
+
+@pytest.mark.usefixtures("machine")
+def test_one_port_is_ruled_where_the_kernel_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before that there is no network: nothing must be run."""
+    kernel = Kernel(4)
+    monkeypatch.setattr(confinement, "_syscall", kernel.syscall)
+    monkeypatch.setattr(confinement, "_prctl", kernel.prctl)
+    monkeypatch.setattr(confinement, "_libc", Library)
+    confine(["/nowhere"], [], port=4711)
+    assert kernel.attributes == struct.pack("=QQ", 0, 3)
+    assert kernel.ports == [(2, 4711)]
+    kernel.abi = 3
+    with pytest.raises(ConfinementError, match=r"from Linux 6\.7 on"):
+        confine(["/nowhere"], [], port=4711)
+    # A network of its own needs no such rule.
+    confine(["/nowhere"], [], port=4711, apart=True)
 
 
 @pytest.mark.usefixtures("machine")

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_the_order_goes_through_memory(tmp_path: Path) -> None:
     assert started.command[-2:] == [str(started.handles[0]), "9"]
     order = walls._read(started.handles[0])
     assert (order["program"], order["environment"]) == (["sh", "-c", "secret"], {"A": "b"})
-    assert Walls(**json.loads(json.dumps(order["walls"]))).directory == str(tmp_path)
+    assert Walls.of(json.loads(json.dumps(order["walls"]))).directory == str(tmp_path)
 
 
 class Ended(BaseException):
@@ -98,7 +99,7 @@ def test_the_last_step_becomes_the_program(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "write", lambda _, text: done.append(text))
     monkeypatch.setattr(os, "execvpe", lambda *program: done.append(program))
     wanted = Walls("bwrap", "/w")
-    order = {"walls": {"backend": "bwrap", "directory": "/w"}, "program": ["x", "y"]}
+    order = {"walls": asdict(wanted), "program": ["x", "y"]}
     walls.become({**order, "environment": {"A": "b"}}, 9)
     assert done == [wanted, STARTED, ("x", ["x", "y"], {"A": "b"})]
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ToolError
+from agent.processes.egress import is_public
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import ToolOutcome
 from agent.tools.registry import ToolRegistry
@@ -23,7 +24,6 @@ from agent.tools.sandbox import fetch
 from agent.tools.sandbox.fetch import (
     Resolved,
     checked,
-    is_public,
     look_up,
     make_fetch_url,
     parsed,
