@@ -250,10 +250,12 @@ Host = Annotated[str, AfterValidator(_host)]
 class SandboxSettings(Section):
     """What keeps commands and MCP programs to their directories.
 
-    `auto`: the first of the others that works. `none`: they may do whatever Parley may.
+    `auto`: the first of the others that works. `none`: they may do whatever Parley may. `image`:
+    what is in a container.
     """
 
-    backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
+    backend: Literal["auto", "bwrap", "landlock", "container", "none"] = "auto"
+    image: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$")
 
 
 class PolicyRule(Section):

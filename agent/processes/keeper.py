@@ -22,7 +22,7 @@ from functools import partial
 
 from agent.processes import descent
 from agent.processes.confinement import ConfinementError
-from agent.processes.walls import STARTED, Walls, launch, raise_walls
+from agent.processes.walls import STARTED, Walls, end_container, launch, raise_walls
 
 GONE_WITHIN_S = 5.0
 """How long killed descendants may take to be gone."""
@@ -86,6 +86,7 @@ def main() -> None:
         _wait(lifeline, program.pid)
     finally:
         _end(program, order.ends_within_s)
+        end_container(order.walls)
 
 
 def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:

@@ -13,13 +13,23 @@ from types import MappingProxyType
 
 from agent.processes import confinement
 from agent.processes.helpers import LANGUAGE, PATH
-from agent.processes.walls import STARTED, Backend, Sandbox, Walls, launch
+from agent.processes.walls import (
+    STARTED,
+    Backend,
+    Sandbox,
+    Walls,
+    engine_environment,
+    is_podman,
+    launch,
+)
 from agent.settings import SandboxSettings
 
 TRIED_WITHIN_S = 20.0
 """How long a backend may take to show that it works; it takes a tenth of a second."""
-ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
-"""In which they are tried: the first hides most."""
+ORDER: tuple[Backend, ...] = ("bwrap", "landlock", "container")
+"""In which they are tried; a container has to be given an image, and costs the most."""
+ENGINES = ("podman", "docker")
+NO_CONTAINER_NETWORK = "containers have no network yet: nothing leads to Parley's proxy"
 _SAID_CHARS = 200
 
 
@@ -39,7 +49,7 @@ def choose(settings: SandboxSettings) -> Sandbox:
             others[name] = f"tools.sandbox.backend is {wanted}"
         elif found is not None:
             others[name] = f"{found.backend} holds already"
-        elif reason := why_not(name):
+        elif reason := why_not(name, settings.image):
             others[name] = reason
         else:
             found = Sandbox(name, _tool(name), others, no_network(name))
@@ -65,13 +75,56 @@ def report(settings: SandboxSettings) -> list[str]:
 
 def no_network(backend: Backend) -> str:
     """Return why a backend gives no way to the network; empty where it does."""
+    if backend == "container":
+        return NO_CONTAINER_NETWORK
     lacks = backend == "landlock" and confinement.landlock_abi() < confinement.NETWORK_ABI
     return confinement.NO_NETWORK if lacks else ""
 
 
-def why_not(backend: Backend) -> str | None:
+def why_not(backend: Backend, image: str | None = None) -> str | None:
     """Return why a backend cannot be used here; None where it can."""
-    return confinement.why_not() if backend == "landlock" else why_not_bwrap()
+    match backend:
+        case "landlock":
+            return confinement.why_not()
+        case "container":
+            return why_not_container(image)
+        case _:
+            return why_not_bwrap()
+
+
+def why_not_container(image: str | None) -> str | None:
+    """Return why no container can be used here; None where one can. The engine is asked."""
+    if image is None:
+        return "tools.sandbox.image names no image"
+    tool = _tool("container")
+    if not tool:
+        return f"there is neither {' nor '.join(ENGINES)}"
+    is_podman_here = is_podman(tool)
+    shown = "{{.Host.Security.Rootless}}" if is_podman_here else "{{.SecurityOptions}}"
+    code, said = _asked(tool, "info", "--format", shown)
+    if code:
+        return f"{tool} does not answer: {said}"
+    if ("true" if is_podman_here else "rootless") not in said:
+        return f"{tool} is not rootless: what leaves its container would be root"
+    code, said = _asked(tool, "image", "inspect", image)
+    return f"{tool} has no image {image}: {said}" if code else None
+
+
+def _asked(*command: str) -> tuple[int, str]:
+    """Return the code of an engine's command, and the end of what it said."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the engine that was found
+            command,
+            env=engine_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=TRIED_WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return 1, str(exc)
+    return done.returncode, done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
 
 
 @cache
@@ -112,4 +165,6 @@ def _try(walls: Walls, telling: int) -> str:
 
 
 def _tool(backend: str) -> str:
-    return shutil.which("bwrap", path=PATH) or "" if backend == "bwrap" else ""
+    wanted = {"bwrap": ("bwrap",), "container": ENGINES}.get(backend, ())
+    found = (shutil.which(name, path=PATH) for name in wanted)
+    return next((path for path in found if path), "")

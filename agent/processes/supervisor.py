@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
-from agent.processes.walls import STARTED, Launch, Walls, launch, raise_walls
+from agent.processes.walls import STARTED, Launch, Walls, end_container, launch, raise_walls
 from agent.processes.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -294,11 +294,12 @@ class Supervisor:
         deadline = time.monotonic() + END_WITHIN_S
         descent.stop_group(self._child)
         # Where it has process ids of its own, they end with it, and nobody can tell how many.
-        if self._order.walls.backend != "bwrap":
+        if self._order.walls.backend in {"landlock", "none"}:
             self._report.left_behind = sum(
                 each.pid != self._child for each in descent.descendants(os.getpid())
             )
         descent.kill_group(self._child)
+        end_container(self._order.walls)
         while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
             self._reap()
         while _reaped_one():
@@ -392,9 +393,11 @@ def _prepare(order: CommandOrder, output: int, trouble: int, processes: int) -> 
     # Before the limits, among which is that nothing may be written.
     program = [order.shell, "-c", order.command]
     started = launch(order.walls, program, order.environment, trouble)
-    # Before the walls, which close /proc: there the kernel is told whom to end first.
-    _limit(order, processes)
-    confinement.hold_in_group()
+    # An engine has limits for what it runs, and helpers of its own that are set-user-id.
+    if order.walls.container is None:
+        # Before the walls, which close /proc: there the kernel is told whom to end first.
+        _limit(order, processes)
+        confinement.hold_in_group()
     for handle in started.handles:
         os.set_inheritable(handle, True)  # noqa: FBT003 - it has no name
     raise_walls(order.walls)

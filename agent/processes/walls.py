@@ -13,8 +13,10 @@ arguments are the numbers of two open files: one holds the order as JSON, into t
 import json
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -22,10 +24,12 @@ from typing import Any, Literal, NoReturn
 from agent.processes import confinement
 from agent.processes.confinement import ConfinementError
 
-Backend = Literal["bwrap", "landlock", "none"]
+Backend = Literal["bwrap", "landlock", "container", "none"]
 
 STARTED = b"started\n"
 """What is told just before the program takes the process over: by then all walls stand."""
+ENDS_WITHIN_S = 10.0
+"""How long an engine may take to end a container."""
 PROXY_USER = "parley"
 _PACKAGE = Path(__file__).parents[1]
 _PACKAGE_INSIDE = "/run/parley"
@@ -68,6 +72,24 @@ class Outlet:
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """What an engine of containers is told beside the walls.
+
+    Attributes:
+        image: What is in it.
+        name: By which it is ended.
+        max_processes, memory_bytes: Of all in it; 0: no limit.
+        file_bytes: Of one file; -1: no limit.
+    """
+
+    image: str
+    name: str
+    max_processes: int = 0
+    memory_bytes: int = 0
+    file_bytes: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class Walls:
     """What a program may reach.
 
@@ -79,6 +101,7 @@ class Walls:
         writable: Directories and files that it can read and write.
         growing: Whether it can make anything new, or only delete.
         outlet: Its way to the network.
+        container: For that backend.
     """
 
     backend: Backend
@@ -88,11 +111,14 @@ class Walls:
     writable: Sequence[str] = ()
     growing: bool = True
     outlet: Outlet = Outlet()
+    container: Container | None = None
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Walls":
         """Return walls from their JSON."""
-        return cls(**{**fields, "outlet": Outlet(**fields["outlet"])})
+        container = fields["container"] and Container(**fields["container"])
+        outlet = Outlet(**fields["outlet"])
+        return cls(**{**fields, "outlet": outlet, "container": container})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +162,9 @@ def launch(
 
     What stands up in the process itself is `raise_walls`, between the fork and this command.
     """
+    if walls.container is not None:
+        command = container(walls, walls.container, program, environment)
+        return Launch(command, engine_environment())
     if walls.backend != "bwrap":
         return Launch([*program], {**environment, **walls.outlet.environment()})
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
@@ -192,6 +221,68 @@ def bwrap(walls: Walls) -> list[str]:
         *_bound("--bind", walls.writable),
         *("--remount-ro", "/", "--chdir", walls.directory, "--"),
     ]
+
+
+def container(
+    walls: Walls, wanted: Container, program: Sequence[str], environment: Mapping[str, str]
+) -> list[str]:
+    """Return the command of a rootless engine, podman or docker, that runs a program.
+
+    Raises:
+        ConfinementError: A path cannot be named to it.
+    """
+    mounts = [(path, ",readonly") for path in walls.readable]
+    mounts += [(path, "") for path in walls.writable]
+    if named := [path for path, _ in mounts if "," in path or '"' in path]:
+        raise ConfinementError(f"no container can be given {named[0]!r}: a comma is in it")
+    size = wanted.file_bytes if walls.growing else 0
+    limits = {
+        "--pids-limit": wanted.max_processes,
+        "--memory": wanted.memory_bytes,
+        "--ulimit": f"fsize={size}:{size}" if size >= 0 else "",
+    }
+    # As the user who runs the engine, so that what is written belongs to him outside.
+    own = ["--userns=keep-id", "--read-only-tmpfs=false"] if is_podman(walls.tool) else []
+    return [
+        *(walls.tool, "run", "--rm", "--interactive", f"--name={wanted.name}", "--pull=never"),
+        *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
+        *own,
+        *(f"{option}={limit}" for option, limit in limits.items() if limit),
+        *(f"--mount=type=bind,source={path},target={path}{how}" for path, how in mounts),
+        *(f"--env={name}={value}" for name, value in environment.items()),
+        *(f"--workdir={walls.directory}", f"--entrypoint={program[0]}", wanted.image),
+        *program[1:],
+    ]
+
+
+def is_podman(tool: str) -> bool:
+    """Whether an engine is podman; else it is docker."""
+    return Path(tool).name == "podman"
+
+
+def engine_environment() -> dict[str, str]:
+    """Return where an engine finds what is this user's; a helper has nothing of that."""
+    runtime = f"/run/user/{os.geteuid()}"
+    return {
+        "PATH": os.defpath,
+        "HOME": str(Path("~").expanduser()),
+        "XDG_RUNTIME_DIR": runtime,
+        "DOCKER_HOST": f"unix://{runtime}/docker.sock",
+    }
+
+
+def end_container(walls: Walls) -> None:
+    """Kill the container of a program that is over; it need not be there any more."""
+    if walls.container is not None:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(  # noqa: S603 - the engine that has started it
+                [walls.tool, "kill", walls.container.name],
+                env=engine_environment(),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=ENDS_WITHIN_S,
+                check=False,
+            )
 
 
 def _readable(walls: Walls) -> Iterator[str]:

@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 
 from agent.processes.egress import hosts_of
 from agent.processes.sandbox import choose
-from agent.processes.walls import Outlet, Walls
+from agent.processes.walls import Container, Outlet, Sandbox, Walls
 from agent.settings import McpServerSettings, SandboxSettings
 
 TEMPORARY = ".tmp"
@@ -60,15 +61,23 @@ class Quarters:
             directory=str(server.cwd or own),
             readable=[str(each) for each in self._readable(server, path)],
             writable=[*map(str, server.writable), str(own)],
+            container=self._container(chosen),
             outlet=Outlet(() if chosen.no_network else hosts_of(server.network)),
         )
+
+    def _container(self, chosen: Sandbox) -> Container | None:
+        if chosen.backend != "container" or self.sandbox.image is None:
+            return None
+        return Container(self.sandbox.image, f"parley-{token_hex(8)}")
 
     def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
         """Yield the program, the files among its arguments, and what is named."""
         yield from server.readable
         if server.cwd is not None:
             yield server.cwd
-        command = shutil.which(server.command or "", path=path)
+        # In a container the program is that of the image.
+        inside = self.sandbox.backend == "container"
+        command = None if inside else shutil.which(server.command or "", path=path)
         for text in (command, *server.args):
             if text and Path(text).is_absolute() and Path(text).is_file():
                 yield from self._not_ours(Path(text))

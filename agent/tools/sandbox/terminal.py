@@ -11,6 +11,7 @@ import shutil
 import signal
 from contextlib import suppress
 from dataclasses import asdict, replace
+from secrets import token_hex
 from typing import Any
 
 import structlog
@@ -21,7 +22,7 @@ from agent.processes import confinement, descent
 from agent.processes.egress import ANY, hosts_of
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
 from agent.processes.supervisor import CommandOrder, Report
-from agent.processes.walls import Outlet, Sandbox, Walls
+from agent.processes.walls import Container, Outlet, Sandbox, Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -56,7 +57,8 @@ def make_terminal(settings: ToolSettings) -> Tool:
     report_confinement(sandbox, options)
     if sandbox.no_network:
         options = options.model_copy(update={"network": False})
-    terminal = Terminal(options, sandbox, settings.workspace.max_bytes)
+    disk_bytes, image = settings.workspace.max_bytes, settings.sandbox.image
+    terminal = Terminal(options, sandbox, disk_bytes, image)
     return Tool(
         name="terminal",
         description=(
@@ -142,11 +144,20 @@ def _limits(sandbox: Sandbox, options: TerminalSettings) -> str:
 class Terminal:
     """Runs commands within limits."""
 
-    def __init__(self, options: TerminalSettings, sandbox: Sandbox, disk_bytes: int) -> None:
+    def __init__(
+        self,
+        options: TerminalSettings,
+        sandbox: Sandbox,
+        disk_bytes: int,
+        image: str | None = None,
+    ) -> None:
         self._options = options
+        self._image = image
         self._sandbox = sandbox
         self._disk_bytes = disk_bytes
-        self._shell = shutil.which("bash", path=PATH) or "/bin/sh"
+        # What an image holds is not known here; this it has.
+        inside = sandbox.backend == "container"
+        self._shell = ("" if inside else shutil.which("bash", path=PATH)) or "/bin/sh"
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
         """Run one command; it is over, with all that it started, when this returns or raises."""
@@ -205,6 +216,7 @@ class Terminal:
                 readable=[str(path) for path in options.readable],
                 writable=[home],
                 outlet=Outlet(hosts_of(options.network)),
+                container=self._container(),
             ),
             timeout_s=timeout_s,
             output_bytes=options.max_output_bytes,
@@ -212,6 +224,17 @@ class Terminal:
             max_processes=options.max_processes,
             memory_bytes=options.max_memory_bytes,
             disk_bytes=self._disk_bytes,
+        )
+
+    def _container(self) -> Container | None:
+        if self._sandbox.backend != "container" or self._image is None:
+            return None
+        return Container(
+            image=self._image,
+            name=f"parley-{token_hex(8)}",
+            max_processes=self._options.max_processes,
+            memory_bytes=self._options.max_memory_bytes,
+            file_bytes=self._disk_bytes,
         )
 
     async def _supervised(self, order: CommandOrder) -> tuple[Report, bytes]:

@@ -22,7 +22,7 @@ def tried_anew() -> Iterator[None]:
 def backends(monkeypatch: pytest.MonkeyPatch, **reasons: str | None) -> None:
     """Have the backends hold, or not for these reasons."""
     monkeypatch.setattr(sandbox, "ORDER", tuple(reasons))
-    monkeypatch.setattr(sandbox, "why_not", reasons.__getitem__)
+    monkeypatch.setattr(sandbox, "why_not", lambda name, _image: reasons[name])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""Containers: what the engine is told, and whether it is asked at all. No engine runs here."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.processes import sandbox
+from agent.processes.confinement import ConfinementError
+from agent.processes.sandbox import choose, why_not_container
+from agent.processes.walls import Container, Walls, container, launch
+from agent.settings import SandboxSettings, TerminalSettings, ToolSettings
+from tests.agent.tools.sandbox.calling import use_with
+from tests.support import fake_podman
+from tests.support.fake_podman import IMAGE
+
+WANTED = Container(IMAGE, "parley-0123456789abcdef", 30, 50_000_000, 1_000)
+
+
+def walls(tool: str, **changes: Any) -> Walls:
+    """Return walls of a container."""
+    closed = Walls("container", "/w/1", tool, ["/opt/tools"], ["/w/1"], container=WANTED)
+    return replace(closed, **changes)
+
+
+def test_a_container_is_closed_on_all_sides() -> None:
+    """No network, no image from elsewhere, nothing to write but the workspace; as this user."""
+    command = container(walls("/usr/bin/podman"), WANTED, ["/bin/sh", "-c", "x"], {"A": "b c"})
+    assert command == [
+        *("/usr/bin/podman", "run", "--rm", "--interactive", "--name=parley-0123456789abcdef"),
+        *("--pull=never", "--network=none", "--read-only", "--cap-drop=ALL"),
+        *("--security-opt=no-new-privileges", "--userns=keep-id", "--read-only-tmpfs=false"),
+        *("--pids-limit=30", "--memory=50000000", "--ulimit=fsize=1000:1000"),
+        "--mount=type=bind,source=/opt/tools,target=/opt/tools,readonly",
+        "--mount=type=bind,source=/w/1,target=/w/1",
+        *("--env=A=b c", "--workdir=/w/1", "--entrypoint=/bin/sh", IMAGE, "-c", "x"),
+    ]
+
+
+def test_docker_has_no_options_of_podman() -> None:
+    """In a rootless docker root is this user already."""
+    command = container(walls("/usr/bin/docker"), WANTED, ["/bin/sh"], {})
+    assert not {"--userns=keep-id", "--read-only-tmpfs=false"} & {*command}
+    assert {"--network=none", "--read-only", "--cap-drop=ALL"} <= {*command}
+
+
+def test_a_full_workspace_lets_no_file_grow_and_programs_may_have_no_limits() -> None:
+    """Those of MCP servers live as long as the gateway."""
+    full = container(walls("podman", growing=False), WANTED, ["sh"], {})
+    assert "--ulimit=fsize=0:0" in full
+    free = container(walls("podman"), Container(IMAGE, "n"), ["sh"], {})
+    assert not [each for each in free if each.startswith(("--ulimit", "--memory", "--pids"))]
+
+
+def test_a_path_that_would_be_read_as_an_option_is_refused() -> None:
+    """`,readonly=false` behind a name would be one."""
+    with pytest.raises(ConfinementError, match="a comma is in it"):
+        container(walls("podman", readable=["/opt/a,b"]), WANTED, ["sh"], {})
+
+
+def test_the_engine_finds_what_is_this_users() -> None:
+    """The environment of the command is not the engine's."""
+    started = launch(walls("/usr/bin/podman"), ["/bin/sh"], {"HOME": "/w/1"}, 9)
+    assert started.environment["HOME"] != "/w/1"
+    assert "--env=HOME=/w/1" in started.command
+    assert started.environment.keys() >= {"PATH", "XDG_RUNTIME_DIR"}
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A strict podman on the path of Parley's helpers; returns its folder."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = Path(fake_podman.__file__).read_text().split("\n", 1)[1]
+    (folder / "podman").write_text(f"#!{sys.executable}\n{script}")
+    (folder / "podman").chmod(0o755)
+    monkeypatch.setattr(sandbox, "PATH", str(folder))
+    return folder
+
+
+def calls(engine: Path) -> list[list[str]]:
+    """Return what the engine was asked."""
+    return [json.loads(line) for line in (engine / "calls").read_text().splitlines()]
+
+
+def test_an_engine_that_is_rootless_and_has_the_image_is_chosen(engine: Path) -> None:
+    """It is asked for both; programs in it have no network."""
+    found = choose(SandboxSettings(backend="container", image=IMAGE))
+    assert (found.backend, found.tool) == ("container", str(engine / "podman"))
+    assert "no network" in found.no_network
+    assert [call[0] for call in calls(engine)] == ["info", "image"]
+
+
+def test_why_there_is_no_container(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reason says what would have to be done."""
+    assert why_not_container(None) == "tools.sandbox.image names no image"
+    assert "has no image other:1: Error: other:1: image not known" in str(
+        why_not_container("other:1")
+    )
+    (engine / "podman").write_text("#!/bin/sh\necho false\n")
+    assert "is not rootless" in str(why_not_container(IMAGE))
+    (engine / "podman").write_text("#!/bin/sh\necho Cannot connect; exit 1\n")
+    assert "does not answer: Cannot connect" in str(why_not_container(IMAGE))
+    (engine / "podman").write_text("no program")
+    assert "does not answer" in str(why_not_container(IMAGE))
+    monkeypatch.setattr(sandbox, "PATH", "/nowhere")
+    assert why_not_container(IMAGE) == "there is neither podman nor docker"
+
+
+async def test_a_command_runs_in_a_container(engine: Path, tmp_path: Path) -> None:
+    """Started as a strict podman wants it, and ended by its name."""
+    settings = ToolSettings(
+        enabled=("terminal",),
+        sandbox=SandboxSettings(backend="container", image=IMAGE),
+        terminal=TerminalSettings(allow_root=True),
+    )
+    outcome = await use_with(settings, tmp_path / "ws", command="pwd; echo $HOME; exit 3")
+    workspace = str(tmp_path / "ws")
+    assert outcome.text == f"{workspace}\n{workspace}\n[exit code 3]"
+    run, ended = calls(engine)[-2:]
+    name = next(each for each in run if each.startswith("--name=")).removeprefix("--name=")
+    assert (run[0], ended) == ("run", ["kill", name])
