@@ -219,7 +219,7 @@ class Life:
         replace_in(next_turn, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s)
         replace_in(crash_journal, BEAT_S=spec.beat_s)
-        replace_in(Access, weakest=lambda *_: "member")
+        replace_in(Access, standings=lambda *_: {"member"})
         if not spec.locked:
             replace_in(home, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
