@@ -24,7 +24,7 @@ async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) 
     """The program ends by itself, and the model is told that the outcome is not known."""
     log = crashes.home / "far.log"
     args = ("-I", "-S", mcp_server.__file__, json.dumps({"log": str(log)}))
-    crashes.configure(mcp={"far": {"command": sys.executable, "args": args}})
+    crashes.configure(mcp={"far": {"command": sys.executable, "args": args, "confined": False}})
     await crashes.write("a", "far")
     pid = crashes.start()
     await noted(log, "called wait")
@@ -50,7 +50,7 @@ async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) ->
     command = 'exec 7> "$0"; setsid sleep 300 & exec "$@"'
     server = (sys.executable, "-I", "-S", mcp_server.__file__, f"@{plan}")
     args = ("-c", command, str(alive), *server)
-    crashes.configure(mcp={"far": {"command": "sh", "args": args}})
+    crashes.configure(mcp={"far": {"command": "sh", "args": args, "confined": False}})
     await crashes.write("a", "far")
     with read_end(alive) as held:
         pid = crashes.start()

@@ -122,7 +122,7 @@ def test_a_shared_chat_knows_nothing_private(store: Store, tmp_path: Path) -> No
 
 def test_the_web_chat_is_the_operators(store: Store, tmp_path: Path) -> None:
     """Who may open it has been settled."""
-    root = root_of(store, address=Address("web", "default", "terminal"))
+    root = root_of(store, address=Address("web", "default", "terminal"), sender="web")
     assert "The owner is Una." in written(store, writer(tmp_path), root)["user_profile"]
 
 

@@ -155,7 +155,7 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        app.add_routes(control.routes(database, Wakeups(), AsyncMock(), Mock()))
+        app.add_routes(control.routes(database, Wakeups(), AsyncMock(), Mock(), Mock()))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200

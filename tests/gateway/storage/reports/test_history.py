@@ -58,10 +58,10 @@ def shown(store: Store, after_inbox: int = 0, after_outbox: int = 0) -> list[tup
 def test_chats_are_listed_by_newest_activity(store: Store) -> None:
     """A chat that was written in moves to the top; titles are first messages."""
     for n, chat in enumerate(["a", "b", "a", "c", "b"]):
-        store.run(admit, inbound(f"words in {chat}", chat=chat))
+        store.run(admit, inbound(f"words in {chat}", chat=chat, sender="7"))
         newest = update(inbox_table).where(inbox_table.c.at > 1e9).values(at=n)
         store.run(Connection.execute, newest)
-    assert store.run(history.chats, "telegram", "default") == [
+    assert store.run(history.chats, "telegram", "default", "7") == [
         ChatSummary("b", "words in b", iso_time(4)),
         ChatSummary("c", "words in c", iso_time(3)),
         ChatSummary("a", "words in a", iso_time(2)),
@@ -69,18 +69,20 @@ def test_chats_are_listed_by_newest_activity(store: Store) -> None:
 
 
 def test_chats_of_other_accounts_are_not_listed(store: Store) -> None:
-    """Each account has its own list."""
-    store.run(admit, inbound())
-    assert store.run(history.chats, "telegram", "second") == []
-    assert store.run(history.chats, "web", "default") == []
+    """Each account has its own list, and each person."""
+    store.run(admit, inbound(sender="7"))
+    assert len(store.run(history.chats, "telegram", "default", "7")) == 1
+    assert store.run(history.chats, "telegram", "second", "7") == []
+    assert store.run(history.chats, "web", "default", "7") == []
+    assert store.run(history.chats, "telegram", "default", "8") == []
 
 
 def test_the_list_of_chats_is_bounded(store: Store) -> None:
     """At most 200 chats."""
     store.without_sync()
     for n in range(CHATS + 5):
-        store.run(admit, inbound(chat=str(n)))
-    assert len(store.run(history.chats, "telegram", "default")) == CHATS
+        store.run(admit, inbound(chat=str(n), sender="7"))
+    assert len(store.run(history.chats, "telegram", "default", "7")) == CHATS
 
 
 def test_answers_stand_behind_what_they_answer(store: Store) -> None:
