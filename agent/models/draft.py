@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from agent.errors import ModelUnreachable
-from agent.messages import ChatMessage, FunctionCall, ToolCall, encode
+from agent.messages import ChatMessage, FunctionCall, ToolCall, decode, encode
 from agent.models.arguments import canonical_arguments, parse_object
 from agent.models.base import Completion, StopReason, TextSink
 from agent.tokens.estimate import estimate_tokens
@@ -202,14 +202,16 @@ def readable(provider: str) -> Iterator[None]:
 
 
 def storable(completion: Completion) -> Completion:
-    """Return an answer that can be stored as it is.
+    """Return an answer as it is read back once it was stored.
+
+    Objects that a provider wants back as they came have the order of their keys in the very next
+    request already: else it would not begin with the bytes of those after a restart.
 
     Raises:
         TypeError: There is something in it that Parley's JSON does not hold: an integer of more
             than 64 bits, half a surrogate pair, or more levels than it writes.
     """
-    encode(completion.message)
-    return completion
+    return replace(completion, message=decode(encode(completion.message)))
 
 
 def text_in(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -83,7 +84,14 @@ def no_fence(_: Any) -> None:
             select(conversation).where(conversation.c.id == lease.conversation)
         ).one()
 
-    replace_in(leases, fence=unfenced)
+    take_seqs = leases.take_seqs
+
+    def taken_by_anybody(conn: Connection, lease: leases.Lease, *args: Any, **rest: Any) -> Any:
+        owner = unfenced(conn, lease)
+        held = replace(lease, replica=owner.owner, epoch=owner.epoch)
+        return take_seqs(conn, held, *args, **rest)
+
+    replace_in(leases, fence=unfenced, take_seqs=taken_by_anybody)
     for module in (turns, turn_journal):
         replace_in(module, fence=unfenced)
 
