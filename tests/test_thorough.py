@@ -55,7 +55,7 @@ def test_ci_runs_both() -> None:
     assert re.findall(r"^make (\S+)$", ci, re.MULTILINE) == ["test", "test-all"]
     recipe = (ROOT / "Makefile").read_text().partition("\ntest-all:")[2].partition("\n\n")[0]
     assert "PARLEY_TEST_ALL=1" in recipe
-    assert re.search(r" --cov .* tests$", recipe)
+    assert re.search(r" --cov .* tests$", recipe, re.MULTILINE)
 
 
 @pytest.mark.thorough
