@@ -40,11 +40,11 @@ READY_TELEGRAM = "modules imported until ready, Telegram"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
-    "product files": Bar(290, now=345),
+    "product files": Bar(290, now=329),
     "mean lines of a file": Bar(190, at_least=True),
     "files under 60 lines": Bar(0),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(56_000, now=78_000),
+    "product lines": Bar(56_000, now=74_400),
     "files that one other file alone imports": Bar(60, now=65),
     "share of import lines": Bar(5, now=6.4, unit=" %"),
     "import cycles of files": Bar(0),
@@ -72,7 +72,7 @@ BARS = {
     "`Row[` annotations": Bar(None, now=44),
     "… outside of storage, or that leave it": Bar(0),
     HELLO: Bar(70, now=98),
-    APP: Bar(460, now=768),
+    APP: Bar(460, now=769),
     HELP: Bar(295, now=320),
     READY: Bar(None, now=895),
     READY_TELEGRAM: Bar(None, now=1185),
