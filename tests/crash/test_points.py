@@ -70,7 +70,7 @@ OF_THE_NOTEBOOK = {"set_todo", "change_notes"}
 """Points of tests/crash/test_notebook.py."""
 OF_PREVIEWS = {"announce_preview", "set_preview"}
 """Points of platforms with previews."""
-OF_THE_SEARCH = {"clear", "feed"}
+OF_THE_SEARCH = {"clear", "feed_together"}
 """Points of tests/crash/test_searchindex.py."""
 
 
