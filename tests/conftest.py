@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+import structlog
 from coverage import Coverage
 from hypothesis import is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
@@ -162,6 +163,16 @@ def _schema_is_made_once(database_template: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migrations, "connect", connect_to_copy)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logging_stays() -> Iterator[None]:
+    """A test that leaves its log behind fails: its stderr is closed when the next one logs."""
+    before = structlog.get_config()
+    yield
+    left = structlog.get_config()
+    structlog.configure(**before)
+    assert left == before
 
 
 @pytest.fixture(autouse=True)

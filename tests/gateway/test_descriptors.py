@@ -127,8 +127,11 @@ async def test_connections_are_turned_away_before_descriptors_run_out(tmp_path: 
     ):
         assert await ready(http) == (200, "free", "writable")
         with ExitStack() as taken:
-            for _ in range(200):
-                taken.enter_context(socket.create_connection(("127.0.0.1", parley.port), 10))
+            for number in range(200):
+                # One address alone may have no more than a hundred.
+                source = f"127.0.0.{number % 4 + 1}", 0
+                here = "127.0.0.1", parley.port
+                taken.enter_context(socket.create_connection(here, 10, source))
             await parley.event("connection_refused")
             assert await ready(http) == (503, "scarce", "writable")
         async with timeout(30):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import Run, one_line, own_environment, runner
+from tests.support.command_line import Run, one_line
 
 YAML = """
 tools:
@@ -18,11 +18,10 @@ tools:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(home: Path, parley: Run) -> Run:
     """The command line, with settings of its own."""
-    (tmp_path / "parley.yaml").write_text(YAML)
-    with own_environment(tmp_path, monkeypatch):
-        return runner(monkeypatch, capsys)
+    (home / "parley.yaml").write_text(YAML)
+    return parley
 
 
 def test_each_row_says_where_it_comes_from(run: Run) -> None:
