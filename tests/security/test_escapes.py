@@ -5,32 +5,25 @@ kept from is the sandbox's work, not that of file modes.
 """
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from agent.processes import confinement, sandbox
 from agent.processes.walls import Backend
-from tests.support.confined import BECOME_NOBODY, NOBODY, run_as_nobody
+from tests.support.confined import (
+    BECOME_NOBODY,
+    NOBODY,
+    TAKES_ROOT,
+    folder_of_nobody,
+    on_each_backend,
+    run_as_nobody,
+)
 
-WHY_NOT: dict[Backend, str | None] = {
-    "landlock": confinement.why_not(),
-    "bwrap": sandbox.why_not_bwrap(),
-}
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))
-    for name, reason in WHY_NOT.items()
-]
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-    pytest.mark.parametrize("backend", BACKENDS),
-]
+pytestmark = [TAKES_ROOT, on_each_backend()]
 
 GATEWAY = f"""
 import socket, sys
@@ -64,21 +57,20 @@ class Machine:
 @pytest.fixture
 def machine() -> Iterator[Machine]:
     """A gateway's home and process, all of them of `nobody`."""
-    home = Path(tempfile.mkdtemp(dir="/tmp"))
-    workspace = home / "workspaces" / "1"
-    workspace.mkdir(parents=True)
-    (home / "parley.db").write_text("secret")
-    os.mkfifo(home / "pipe")
-    for path in (home, home / "workspaces", workspace, home / "parley.db", home / "pipe"):
-        os.chown(path, NOBODY, NOBODY)
-    started = [sys.executable, "-c", GATEWAY, str(home / "parley.sock")]
-    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as gateway:
-        assert gateway.stdin is not None
-        assert gateway.stdout is not None
-        port = int(gateway.stdout.readline())
-        yield Machine(home, workspace, gateway.pid, port)
-        gateway.stdin.close()
-    shutil.rmtree(home)
+    with folder_of_nobody() as home:
+        workspace = home / "workspaces" / "1"
+        workspace.mkdir(parents=True)
+        (home / "parley.db").write_text("secret")
+        os.mkfifo(home / "pipe")
+        for path in home.rglob("*"):
+            os.chown(path, NOBODY, NOBODY)
+        started = [sys.executable, "-c", GATEWAY, str(home / "parley.sock")]
+        with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as gateway:
+            assert gateway.stdin is not None
+            assert gateway.stdout is not None
+            port = int(gateway.stdout.readline())
+            yield Machine(home, workspace, gateway.pid, port)
+            gateway.stdin.close()
 
 
 def attempts(machine: Machine) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from agent.processes import confinement, sandbox
+from agent.processes import confinement
 from agent.processes.helpers import KeptProgram
 from agent.processes.keeper import ProgramOrder
 from agent.processes.walls import Walls
@@ -22,12 +22,8 @@ from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.mcp import servers
 from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.transports import at_home
+from tests.support.confined import on_each_backend
 
-WHY_NOT = {"landlock": confinement.why_not(), "bwrap": sandbox.why_not_bwrap()}
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))
-    for name, reason in WHY_NOT.items()
-]
 PYTHON = shutil.which("python3", path="/usr/bin:/bin") or ""
 TRIES = """
 import json, os, socket, sys
@@ -94,7 +90,7 @@ async def tried(home: Path, backend: Any, what: dict[str, Any], **options: Any) 
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_each_backend()
 async def test_attack_11_a_server_reaches_nothing_of_the_gateway(home: Path, backend: str) -> None:
     """Not its database, its environment, its other files, its web chat or the socket of that."""
     with socket.create_server(("127.0.0.1", 0)) as web, socket.socket(socket.AF_UNIX) as private:
@@ -116,7 +112,7 @@ async def test_attack_11_a_server_reaches_nothing_of_the_gateway(home: Path, bac
     assert (home / "parley.db").read_text() == "secret"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_each_backend()
 async def test_a_server_has_what_its_settings_name(home: Path, backend: str) -> None:
     """Its own directory, and the directories that it may read, or write."""
     (home.parent / "notes" / "n").write_text("x")
@@ -168,7 +164,7 @@ async def test_a_server_that_cannot_be_confined_is_not_started(
     assert "tools.mcp.s.confined" in reason
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@on_each_backend()
 async def test_a_program_whose_walls_fail_is_not_run(home: Path, backend: Any) -> None:
     """What it should work in is gone: the keeper says so."""
     tool = shutil.which("bwrap") or ""

@@ -1,32 +1,22 @@
 """What a command with a network reaches, on each backend: named hosts, through the proxy alone."""
 
-import os
-import shutil
 import socket
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.processes import confinement, sandbox
 from agent.processes.walls import Backend, Outlet
-from tests.support.confined import NOBODY, Internet, run_as_nobody
+from tests.support.confined import (
+    TAKES_ROOT,
+    Internet,
+    folder_of_nobody,
+    on_each_backend,
+    run_as_nobody,
+)
 
-WHY_NOT: dict[Backend, str | None] = {
-    "landlock": confinement.why_not() or (sandbox.no_network("landlock") or None),
-    "bwrap": sandbox.why_not_bwrap(),
-}
-BACKENDS = [
-    pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))
-    for name, reason in WHY_NOT.items()
-]
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-    pytest.mark.parametrize("backend", BACKENDS),
-]
-HOSTS = ["example.org", "rebinds.org", "inner.org", "127.0.0.1", "localhost"]
+pytestmark = [TAKES_ROOT, on_each_backend(networked=True)]
 GET = """
 import sys, urllib.error, urllib.request
 try:
@@ -42,12 +32,10 @@ except OSError as exc:
 @pytest.fixture
 def workspace() -> Iterator[Path]:
     """A directory of `nobody`, with a small program that fetches a page."""
-    found = Path(tempfile.mkdtemp(dir="/tmp"))
-    os.chown(found, NOBODY, NOBODY)
-    (found / "get.py").write_text(GET)
-    (found / "get.py").chmod(0o644)
-    yield found
-    shutil.rmtree(found)
+    with folder_of_nobody() as found:
+        (found / "get.py").write_text(GET)
+        (found / "get.py").chmod(0o644)
+        yield found
 
 
 class Server:

@@ -1,31 +1,29 @@
 """Attacks from a command, or from a program of the gateway's user, each as it once worked."""
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.processes import confinement
-from tests.support.confined import BECOME_NOBODY, NOBODY, run_as_nobody
+from tests.support.confined import (
+    BECOME_NOBODY,
+    BY_NOBODY,
+    NOBODY,
+    folder_of_nobody,
+    run_as_nobody,
+)
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user"),
-    pytest.mark.skipif(confinement.why_not() is not None, reason="no confinement here"),
-]
+pytestmark = BY_NOBODY
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A directory of `nobody`; pytest's own directories are closed to him."""
-    found = Path(tempfile.mkdtemp(dir="/tmp"))
-    os.chown(found, NOBODY, NOBODY)
-    yield found
-    shutil.rmtree(found)
+    """A directory of `nobody`."""
+    with folder_of_nobody() as found:
+        yield found
 
 
 def own(path: Path, mode: int) -> Path:

@@ -14,7 +14,6 @@ from aiohttp.test_utils import TestServer
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.processes import confinement
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
@@ -25,12 +24,11 @@ from agent.tools.sandbox.terminal import make_terminal
 from gateway.pipeline import notices
 from gateway.storage import schema
 from tests.support.bombs import FORKS
+from tests.support.confined import TAKES_LANDLOCK
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.scripted_model import Step, tool_call
 
-pytestmark = pytest.mark.skipif(
-    confinement.why_not() is not None, reason="nothing would hold the bombs"
-)
+pytestmark = TAKES_LANDLOCK
 
 ENDS = {
     "fork": r"ended: it had more than 40 processes and threads",

@@ -1,19 +1,32 @@
-"""Commands under the real supervisor, as the user `nobody`: what an ordinary user can do."""
+"""Commands under the real supervisor, as the user `nobody`: what an ordinary user can do.
+
+Which backends this machine has, and whether it can become that user, is said here alone.
+"""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from agent.processes import supervisor
+import pytest
+
+from agent.processes import confinement, sandbox, supervisor
 from agent.processes.supervisor import CommandOrder, Report
 from agent.processes.walls import Backend, Walls
 
 NOBODY = 65534
+TAKES_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+TAKES_LANDLOCK = pytest.mark.skipif(
+    (WHY_NO_LANDLOCK := confinement.why_not()) is not None, reason=f"landlock: {WHY_NO_LANDLOCK}"
+)
+BY_NOBODY = [TAKES_ROOT, TAKES_LANDLOCK]
 BECOME_NOBODY = f"""
 import os
 os.setgroups([])
@@ -58,6 +71,31 @@ REACH
 {BECOME_NOBODY}
 supervisor.main()
 """
+
+
+def on_each_backend(*, networked: bool = False) -> pytest.MarkDecorator:
+    """Return the mark of tests that take a `backend`: all that keep a command without an image.
+
+    Args:
+        networked: Whether only those count that give a command a network.
+    """
+    why_not: dict[Backend, str | None] = {
+        "landlock": WHY_NO_LANDLOCK or (networked and sandbox.no_network("landlock")) or None,
+        "bwrap": sandbox.why_not_bwrap(),
+    }
+    found = [
+        pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))
+        for name, reason in why_not.items()
+    ]
+    return pytest.mark.parametrize("backend", found)
+
+
+@contextmanager
+def folder_of_nobody() -> Iterator[Path]:
+    """Make a directory of that user; pytest's own directories are closed to him."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as found:
+        os.chown(found, NOBODY, NOBODY)
+        yield Path(found)
 
 
 def order_for(folder: Path, command: str, backend: Backend, **changes: Any) -> CommandOrder:

@@ -1,30 +1,27 @@
 """Commands of an ordinary user, whom the kernel refuses more than the root of a container."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agent.processes import confinement
 from tests.support.bombs import FORKS
-from tests.support.confined import NOBODY, run_as_nobody
+from tests.support.confined import (
+    BY_NOBODY,
+    NOBODY,
+    folder_of_nobody,
+    run_as_nobody,
+)
 
-pytestmark = [
-    pytest.mark.skipif(os.geteuid() != 0, reason="all other tests run as an ordinary user then"),
-    pytest.mark.skipif(confinement.why_not() is not None, reason="no confinement here"),
-]
+pytestmark = BY_NOBODY
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A workspace of that user; pytest's own directories are closed to him."""
-    found = Path(tempfile.mkdtemp(dir="/tmp"))
-    os.chown(found, NOBODY, NOBODY)
-    yield found
-    shutil.rmtree(found)
+    """A workspace of that user."""
+    with folder_of_nobody() as found:
+        yield found
 
 
 def test_a_command_runs_and_is_confined(folder: Path) -> None:

@@ -19,8 +19,7 @@ from agent.tools.sandbox import terminal
 from agent.tools.sandbox.terminal import Terminal, make_terminal
 from tests.agent.tools.sandbox.calling import use_with
 from tests.support.bombs import FORKS, SESSIONS, THREADS
-
-CONFINED = pytest.mark.skipif(confinement.why_not() is not None, reason="no confinement here")
+from tests.support.confined import TAKES_LANDLOCK
 
 
 async def shell(
@@ -93,12 +92,9 @@ async def test_a_stop_ends_the_command_with_all_of_it(tmp_path: Path) -> None:
 
 
 BOMBS = {"shell": FORKS, "sessions": SESSIONS, "threads": THREADS}
-HELD = pytest.mark.skipif(
-    confinement.why_not() is not None, reason="nothing would hold the bomb in its group"
-)
 
 
-@HELD
+@TAKES_LANDLOCK
 @pytest.mark.parametrize(
     ("bomb", "confine"),
     [("shell", True), ("sessions", True), ("threads", True), ("sessions", False)],
@@ -153,7 +149,7 @@ async def test_what_cannot_be_measured_can_be_deleted(tmp_path: Path) -> None:
     assert (await shell(tmp_path, "ls -A")).text == ".tmp\n[exit code 0]"
 
 
-@CONFINED
+@TAKES_LANDLOCK
 async def test_a_confined_command_reaches_nothing_outside(tmp_path: Path) -> None:
     """Not Parley's home, other workspaces, its socket, its process or its environment."""
     (tmp_path / "parley.db").write_text("secret")
@@ -194,7 +190,7 @@ async def test_a_confined_command_reaches_nothing_outside(tmp_path: Path) -> Non
     assert (tmp_path / "parley.db").read_text() == "secret"
 
 
-@CONFINED
+@TAKES_LANDLOCK
 async def test_a_confined_command_can_work(tmp_path: Path) -> None:
     """Programs, temporary files, time limits of its own, and more directories that are named."""
     (tmp_path / "more").mkdir()
@@ -220,7 +216,7 @@ async def test_a_confined_command_can_work(tmp_path: Path) -> None:
     ]
 
 
-@CONFINED
+@TAKES_LANDLOCK
 async def test_the_network_is_there_where_the_operator_says_so(tmp_path: Path) -> None:
     """TCP to the proxy; datagrams and sockets of this machine's services not even then."""
     command = (
