@@ -1,6 +1,7 @@
 """Assembly, start and stop."""
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -15,11 +16,10 @@ from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
 from agent.usage import Prices, Usage
-from gateway.app import (
-    Welcome,
-    run,
-)
+from gateway import descriptors
+from gateway.app import Welcome, run
 from gateway.errors import GatewayError, SettingsError
+from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import own_home
 from gateway.settings.tree import Settings
 from gateway.storage import schema
@@ -331,6 +331,29 @@ async def test_conversations_of_a_lost_account_are_named(tmp_path: Path) -> None
     async with running(tmp_path, adapter=RecordingAdapter("telegram")) as chat:
         [line] = chat.events("account_not_configured")
     assert (line["platform"], line["account"], line["conversations"]) == ("slack", "default", 1)
+
+
+class Halted(BaseException):
+    """Ends a start where the test looks."""
+
+
+async def test_attack_11_the_gateway_closes_its_memory_before_it_starts_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says so of this process (PR_GET_DUMPABLE)."""
+
+    def halt() -> None:
+        raise Halted
+
+    prctl = ctypes.CDLL(None).prctl
+    monkeypatch.setattr(descriptors, "raise_limit", halt)
+    assert prctl(3, 0, 0, 0, 0) == 1
+    try:
+        with pytest.raises(Halted):
+            await run(settings_of(tmp_path), lambda _: None, CrashJournal(tmp_path))
+        assert prctl(3, 0, 0, 0, 0) == 0
+    finally:
+        prctl(4, 1, 0, 0, 0)
 
 
 _ARENAS = """

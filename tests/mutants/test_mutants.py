@@ -168,7 +168,7 @@ def test_there_are_enough_mutants() -> None:
     """Of every guard that the design relies on there are some."""
     subjects = {
         *("leases", "outbox", "thresholds", "caching", "access", "approvals"),
-        *("redaction", "budgets", "web", "platforms"),
+        *("redaction", "budgets", "web", "platforms", "sandbox"),
     }
     assert {patch.path.parent.name for patch in PATCHES} >= subjects
     assert len(PATCHES) >= 80

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.processes import confinement
@@ -174,6 +174,9 @@ OPENING = {"x86_64": {"open": (2, 1), "openat": (257, 2)}, "aarch64": {"openat":
 
 
 @given(st.sampled_from([*MACHINES]), st.integers(0, 0o177777), st.integers(0, 2**32 - 1))
+@example("x86_64", 0o4700, 0)
+@example("aarch64", 0o2700, 0)
+@example("x86_64", 0o0604, 0)
 def test_no_mode_gives_rights_to_others(machine: str, mode: int, other: int) -> None:
     """Set-id bits never; bits of group and others only on a file that is made in the workspace."""
 

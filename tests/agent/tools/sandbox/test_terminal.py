@@ -253,6 +253,8 @@ def test_root_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, "why_not", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(ValueError, match=r"Parley runs as root.*tools.terminal.allow_root"):
+        terminal.refuse_root(TerminalSettings())
+    with pytest.raises(ValueError, match="Parley runs as root"):
         made(allow_root=False)
     assert "It has no network." in made(allow_root=True)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
