@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from coverage import Coverage
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
 
 from agent.processes import confinement
@@ -31,8 +31,10 @@ OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
 WAITING = pytest.StashKey[int]()
 """How many tests wait for `make test-all`."""
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("untimed", settings(), deadline=None)
+# How long an example takes, or is made, says more about the machine than about the code.
+settings.register_profile(
+    "untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("untimed")
 
 
