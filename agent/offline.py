@@ -18,7 +18,7 @@ from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
 from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.settings import ModelSettings
-from agent.tools.builtin import calculate
+from agent.tools.builtin import basics
 from agent.usage import FREE, CacheLayout
 
 DEFAULT_CONTEXT_TOKENS = 200_000
@@ -326,7 +326,7 @@ def _expression(text: str) -> str | None:
     looks_computable = re.search(r"[\w)]\s*[-+*/%^\u00d7\u00f7]+\s*[-\w(]|\w\(", text)
     # Days and months between hyphens or slashes would be subtracted or divided.
     is_date = re.fullmatch(r"\d+[-/.]\d+[-/.]\d+", text)
-    return text if looks_computable and words <= calculate.NAMES and not is_date else None
+    return text if looks_computable and words <= basics.NAMES and not is_date else None
 
 
 def _story(match: re.Match[str], _talk: TalkSoFar) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from agent.settings import ToolSettings
-from agent.tools.builtin.calculate import CALCULATE
-from agent.tools.builtin.current_time import CURRENT_TIME
+from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
 from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, SEND_FILE

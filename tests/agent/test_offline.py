@@ -16,7 +16,7 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest
 from agent.offline import COUNT_LIMIT, NOTICE, OfflineModel
 from agent.settings import ModelSettings
-from agent.tools.builtin.calculate import evaluate
+from agent.tools.builtin.basics import evaluate
 from tests.agent.models.sink import CollectingSink
 from tests.support.effort import effort
 

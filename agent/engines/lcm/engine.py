@@ -2,8 +2,8 @@
 
 The oldest messages behind the head become leaves, leaves become nodes, and the view holds the nodes
 of the frontier (read `compress`). Nothing happens below the threshold. The frontier says what may
-be cut (agent/engines/lcm/frontier.py), the scribe writes the texts (agent/engines/lcm/writing.py),
-the model looks things up with tools (agent/engines/lcm/tools.py).
+be cut, the scribe writes the texts (both in agent/engines/lcm/nodes.py), the model looks things up
+with tools (agent/engines/lcm/tools.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +26,19 @@ from agent.context_engine import (
     Sizes,
 )
 from agent.engines.lcm import tools
-from agent.engines.lcm.frontier import Frontier, Run, due, next_run, opened, pressed
-from agent.engines.lcm.writing import NodeText, Scribe, joined, parted, span_of
+from agent.engines.lcm.nodes import (
+    Frontier,
+    NodeText,
+    Run,
+    Scribe,
+    due,
+    joined,
+    next_run,
+    opened,
+    parted,
+    pressed,
+    span_of,
+)
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ToolSchema
 from agent.settings import LcmSettings

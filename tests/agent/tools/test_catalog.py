@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.settings import ToolSettings
-from agent.tools.builtin.calculate import CALCULATE
+from agent.tools.builtin.basics import CALCULATE
 from agent.tools.catalog import builtin_tools
 
 

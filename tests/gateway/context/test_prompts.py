@@ -17,7 +17,7 @@ from adapters.messages import Address
 from agent.messages import ChatMessage, text_of
 from agent.prompt.system import SourcedText, SystemPrompt
 from agent.settings import AgentSettings, PrefillMessage
-from agent.tools.builtin.current_time import CURRENT_TIME as CLOCK
+from agent.tools.builtin.basics import CURRENT_TIME as CLOCK
 from agent.tools.builtin.notebook import SKILL_VIEW as VIEW
 from agent.turn.state import Agent
 from gateway.access.policy import Access

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Node
 from agent.engines.lcm.engine import GOAL_SHARE, LcmEngine
-from agent.engines.lcm.writing import POINTER, Scribe, joined, parted
+from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message

@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
-from agent.tools.builtin.calculate import CALCULATE
-from agent.tools.builtin.current_time import CURRENT_TIME
+from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.people import (
     CLARIFY,
     DELEGATE_TASK,
