@@ -73,10 +73,8 @@ class Outbound:
 
     Args:
         platform: For the log, as `account` is.
-        account: Name of the account.
         swap: Puts a fresh client in the place of this one; returns what closes the old one.
         verdict: Tells what the end of a request says about the client; None is a success.
-        clock: Monotonic seconds.
 
     Attributes:
         replaced: How often the client was replaced.

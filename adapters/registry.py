@@ -99,7 +99,6 @@ class Host:
     """What the gateway hands to each adapter that it builds.
 
     Attributes:
-        intake: Durable admission.
         history: What was said, for chats that are read from the database.
         commands: The command menu: (name, description), names without a slash.
         max_file_bytes: The largest file that is taken.

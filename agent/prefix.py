@@ -93,7 +93,6 @@ class PrefixWatch:
         Args:
             messages: The view as it goes out, not yet marked for the cache.
             tools: In their order.
-            model: Who is asked.
             folds: What is known of the messages; None for nothing.
         """
         self._taken = sent = _Sent(_digest_of_tools(tools), tuple(messages))

@@ -63,7 +63,6 @@ def reset_due(
     which says more about the pause.
 
     Args:
-        settings: `sessions`.
         last_active: When the conversation's newest message was recorded, aware; None for never.
         now: When the new message came, aware. Not after `last_active`: there was no pause.
     """

@@ -47,10 +47,8 @@ class DiscordAdapter:
 
     Args:
         settings: The bot's block; a token must be in it.
-        intake: Durable admission.
         commands: The command menu: (name, description), names without a slash.
         limits: What Discord allows to be sent.
-        clock: Monotonic seconds.
 
     Raises:
         AdapterRefused: There is no token.

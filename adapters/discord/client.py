@@ -95,7 +95,6 @@ class GatewaySocket(discord.Client):
     """One connection to the gateway, for one attempt.
 
     Args:
-        settings: The bot's block.
         events: Is told what comes and goes.
     """
 
@@ -186,8 +185,6 @@ class Api:
     """The HTTP half of one bot; logs in when it is first needed.
 
     Args:
-        account: Name of the account, for the log.
-        token: The bot's.
         pacer: The budgets of the account; is told when the whole bot has to pause.
 
     Attributes:

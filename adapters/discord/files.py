@@ -25,7 +25,6 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
     """Return a file's bytes; an expired link is looked up anew in its message.
 
     Args:
-        api: Reads the message.
         attachment: As `adapters.discord.inbound` made it.
         limit_bytes: The most that is read.
         api_url: The configured server; its host may serve files too.

@@ -25,7 +25,6 @@ async def find_sent(
     """Return the id of the message that shows a row, None if there is none.
 
     Args:
-        api: Reads the history.
         channel: Where the row belongs.
         message: The row; only what was said since it was entered, and after what it answers, is
             looked at.
@@ -52,7 +51,6 @@ async def find_unfinished(
     behind the question, not finished, which names no other question.
 
     Args:
-        api: Reads the history.
         question: What it was to answer.
         nonce: With which it was posted.
         others: Ids of messages that are known to be something else.

@@ -392,9 +392,6 @@ class Backfill:
     """Fills the gaps of one account.
 
     Args:
-        account: The bot's name in the settings.
-        api: Reads the histories.
-        intake: Knows the cursors.
         pacer: The budgets of the account; reading steps back behind messages.
         store: Commits what was found.
     """

@@ -20,14 +20,7 @@ _REMEMBERED = 1024
 
 
 class Previews:
-    """Messages that grow with their answers.
-
-    Args:
-        api: Reads the history.
-        posts: Carries messages.
-        pacer: The budgets of the account.
-        channel_kinds: Tells direct chats from channels.
-    """
+    """Messages that grow with their answers."""
 
     def __init__(self, api: Api, posts: Posts, pacer: Pacer, channel_kinds: ChannelKinds) -> None:
         self._api = api

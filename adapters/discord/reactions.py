@@ -35,14 +35,7 @@ def best_effort(pacer: Pacer, channel: str, action: str) -> Iterator[None]:
 
 
 class Reactions:
-    """Typing and reactions of one account.
-
-    Args:
-        api: Carries them.
-        threads: Those that are being opened.
-        pacer: The budgets of the account.
-        reactions: Whether to react to messages.
-    """
+    """Typing and reactions of one account."""
 
     def __init__(self, api: Api, threads: Threads, pacer: Pacer, *, reactions: bool) -> None:
         self._api = api

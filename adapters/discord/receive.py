@@ -35,9 +35,7 @@ class Receiver:
     """The incoming half of one bot.
 
     Args:
-        settings: The bot's block.
         parts: What outlives a connection.
-        clock: Monotonic seconds.
     """
 
     def __init__(

@@ -63,12 +63,7 @@ def body_of(text: str, choices: Sequence[Choice] = ()) -> dict[str, Any]:
 
 
 class Posts:
-    """The messages of one account.
-
-    Args:
-        api: Carries them.
-        threads: Opens those that are not there yet.
-    """
+    """The messages of one account."""
 
     def __init__(self, api: Api, threads: Threads) -> None:
         self._api = api
@@ -151,10 +146,6 @@ class Sender:
     """Shows the outbox rows of one account.
 
     Args:
-        api: Carries requests.
-        posts: Carries messages.
-        pacer: The budgets of the account.
-        channel_kinds: Tells direct chats from channels.
         acknowledging: Interactions that Discord does not know to be received yet.
     """
 

@@ -42,7 +42,6 @@ class ChannelKinds:
     """What the ids of channels name: told by the gateway's directory, else asked for once.
 
     Args:
-        api: Is asked.
         pacer: The budgets of the account; asking steps back behind messages.
 
     Attributes:
@@ -118,9 +117,7 @@ class Threads:
     """What is known about the threads of one account.
 
     Args:
-        api: Opens them.
         intake: Knows which were read.
-        pacer: The budgets of the account.
 
     Attributes:
         pending: The threads that are being opened.

@@ -50,10 +50,8 @@ class SlackAdapter:
 
     Args:
         settings: The app's block; a bot token must be in it.
-        intake: Durable admission.
         commands: The command menu: (name, description), names without a slash.
         limits: What Slack allows to be posted.
-        clock: Monotonic seconds.
 
     Raises:
         AdapterRefused: There is no bot token.

@@ -66,12 +66,7 @@ T = TypeVar("T")
 
 
 class RateLimits:
-    """The budgets of one app.
-
-    Args:
-        limits: What may be posted.
-        clock: Monotonic seconds.
-    """
+    """The budgets of one app."""
 
     def __init__(self, limits: PaceLimits, clock: Clock = time.monotonic) -> None:
         self._posts = Pacer(limits, clock=clock)
@@ -173,7 +168,6 @@ class Client:
         """Return a page of what was said in a channel, or in one of its threads.
 
         Args:
-            channel: The channel's id.
             thread: The timestamp of the thread's first message; None for the channel itself.
             oldest: The timestamp behind which it is read.
             cursor: Where the page before this one ended.

@@ -28,7 +28,6 @@ class FileSender:
     """Shows files.
 
     Args:
-        client: The Web API.
         limits: A shared file is a message in its channel.
     """
 

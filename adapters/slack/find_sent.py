@@ -55,7 +55,6 @@ async def find_unfinished(
     behind the question that has none at all. A file that is shown has none either.
 
     Args:
-        client: Reads the history.
         question: What it was to answer.
         nonce: With which it was announced.
         user: The bot's own.

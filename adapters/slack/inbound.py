@@ -100,7 +100,6 @@ def read_message(
     """Return what a `message` or `app_mention` event says, None where nobody said anything new.
 
     Args:
-        event: The event, with its channel.
         reading: How to read it.
         envelope: What the event came in; kept as the raw update.
     """
@@ -414,8 +413,6 @@ class Names:
 
     Args:
         client: The Web API; closed by its owner.
-        limits: What may be called when.
-        clock: Monotonic seconds.
     """
 
     def __init__(self, client: Client, limits: RateLimits, clock: Clock = time.monotonic) -> None:

@@ -79,9 +79,7 @@ class Previews:
 
     Args:
         client: The Web API; closed by its owner.
-        limits: What may be sent when.
         ingest: Knows the workspace, once Slack has told it.
-        clock: Monotonic seconds.
     """
 
     def __init__(

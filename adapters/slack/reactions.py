@@ -38,9 +38,6 @@ class Reactions:
 
     Args:
         client: The Web API; closed by its owner.
-        limits: What may be called when.
-        reactions: Whether messages are reacted to.
-        clock: Monotonic seconds.
     """
 
     def __init__(

@@ -47,13 +47,7 @@ _NOT_FOR_YOU = "This button is not for you."
 
 
 class Webhook:
-    """Takes Slack's calls; an event that is answered with anything but 200 is delivered again.
-
-    Args:
-        secret: The app's signing secret.
-        client: Names Slack's server.
-        ingest: Where updates are made durable.
-    """
+    """Takes Slack's calls; an event that is answered with anything but 200 is delivered again."""
 
     def __init__(self, secret: str, client: Client, ingest: Ingest) -> None:
         self._ingest = ingest
@@ -113,10 +107,7 @@ class Receiver:
     """The incoming half of one app.
 
     Args:
-        settings: The app's block.
-        ingest: Where updates are made durable.
         intake: Knows how far everything was read.
-        clock: Monotonic seconds.
     """
 
     def __init__(

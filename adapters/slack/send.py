@@ -39,7 +39,6 @@ class Sender:
 
     Args:
         client: The Web API; closed by its owner.
-        limits: What may be sent when.
         previews: Knows the messages that answers were shown in while they grew.
     """
 

@@ -92,11 +92,7 @@ class PendingUpdate:
 
 
 class Envelopes:
-    """What was received and is not stored yet; holds back mentions that came without files.
-
-    Args:
-        clock: Monotonic seconds.
-    """
+    """What was received and is not stored yet; holds back mentions that came without files."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -153,7 +149,6 @@ class SocketConnection(SocketModeClient):
     """One connection; envelopes are handed over in the order of their arrival.
 
     Args:
-        client: The Web API, for its proxy.
         url: Where to connect to; good for one connection.
         deliver: Handles one envelope and answers it; many run at a time.
         tasks: Where the connection's tasks run.
@@ -310,7 +305,6 @@ class Socket:
 
     Args:
         app_token: The app-level token (`xapp-…`).
-        ingest: Where updates are made durable.
     """
 
     def __init__(self, app_token: str, ingest: Ingest) -> None:
@@ -435,7 +429,6 @@ def bolt_app(
     """Return an app whose one global middleware stores updates; it has no token and calls nobody.
 
     Args:
-        client: Names the server.
         ingest: Knows who the bot is.
         store: Returns once an update is committed.
         signing_secret: Signs Slack's calls in HTTP mode; Bolt skips the check in Socket Mode.

@@ -54,11 +54,9 @@ class TelegramAdapter:
 
     Args:
         settings: The bot's block; a token must be in it.
-        intake: Durable admission.
         commands: The command menu: (name, description), names without a slash.
         poll_timeout_s: Length of a long poll, in whole seconds.
         limits: What Telegram allows to be sent.
-        clock: Monotonic seconds.
 
     Raises:
         AdapterRefused: There is no token.

@@ -139,8 +139,6 @@ class UpdateReader:
     through for them before it is read.
 
     Args:
-        account: The account's name.
-        bot: Who the bot is.
         allow_bots: Ids of bots that are listened to like people.
     """
 

@@ -27,10 +27,7 @@ class Previews:
 
     Args:
         client: The bot; closed by its owner.
-        pacer: The budgets of the bot.
-        limits: What is done about a 429.
         drafts: Preview by draft in private chats instead of by a message that is edited.
-        clock: Monotonic seconds.
     """
 
     def __init__(

@@ -54,8 +54,6 @@ class Ingest:
     """Hands the raw updates of one account to its intake.
 
     Args:
-        account: The account's name.
-        intake: Durable admission.
         allow_bots: Ids of bots that are listened to.
         buttons: Gets each press after it was committed.
     """
@@ -121,11 +119,8 @@ class Receiver:
     """The incoming half of one bot.
 
     Args:
-        settings: The bot's block.
-        ingest: Where updates are made durable.
         commands: What the platform's command menu offers: (name, description).
         poll_timeout_s: How long Telegram may hold back an empty answer to a poll; whole seconds.
-        clock: Monotonic seconds.
     """
 
     def __init__(

@@ -32,8 +32,6 @@ class Sender:
 
     Args:
         client: The bot; closed by its owner.
-        pacer: The budgets of the bot.
-        limits: What is done about a 429.
     """
 
     def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:

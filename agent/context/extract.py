@@ -91,7 +91,6 @@ class Extract:
     """A summary made without a model.
 
     Attributes:
-        text: The summary.
         facts: The most telling terms of what leaves the view, most telling first.
     """
 

@@ -116,7 +116,6 @@ class Planner:
     Attributes:
         engine: Decides when and what; of this turn alone.
         meter: Knows how large the view is.
-        store: Where compactions are committed.
         session_id: The segment in force.
         state: What earlier compactions left behind.
         watch: Is told where a compaction moves what was sent before.

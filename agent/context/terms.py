@@ -81,7 +81,6 @@ def read(entries: Sequence[Entry], share: float = 1.0) -> list[Excerpt]:
     """Return what is read of each message, in order; long texts by their head and tail.
 
     Args:
-        entries: The messages.
         share: How much of the usual amount.
     """
     seqs: list[int] = []

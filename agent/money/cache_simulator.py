@@ -278,7 +278,6 @@ def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
     Args:
         before_tokens: The prompt of the request before it in the same cache, or 0.
         billed: As the provider reported it.
-        rules: Of the model.
     """
     prompt_tokens = billed.prompt_tokens
     kept_tokens = before_tokens if before_tokens <= prompt_tokens else 0

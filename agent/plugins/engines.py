@@ -82,7 +82,6 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 
     Args:
         name: Value of `context.engine`.
-        home: PARLEY_HOME.
         options: The engine's own block of the settings; not handed to the one that replaces it.
     """
     if name == DEFAULT:

@@ -43,12 +43,7 @@ MAX_PROMPT_CHARS = 2_000
 
 
 def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
-    """Load what `plugins.enabled` names; what cannot be loaded is logged and left out.
-
-    Args:
-        settings: `plugins`.
-        home: PARLEY_HOME.
-    """
+    """Load what `plugins.enabled` names; what cannot be loaded is logged and left out."""
     loaded: list[LoadedPlugin] = []
     missing: list[str] = []
     for name in dict.fromkeys(settings.enabled):

@@ -72,7 +72,6 @@ class PluginRegistry:
     """What a plugin's `register(registry)` gets; keeps what it offers, unchecked.
 
     Attributes:
-        name: The plugin's.
         options: A copy of `plugins.options.<name>`; an engine's are those that it is made with.
     """
 

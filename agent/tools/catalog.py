@@ -28,6 +28,7 @@ _FIXED = {
         CLARIFY,
     )
 }
+"""Tools that are the same whatever is set."""
 _MAKERS: dict[str, Maker] = {
     "read_file": files.make_read_file,
     "write_file": files.make_write_file,

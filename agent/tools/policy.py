@@ -263,7 +263,6 @@ def covered(
 
     Args:
         tool: Its name.
-        arguments: Of the call.
         tainted: Whether the turn is; what was said before that covers nothing after it.
         contained: Tools that reach nothing but the conversation's own directory: there all calls
             are alike, unless the turn is tainted.

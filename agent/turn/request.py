@@ -39,7 +39,6 @@ class ModelAnswer:
     """What a request led to.
 
     Attributes:
-        model: Who answered.
         call: As it is to be booked with the message.
     """
 

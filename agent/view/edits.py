@@ -58,7 +58,6 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     What is such a line already comes back itself: a list that was compacted before keeps its bytes.
 
     Args:
-        message: The result.
         call: What it answers; None where that is unknown.
     """
     text = _text(message)

@@ -148,7 +148,6 @@ class Pairing:
         """Give a stranger a code and tell owners; returns the conversations that get something.
 
         Args:
-            conn: The writing connection.
             message: The stranger's; what it says is not looked at.
             place: The stranger's conversation.
         """

@@ -158,7 +158,6 @@ class Quotas:
         Nothing of a message is counted that is refused.
 
         Args:
-            message: What came.
             used_tokens: Of its sender, since `token_day`.
 
         Returns:

@@ -107,7 +107,6 @@ def loaded(context: typer.Context, **overrides: Any) -> Loaded:
     """Read the settings that the options of `parley` itself choose.
 
     Args:
-        context: The command's.
         overrides: Options of the command that stand for a key, as in `web__port`; None: not given.
     """
     chosen = context.find_root().params

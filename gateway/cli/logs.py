@@ -115,7 +115,6 @@ def view(
     """Print the newest matching lines of the log and its rotated predecessors, oldest first.
 
     Args:
-        path: The log file.
         chosen: Which lines.
         console: Where to; coloured if it is a terminal.
         lines: At most so many; None for all there are.

@@ -79,7 +79,6 @@ def page_of(
 
     Args:
         found: The rows from the beginning of the page on, one more than it has where there is one.
-        limit: Most rows of the page.
         cursor: Names a row, for `--after`.
     """
     rows = found[:limit]

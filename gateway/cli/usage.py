@@ -138,7 +138,6 @@ def show(groups: Sequence[Group], total: Spent, by: str, console: Console) -> No
         groups: In order.
         total: The sum, of groups on other pages too.
         by: What the calls of a group have in common: the heading of its name.
-        console: Where to.
     """
     turns = sum(group.turns or 0 for group in groups)
     table = Table(box=None, pad_edge=False)

@@ -107,7 +107,6 @@ def _by_command(
     """Take a reply with the number of the question, or to the only one.
 
     Args:
-        context: Of the command.
         kind: What it answers.
         understood: Returns what is meant by the words behind the number.
     """

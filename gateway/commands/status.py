@@ -42,7 +42,6 @@ def status_text(
     Args:
         status: Of the conversation.
         standing: Its use of the model.
-        model: The model.
         asked: What the turn waits for, in words; nothing where it does not wait.
     """
     work = "working on an answer" if status.turn_running else "idle"

@@ -60,7 +60,6 @@ def usage_text(
         standing: How the view stands now.
         report: What the conversation took.
         today: What was spent today.
-        model: What answers.
         money: Prices and budgets.
     """
     lines = {

@@ -105,7 +105,6 @@ class OperatorFiles:
     """Reads the files.
 
     Attributes:
-        home: PARLEY_HOME.
         workspace: Where the context file is looked for; None for `home`.
         current: What was read last.
     """

@@ -71,7 +71,6 @@ class Preparations:
 
         Args:
             database: Where conversations and candidates are.
-            agent: The one that answers.
             parts: Its limits, and who writes summaries.
             budgets: Nothing is prepared for a sender whose budget is used up.
         """

@@ -60,7 +60,6 @@ class KeptView:
     Attributes:
         messages: What is shown of the entries, the system message first.
         folds: What is known of these; views go on with copies.
-        size: About how many bytes it takes.
         opened_at: When that was, on the clock of `KeptViews`.
     """
 
@@ -116,8 +115,6 @@ class KeptViews:
         """Return the view of a segment in force; reads what is not known of it.
 
         Args:
-            database: Holds it.
-            session: The segment.
             committed: The newest messages, in order, all that came behind the first of them.
         """
         if (kept := self.add(session, committed)) is not None:

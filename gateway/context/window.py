@@ -55,8 +55,6 @@ class ContextParts:
 
         Args:
             agent: Whose view it is.
-            session: The segment.
-            store: Where compactions are committed.
             spending: The budgets that summaries count for; None for none.
         """
         # An engine lives for one turn; what must outlive it stands in the plan (decision 071).

@@ -93,7 +93,6 @@ def routes(
     """Return the control route; for the Unix socket only.
 
     Args:
-        database: The gateway's.
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
         door: Told of what was changed about web users.

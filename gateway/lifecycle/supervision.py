@@ -119,7 +119,6 @@ class Traffic:
 
         Args:
             account: Whose message it is.
-            conversation: Where it belongs.
             asked_s: In how many seconds it may be tried again; None where nobody asked to wait.
         """
         times, now = self.of(account), self.clock()
@@ -155,8 +154,6 @@ class Watch:
 
     Args:
         database: Whose outbox is looked at.
-        adapters: The accounts of this process.
-        traffic: What is noted about them.
     """
 
     def __init__(

@@ -86,7 +86,6 @@ def configure_logging(
 
     Args:
         settings: Level, format, file.
-        home: PARLEY_HOME.
         redactor: Masks what must not appear in any line.
         stream: Instead of stdout.
         clock: Seconds, by which repeated events are counted.

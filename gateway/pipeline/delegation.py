@@ -81,7 +81,6 @@ class Delegation:
         """Return who runs the children of a turn.
 
         Args:
-            turn: The turn.
             agent: Who answers in it.
             context: What its tools may use.
         """

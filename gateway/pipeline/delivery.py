@@ -167,9 +167,7 @@ class Delivery:
     """Sends what the outbox holds for the adapters of this process.
 
     Args:
-        database: Holds the outbox.
         replica: Id of this process.
-        adapters: By (platform, account).
         traffic: Told what went out and what failed.
         burials: What is done about a message that is given up.
     """

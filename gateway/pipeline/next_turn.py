@@ -67,7 +67,6 @@ class TurnStarter:
         """Begin or resume the conversation's next turn; commands before it are carried out.
 
         Args:
-            conversation_id: The conversation.
             take: Gets hold of it, at the beginning of the deciding transaction.
 
         Returns:
@@ -145,7 +144,6 @@ class NextTurn:
         A turn that waits for a person waits on, and so does what stands behind it.
 
         Args:
-            conn: The writing connection.
             take: Gets hold of the conversation, or returns None, and nothing is done.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
         """
@@ -277,7 +275,6 @@ def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
     """Return a question behind what its people said meanwhile.
 
     Args:
-        text: The question.
         notes: What was said to others in the group, and messages that were changed after they had
             been answered; in order.
     """

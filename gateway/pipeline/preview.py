@@ -143,7 +143,6 @@ class PreviewMessage(PreviewIntent):
 
     Args:
         adapter: Where it is shown.
-        question: What is answered.
         rows: Where it is kept.
         ref: The message's id, where an earlier attempt has stored it.
         nonce: Of a message that an earlier attempt has announced, and whose id is not known.

@@ -53,7 +53,6 @@ class Replica:
     """This process, among all that ever worked on the database.
 
     Attributes:
-        id: Its row.
         trials: Seconds for which each suspect conversation runs alone at its first turn.
     """
 

@@ -162,7 +162,6 @@ def economies(
     """Return one for each compaction, in order.
 
     Args:
-        timeline: What happened.
         billed: When.
         tariff: What it costs.
         extracts: Tokens of the extractor's summary, by the segment that begins with it; where it is

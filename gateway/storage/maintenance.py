@@ -164,8 +164,6 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
     chat begins another conversation. What the audit log says of it is erased at once.
 
     Args:
-        conn: The writing connection.
-        conversation_id: The conversation.
         by: Who wants that, for the audit log.
 
     Returns:

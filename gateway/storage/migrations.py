@@ -30,7 +30,6 @@ async def open_database(path: Path, home: Path | None = None) -> AsyncIterator[D
     """Open the SQLite file at `path`, creating or migrating it, for this process alone.
 
     Args:
-        path: The file.
         home: PARLEY_HOME, where the database's mark is (gateway/storage/identity.py); None: beside
             the file.
 

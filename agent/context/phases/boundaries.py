@@ -51,7 +51,6 @@ def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> 
     """Return the first way to cut in which all roles fit; None where there is no middle.
 
     Args:
-        request: The view.
         tail_starts: Possible starts of the tail, best first; see `protected_tail` and
             `starts_before`.
     """

@@ -52,8 +52,6 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     it alone is too large.
 
     Args:
-        request: What is compacted.
-        sizes: Counts for it.
         plan: Where the ladder starts.
         level: What was needed so far; stays if nothing has to be clipped.
     """

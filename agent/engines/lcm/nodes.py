@@ -82,7 +82,6 @@ def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
     """Return the frontier of the plan in force; summaries of another engine become nodes of it.
 
     Args:
-        request: The view.
         known: The nodes of the conversation, as far as they are stored.
     """
     shown = tuple(_widened(request))
@@ -177,8 +176,6 @@ def next_run(
     """Return the oldest run of messages behind the frontier; None where nothing can be cut.
 
     Args:
-        request: The view.
-        sizes: Counts for it.
         frontier: What is covered.
         limit: Position where the protected tail begins.
         leaf_tokens: Most tokens of the run, if one group of calls and results is not larger.
@@ -323,7 +320,6 @@ class Scribe:
         """Return the text for messages; a pointer where nothing shorter can be said.
 
         Args:
-            entries: The messages.
             budget_tokens: Most tokens of the text.
             beside: Texts of the other nodes in view: what they say is not listed again.
         """

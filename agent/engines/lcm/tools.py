@@ -308,7 +308,6 @@ def page_of(
     """Return one page of a range; None where there is nothing.
 
     Args:
-        archive: The records.
         first: Seq of the message to begin with.
         last: Seq of the last one of the range.
         from_char: Where in the first one to begin; its line break counts as its last character.

@@ -58,7 +58,6 @@ def request_body(
     """Return the arguments of `chat.completions.create` for one call, without `stream`.
 
     Args:
-        request: The call.
         model: The provider's name of the model.
         limit_key: What this server calls the output limit.
         layout: "envelope" where the model takes breakpoints; without it markers are left out.

@@ -38,8 +38,6 @@ class Quarters:
         """Make the directory of a server, and return the walls around its program. Blocking.
 
         Args:
-            name: Of the server.
-            server: Its settings.
             path: Where its command is looked for, as in PATH.
 
         Raises:

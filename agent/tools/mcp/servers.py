@@ -93,8 +93,6 @@ async def mcp_tools(
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
 
     Args:
-        servers: By name.
-        home: PARLEY_HOME.
         sandbox: What confines their programs.
 
     Yields:
@@ -151,7 +149,6 @@ class Server:
 
     Args:
         name: In the settings.
-        server: Its settings.
         quarters: Where its program lives; what it offered last lies beside that.
 
     Attributes:

@@ -74,7 +74,6 @@ def append(
 
     Args:
         conn: The writing connection; the message's own transaction.
-        conversation_id: Where the message is.
         inbox_seq: Its place there.
         attachments: In the order of the message.
         limit_bytes: Larger ones are entered as failed.

@@ -36,9 +36,7 @@ def open_child(
     """Return the turn that does the task of a call, begun or resumed; its result if it has ended.
 
     Args:
-        conn: The writing connection.
         parent: The turn whose call it is, which has noted that it runs.
-        call_id: The id of the call.
         task: What the child is asked.
         base: What its requests begin with.
 

@@ -140,8 +140,6 @@ def content_of(
     """Return the content of the user message that a turn begins with.
 
     Args:
-        conn: Any connection.
-        conversation_id: Whose messages.
         entries: All that the turn answers, or is to know.
         text: Theirs, merged.
         text_chars: As much of all text files together is shown.

@@ -169,7 +169,6 @@ def begin(
     """Freeze these queued entries into a new turn and record its user message.
 
     Args:
-        conn: The writing connection.
         held: The conversation, as this transaction has found it.
         entries: At least one queued message, in order.
         asked: What the model reads of them; None for a command, which is no message of the

@@ -102,8 +102,6 @@ def listed(conn: Connection, limit: int, after: str | None = None) -> list[Pairi
     """Return pending requests, then members; each the newest first.
 
     Args:
-        conn: A reading connection.
-        limit: Most to return.
         after: Only what stands behind this one: the code of a request, or "platform:sender" of a
             member; None for all.
 
@@ -320,9 +318,6 @@ def newest_direct_chat(
     """Return the conversation where somebody last wrote to the bot directly.
 
     Args:
-        conn: A connection.
-        platform: Theirs.
-        sender: Their id.
         accounts: The (platform, account) pairs that count.
     """
     theirs = conversations.all_of_user(conn, platform, sender)

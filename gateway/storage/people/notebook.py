@@ -59,8 +59,6 @@ def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[Todo
     """Return a conversation's list; empty where it was written before its root began.
 
     Args:
-        conn: A connection.
-        conversation_id: The conversation.
         first_seq: Where the root's view begins (`ViewPlan.first_seq`).
     """
     stored = conn.scalar(*_todo(conversation_id, first_seq))
@@ -206,9 +204,7 @@ def all_notes(
     """Return the notes of a scope, or of all, the newest first.
 
     Args:
-        conn: A reading connection.
         scope: Whose; None for everybody's.
-        limit: Most to return.
         before: Only those made before the one with this id; None for all.
     """
     query = select(memory).order_by(memory.c.id.desc()).limit(limit)

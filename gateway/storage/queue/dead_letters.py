@@ -36,8 +36,6 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
     """Return dead letters, the newest first.
 
     Args:
-        conn: A reading connection.
-        limit: Most to return.
         before: Only what stands behind the letter with this id in that order, also where it was
             dropped; None for all.
 

@@ -161,9 +161,7 @@ def create(
     """Enter a conversation, with its first session, and return it, locked.
 
     Args:
-        conn: The writing connection.
         session_key: See gateway/session_keys.py.
-        message: Its first message.
         user: Whose conversation it is; None for a shared one.
     """
     here = conversations.create(conn, session_key, message.address, user, message.text)
@@ -185,11 +183,6 @@ def append(
     What is queued makes the conversation ready, unless that waits for a person's answer.
 
     Args:
-        conn: The writing connection.
-        conversation_id: Where it was said.
-        message: The update.
-        kind: What it is.
-        state: What becomes of it.
         command: The name of the command that it is; None for a message.
     """
     seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
@@ -489,7 +482,6 @@ def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = Non
     """Store updates that nobody can answer; a known one is skipped.
 
     Args:
-        conn: The writing connection.
         poison: The updates.
         chat: Where a stranger wrote them; None for what could not be decoded.
     """

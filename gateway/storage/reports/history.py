@@ -252,8 +252,6 @@ def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> l
     """Return conversations, the newest first, delegated children among them.
 
     Args:
-        conn: A reading connection.
-        limit: Most to return.
         before: Only those that began before the one with this id; None for all.
     """
     query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
@@ -384,10 +382,7 @@ def recorded(
     """Return rows of the transcript in order, whether they are in view or not.
 
     Args:
-        conn: A reading connection.
-        conversation_id: Whose transcript.
         from_seq: First position to return; None for the newest ones.
-        limit: Most rows to return.
         session_id: Only what was recorded while this segment was active.
     """
     columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)

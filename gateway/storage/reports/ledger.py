@@ -42,8 +42,6 @@ def book(
     that was spent is a fact, also where the lease was lost.
 
     Args:
-        conn: The writing connection.
-        conversation_id: Where they were made.
         turn_id: The turn that made them; None for work in the background.
         sender: Whose budget they count for: "platform:sender id"; "" where that is not known.
         calls: In order.
@@ -131,7 +129,6 @@ def spent_usd(conn: Connection, since: float, sender: str | None = None) -> floa
     Reads one range of the sums (gateway/storage/reports/costs.py), and no rows of the ledger.
 
     Args:
-        conn: A reading connection.
         since: Seconds since the epoch, included; the beginning of a quarter of an hour, as that of
             a day is in all time zones.
         sender: Only what counts for this one ("platform:sender id").
@@ -285,7 +282,6 @@ def grouped(conn: Connection, by: ColumnElement[Any], *where: ColumnElement[bool
     """Return what calls took, in groups of the same `by`; the dearest first.
 
     Args:
-        conn: A reading connection.
         by: A column of the ledger, or of the turn that has made a call (NULL for none).
         where: Which calls, likewise.
     """

@@ -137,8 +137,6 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Conte
     """Return how a conversation's view stands.
 
     Args:
-        conn: A reading connection.
-        conversation_id: Which conversation.
         fixed_tokens: Estimate of system prompt and tool schemas, which every request begins with.
     """
     here = sessions.active(conn, conversation_id)
@@ -194,7 +192,6 @@ def _tokens_shown(
     """Return the estimates of the messages that a segment shows, summed up.
 
     Args:
-        conn: A reading connection.
         here: The segment.
         from_seq: Only messages from there on.
         from_session: Only what was recorded in this segment or a later one.
@@ -220,8 +217,6 @@ def report(conn: Connection, conversation_id: int, session_id: int) -> UsageRepo
     """Return what a conversation took so far, what its running turn has done by now included.
 
     Args:
-        conn: A reading connection.
-        conversation_id: Which conversation.
         session_id: Its present segment.
     """
     here = ledger.c.conversation == conversation_id
@@ -345,8 +340,6 @@ def insights(
     """Return how a conversation fared, by the turns that began since.
 
     Args:
-        conn: A reading connection.
-        conversation_id: Which conversation.
         since: Seconds since the epoch.
         left_out: Names of commands that answer nobody: their turns are not counted.
     """

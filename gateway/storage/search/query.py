@@ -154,10 +154,8 @@ def find(
     """Return the messages that answer a question best, best first.
 
     Args:
-        conn: A reading connection.
         conversations: Where to look, at most `MAX_CONVERSATIONS`; None for everywhere.
         question: Any text: it is data, there is no syntax.
-        limit: Most messages to return.
         only: Further limits.
     """
     return best(gather(conn, conversations, question, only), limit)
