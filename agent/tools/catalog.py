@@ -26,14 +26,14 @@ _FIXED = {
         SESSION_SEARCH,
         DELEGATE_TASK,
         CLARIFY,
+        files.READ_FILE,
+        files.LIST_FILES,
+        files.SEARCH_FILES,
     )
 }
 """Tools that are the same whatever is set."""
 _MAKERS: dict[str, Maker] = {
-    "read_file": files.make_read_file,
     "write_file": files.make_write_file,
-    "list_files": files.make_list_files,
-    "search_files": files.make_search_files,
     "terminal": terminal.make_terminal,
     "fetch_url": fetch.make_fetch_url,
 }

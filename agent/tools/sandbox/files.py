@@ -74,20 +74,19 @@ class ListArguments(Arguments):
     path: str = Field("", description="Left out: the workspace itself")
 
 
-def make_read_file(_settings: ToolSettings) -> Tool:
-    """Return the tool that reads."""
+async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
+    """Return some lines of a file, or what it is if it is no text."""
+    return await asyncio.to_thread(_read, of(context), arguments)
 
-    async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
-        return await asyncio.to_thread(_read, of(context), arguments)
 
-    return Tool(
-        name="read_file",
-        description="Reads a text file of the workspace.",
-        effect="read",
-        arguments=ReadArguments,
-        run=read_file,
-        restricted=True,
-    )
+READ_FILE = Tool(
+    name="read_file",
+    description="Reads a text file of the workspace.",
+    effect="read",
+    arguments=ReadArguments,
+    run=read_file,
+    restricted=True,
+)
 
 
 def make_write_file(settings: ToolSettings) -> Tool:
@@ -117,20 +116,19 @@ def make_write_file(settings: ToolSettings) -> Tool:
     )
 
 
-def make_list_files(_settings: ToolSettings) -> Tool:
-    """Return the tool that lists."""
+async def list_files(context: ToolContext, arguments: ListArguments) -> str:
+    """Return the entries of a directory by name, as far as they are shown."""
+    return await asyncio.to_thread(_list, of(context), arguments.path)
 
-    async def list_files(context: ToolContext, arguments: ListArguments) -> str:
-        return await asyncio.to_thread(_list, of(context), arguments.path)
 
-    return Tool(
-        name="list_files",
-        description="Lists a directory of the workspace: names, kinds, sizes in bytes.",
-        effect="read",
-        arguments=ListArguments,
-        run=list_files,
-        restricted=True,
-    )
+LIST_FILES = Tool(
+    name="list_files",
+    description="Lists a directory of the workspace: names, kinds, sizes in bytes.",
+    effect="read",
+    arguments=ListArguments,
+    run=list_files,
+    restricted=True,
+)
 
 
 def of(context: ToolContext) -> Workspace:
@@ -291,19 +289,6 @@ class FileSearchArguments(Arguments):
     limit: int = Field(50, ge=1, le=500)
 
 
-def make_search_files(_settings: ToolSettings) -> Tool:
-    """Return the tool that searches."""
-    return Tool(
-        name="search_files",
-        description="Finds lines in text files of the workspace.",
-        effect="read",
-        arguments=FileSearchArguments,
-        run=search_files,
-        timeout_s=TIME_LIMIT_S + 20,
-        restricted=True,
-    )
-
-
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
     """Have a helper process search, and end it where it takes too long."""
     workspace = of(context)
@@ -327,3 +312,14 @@ async def search_files(context: ToolContext, arguments: FileSearchArguments) -> 
     if "error" in found:
         raise ToolError(found["error"])
     return str(found["text"])
+
+
+SEARCH_FILES = Tool(
+    name="search_files",
+    description="Finds lines in text files of the workspace.",
+    effect="read",
+    arguments=FileSearchArguments,
+    run=search_files,
+    timeout_s=TIME_LIMIT_S + 20,
+    restricted=True,
+)
