@@ -61,10 +61,14 @@ class LaterCommand(TyperCommand):
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **extra: Any) -> Any:
         """Return the context of the command itself, which is imported here."""
         found = app_of(str(self.name))
+        found.rich_markup_mode = None
         # A group with one command stays a group: `parley config show`.
         is_group = isinstance(found.info.help, str)
         command = typer.main.get_group(found) if is_group else typer.main.get_command(found)
         command.name = self.name
+        for each in getattr(command, "commands", {}).values():
+            # Else the line of each is cut at the end of the screen.
+            each.short_help = (each.help or "").partition("\n\n")[0]
         return command.make_context(info_name, args, *rest, **extra)
 
 
@@ -129,7 +133,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **extra: Any) -> None:
         super().__init__(**extra)
         for name, words in COMMANDS.items():
-            self.add_command(LaterCommand(name, help=words))
+            self.add_command(LaterCommand(name, help=words, short_help=words))
 
 
 app = typer.Typer(
@@ -138,6 +142,8 @@ app = typer.Typer(
     help="A durable chat gateway for an LLM agent.",
     no_args_is_help=True,
     add_completion=False,
+    # Rich would draw boxes around the help, and is as much to import as all else together.
+    rich_markup_mode=None,
     # A pretty traceback shows the values of variables: words of people, and keys.
     pretty_exceptions_enable=False,
 )

@@ -73,7 +73,7 @@ BARS = {
     "… outside of storage, or that leave it": Bar(0),
     HELLO: Bar(70, now=91),
     APP: Bar(460, now=769),
-    HELP: Bar(295, now=320),
+    HELP: Bar(295),
     READY: Bar(None, now=895),
     READY_TELEGRAM: Bar(None, now=1158),
     "statements: a plain message": Bar(18),

@@ -70,6 +70,16 @@ def test_without_a_command_there_is_help(parley: Parley) -> None:
         assert name in listed
 
 
+def test_help_says_all_of_a_command_s_line(parley: Parley) -> None:
+    """It goes on below, on a narrow screen too, of commands and of those in a group."""
+    assert (
+        "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
+        in (" ".join(parley("--help").out.split()))
+    )
+    told = " ".join(parley("sessions", "--help").out.split())
+    assert "List the conversations, the newest first, each with the segment that is active" in told
+
+
 def test_config_show_masks_secrets(parley: Parley, tmp_path: Path) -> None:
     """Values, their origin, and no key."""
     (tmp_path / "parley.yaml").write_text("model: {provider: openai, api_key: sk-very-secret}\n")
@@ -435,3 +445,5 @@ def test_help_imports_no_command() -> None:
     loaded = set(done.stderr.split())
     assert "gateway.cli.main" in loaded
     assert not loaded & {"gateway.cli.common", "gateway.app", "sqlalchemy", "aiohttp", "pydantic"}
+    # What would draw boxes around it: half of what is imported.
+    assert not loaded & {"rich", "markdown_it", "pygments"}
