@@ -38,19 +38,28 @@ class Origin(NamedTuple):
     which: str
 
 
-class Grounds(NamedTuple):
-    """What stands behind a tool's result.
+DecidedVerdict = Literal["allow", "ask", "ask_owner", "deny", "veto"]
+
+
+class Decision(NamedTuple):
+    """What was decided about a call before it ran, and on what grounds; it goes on record.
 
     Attributes:
-        origins: Of all that the turn has read, this result included.
-        rule: The row of the policy by which the call was refused; empty where it was not.
+        verdict: allow, ask, ask_owner or deny by the policy (agent/tools/policy.py); veto by a
+            plugin.
+        rule: The row of the policy; empty for a plugin.
+        arguments_sha256: Of the arguments as the model wrote them.
+        roles: Of all whose words the turn reads.
+        tainted: Whether it has read what somebody wrote who may not act.
     """
 
-    origins: Collection[Origin] = ()
-    rule: str = ""
+    verdict: DecidedVerdict
+    rule: str
+    arguments_sha256: str
+    roles: tuple[str, ...]
+    tainted: bool
 
 
-NO_GROUNDS = Grounds()
 CALL_ID_BYTES = 6
 """Enough, since ids are compared within one turn."""
 
@@ -119,17 +128,22 @@ class TurnJournal(Protocol):
         """
         ...
 
-    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
-        """Note the intent to run a tool before it runs, or that a call does not run."""
+    async def start_tool(
+        self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
+    ) -> None:
+        """Note the intent to run a tool before it runs, or that a call does not run.
+
+        With it goes what was decided about the call, where that is to be on record.
+        """
         ...
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
     ) -> int:
         """Append a tool's result and end its journal entry; returns its `seq`.
 
-        What the turn has read by now is on record with the result: whoever goes on with the
-        conversation knows it.
+        `origins` of all that the turn has read by now are on record with the result: whoever goes
+        on with the conversation knows them.
         """
         ...
 

@@ -12,7 +12,15 @@ from typing import Any, Literal, Protocol
 
 from agent.context_engine import ContextEngine
 from agent.messages import ToolCall
-from agent.ports import ConversationReader, Files, Origin, OriginKind, PastMessage, ToolStatus
+from agent.ports import (
+    ConversationReader,
+    Decision,
+    Files,
+    Origin,
+    OriginKind,
+    PastMessage,
+    ToolStatus,
+)
 from agent.prompt.skills import SkillShelf
 
 InquiryKind = Literal["approval", "clarify"]
@@ -155,7 +163,7 @@ class ToolOutcome:
     """What became of a call; the texts of errors are written for the model.
 
     Attributes:
-        rule: The row of the policy by which it was refused.
+        rule: The row of the policy by which a tool box refused it.
     """
 
     text: str
@@ -177,7 +185,7 @@ class Inquiry:
         askable: Whether there is a question that can be shown; else only a standing approval
             counts.
         for_owners: Whether owners alone may say yes.
-        rule: The row of the policy by which somebody is asked.
+        decision: Why somebody is asked; None for a question of the agent.
     """
 
     kind: InquiryKind
@@ -188,7 +196,7 @@ class Inquiry:
     definition: str = ""
     askable: bool = True
     for_owners: bool = False
-    rule: str = ""
+    decision: Decision | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from agent.errors import TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
-from agent.ports import Grounds, ToolStatus, TurnJournal
+from agent.ports import ToolStatus, TurnJournal
 from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.context import ToolContext, ToolOutcome
@@ -88,8 +88,7 @@ class _Batch:
                 # can run.
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
-            decision = self.approval.decision(call, self.toolbox, self.context)
-            if gate.is_asked(decision) and self.waiting >= MAX_ASKED:
+            if self.waiting >= MAX_ASKED and self._is_asked(call):
                 return None
             try:
                 outcome = await self._outcome(call)
@@ -100,20 +99,23 @@ class _Batch:
             self._show(call, outcome.status)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
-            grounds = Grounds(frozenset(self.context.rights.read.origins), outcome.rule)
-            seq = await self.journal.record_result(message, status, grounds)
+            origins = frozenset(self.context.rights.read.origins)
+            seq = await self.journal.record_result(message, status, origins)
         return Entry(seq, message)
+
+    def _is_asked(self, call: ToolCall) -> bool:
+        return gate.is_asked(self.approval.decision(call, self.toolbox, self.context))
 
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
         """Run a call if it may run; journaled either way."""
         name = call["function"]["name"]
         context = replace(self.context, call_id=call["id"])
-        refused = await gate.refusal(call, self.toolbox, context, self.approval)
-        if refused is not None:
-            await self.journal.start_tool(call, "none")
-            return refused
+        refused, decision = await gate.passed(call, self.toolbox, context, self.approval)
         # Committed before it runs: after a crash this tells what may have happened.
-        await self.journal.start_tool(call, self.toolbox.effect(name))
+        effect = "none" if refused else self.toolbox.effect(name)
+        await self.journal.start_tool(call, effect, decision)
+        if refused is not None:
+            return refused
         if context.services.progress is not None:
             context.services.progress.working(call)
         outcome = self._masked(await self.toolbox.execute(call, context))

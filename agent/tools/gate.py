@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
+from agent.ports import DecidedVerdict, Decision
 from agent.safety.redaction import MASK, Redactor
 from agent.tools import policy
 from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
@@ -87,38 +88,70 @@ class ApprovalRules:
         return "named" if host and context.rights.read.names(host) else "new"
 
 
-async def refusal(
+class Passage(NamedTuple):
+    """How a call has come out of the gate.
+
+    Attributes:
+        refused: Why it must not run, as its outcome; None where it may.
+        decision: What goes on record with its intent; None where nothing does, or the question
+            about it is on record.
+    """
+
+    refused: ToolOutcome | None
+    decision: Decision | None = None
+
+
+async def passed(
     call: ToolCall, toolbox: ToolBox, context: ToolContext, rules: ApprovalRules
-) -> ToolOutcome | None:
-    """Return why a call must not run, as its outcome; None where it may.
+) -> Passage:
+    """Return whether a call may run.
 
     What was decided about a call holds for it, also where nobody would be asked any more.
 
     Raises:
         TurnSuspended: A person was asked, and has not answered yet.
     """
-    name = call["function"]["name"]
+    facts = rules.facts(call, toolbox, context)
     impossible = toolbox.refusal(call, context)
-    if impossible is not None:
-        if impossible.status == "refused":
-            log.info("tool_refused", tool=name, rule=impossible.rule)
-        return impossible
-    decision = rules.decision(call, toolbox, context)
-    if decision.verdict == "deny":
-        log.info("tool_refused", tool=name, rule=decision.rule)
-        text = f"Error: {name} is not allowed here ({decision.rule})"
-        return ToolOutcome(text, "refused", decision.rule)
-    arguments = arguments_of(call)
-    # Before anybody is asked: nobody approves what a plugin forbids.
-    if context.services.hooks is not None:
-        veto = await context.services.hooks.before(name, arguments, context)
-        if veto is not None:
-            log.info("tool_vetoed", tool=name)
-            return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
-    if is_asked(decision):
-        return await _asked(call, toolbox, context, rules, decision)
-    decided = await context.services.people.decided(call["id"]) if context.services.people else None
-    return None if decided is None else _outcome(name, decided)
+    if impossible is not None and impossible.status != "refused":
+        return Passage(impossible)
+    ruling = policy.decide(rules.rules, facts)
+    # Before anybody is asked: nobody approves what nobody may, or what a plugin forbids.
+    barred = impossible or _denial(facts, ruling) or await _veto(call, context)
+    if barred is not None:
+        if barred.status == "vetoed":
+            log.info("tool_vetoed", tool=facts.tool)
+            return Passage(barred, _on_record(call, facts, "veto", ""))
+        log.info("tool_refused", tool=facts.tool, rule=barred.rule)
+        return Passage(barred, _on_record(call, facts, "deny", barred.rule))
+    decision = _on_record(call, facts, ruling.verdict, ruling.rule)
+    if is_asked(ruling):
+        return Passage(await _asked(call, toolbox, context, rules, decision))
+    people = context.services.people
+    if people is not None and (decided := await people.decided(call["id"])) is not None:
+        return Passage(_outcome(facts.tool, decided))
+    # What merely looks at the conversation, or keeps a list of it, concerns nobody.
+    return Passage(None, decision if facts.classes else None)
+
+
+def _denial(facts: Facts, ruling: Ruling) -> ToolOutcome | None:
+    if ruling.verdict != "deny":
+        return None
+    text = f"Error: {facts.tool} is not allowed here ({ruling.rule})"
+    return ToolOutcome(text, "refused", ruling.rule)
+
+
+async def _veto(call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+    name, hooks = call["function"]["name"], context.services.hooks
+    veto = await hooks.before(name, arguments_of(call), context) if hooks else None
+    if veto is None:
+        return None
+    return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
+
+
+def _on_record(call: ToolCall, facts: Facts, verdict: DecidedVerdict, rule: str) -> Decision:
+    digest = sha256(call["function"]["arguments"].encode()).hexdigest()
+    return Decision(verdict, rule, digest, tuple(sorted(facts.roles)), bool(facts.tainted))
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
@@ -149,7 +182,7 @@ async def _asked(
     toolbox: ToolBox,
     context: ToolContext,
     rules: ApprovalRules,
-    decision: Ruling,
+    decision: Decision,
 ) -> ToolOutcome | None:
     name, origins = call["function"]["name"], context.rights.read.seen
     if context.services.people is None:
@@ -165,7 +198,7 @@ async def _asked(
         definition=_definition(call, toolbox, rules.contained, tainted=policy.taints(origins)),
         askable=bool(question),
         for_owners=decision.verdict == "ask_owner",
-        rule=decision.rule,
+        decision=decision,
     )
     try:
         reply = await context.services.people.ask(inquiry)

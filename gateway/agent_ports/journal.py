@@ -5,7 +5,7 @@ threads and may block; each of their questions is asked on the event loop and wa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
@@ -18,11 +18,11 @@ from agent.messages import ChatMessage, ToolCall
 from agent.models.base import ChatModel
 from agent.money.costs import cost_usd
 from agent.ports import (
-    NO_GROUNDS,
     Compaction,
-    Grounds,
+    Decision,
     JournaledEffect,
     ModelCall,
+    Origin,
     PastMessage,
     PlannerState,
     ToolStatus,
@@ -174,20 +174,22 @@ class Journal:
         """Take note of a call, or that it is over."""
         self.in_flight = call
 
-    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
+    async def start_tool(
+        self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
+    ) -> None:
         """Note the intent to run a tool."""
-        await self.database.write(turn_journal.start_tool, self.turn, call, effect)
+        await self.database.write(turn_journal.start_tool, self.turn, call, effect, decision)
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
     ) -> int:
         """Append a tool's result."""
         seq = await self.database.write(
-            turn_journal.record_result, self.turn, message, status, grounds
+            turn_journal.record_result, self.turn, message, status, origins
         )
         self.recorded.append(Entry(seq, message))
         known = self.turn.session.origins
-        if new := [origin for origin in grounds.origins if origin not in known]:
+        if new := [origin for origin in origins if origin not in known]:
             self.turn = replace(
                 self.turn, session=replace(self.turn.session, origins=(*known, *new))
             )

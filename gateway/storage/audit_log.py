@@ -26,6 +26,8 @@ AuditKind = Literal[
     "approved",
     "denied",
     "expired",
+    "tool_asked",
+    "tool_allowed",
     "tool_refused",
     "tool_vetoed",
     "owner_bound",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, CursorResult, Row, func, select, update
 
-from agent.ports import Origin
+from agent.ports import Decision, Origin
 from agent.tools.context import Inquiry, InquiryKind
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
@@ -176,6 +176,8 @@ def enter(
     values = _values(conversation_id, turn_id, call, asked)
     row = inquiry.insert().values(**values, state="pending", expires_at=now_s() + timeout_s)
     entered = conn.execute(row.returning(*_COLUMNS)).one()
+    if asked.decision is not None:
+        _put_on_record(conn, "tool_asked", entered, "", grounds=asked.decision)
     return _found(entered)
 
 
@@ -190,7 +192,7 @@ def enter_approved(
     values = _values(conversation_id, turn_id, call, asked)
     row = inquiry.insert().values(**values, **answer, expires_at=now_s())
     entered = conn.execute(row.returning(*_COLUMNS)).one()
-    _put_on_record(conn, "approved", entered, by, is_standing=True)
+    _put_on_record(conn, "approved", entered, by, grounds=asked.decision)
     return _found(entered)
 
 
@@ -239,7 +241,7 @@ def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> di
         "question": asked.question,
         "choices": orjson.dumps(asked.choices).decode(),
         "for_owners": asked.for_owners,
-        "rule": asked.rule or None,
+        "rule": asked.decision.rule if asked.decision else None,
         "at": now_s(),
     }
 
@@ -259,7 +261,7 @@ def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
 
 
 def _put_on_record(
-    conn: Connection, kind: AuditKind, row: Any, by: str, *, is_standing: bool = False
+    conn: Connection, kind: AuditKind, row: Any, by: str, *, grounds: Decision | None = None
 ) -> None:
     """Put a decision into the audit log, with what exactly it was about.
 
@@ -268,7 +270,8 @@ def _put_on_record(
         kind: What was decided.
         row: The inquiry.
         by: Who decided; "" where nobody did in time.
-        is_standing: Whether it follows from what was approved for the conversation before.
+        grounds: Why it is asked, where that is not on record yet: a new question, or one that
+            follows from what was approved for the conversation before.
     """
     detail = {
         "inquiry": row.id,
@@ -278,8 +281,9 @@ def _put_on_record(
         # What was shown has the arguments in it: with them it can be shown what was decided about.
         "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
         "scope": row.answer if kind == "approved" else None,
-        "standing": is_standing,
+        "standing": kind == "approved" and row.answered_at is None,
         "rule": row.rule,
+        **(grounds._asdict() if grounds else {}),
     }
     entry = AuditEntry(kind, by=by, subject=row.tool, detail=detail, conversation=row.conversation)
     audit_log.append(conn, entry)

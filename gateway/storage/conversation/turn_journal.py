@@ -6,7 +6,7 @@ effect.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
-from agent.ports import NO_GROUNDS, Grounds, JournaledEffect, ModelCall, ToolStatus
+from agent.ports import Decision, JournaledEffect, ModelCall, Origin, ToolStatus
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log
@@ -90,26 +90,76 @@ def book(conn: Connection, current: Turn, call: ModelCall | None) -> None:
         ledger.book(conn, current.lease.conversation, current.id, current.sender, [call])
 
 
-def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: JournaledEffect) -> None:
+def start_tool(
+    conn: Connection,
+    current: Turn,
+    call: ToolCall,
+    effect: JournaledEffect,
+    decision: Decision | None = None,
+) -> None:
     """Note that a tool is about to run; a call that is noted already stays noted once.
 
-    Its effect is that of now: what was refused before a crash may be allowed after it.
+    Its effect is that of now: what was refused before a crash may be allowed after it. What was
+    decided goes into the audit log.
     """
-    proceed(conn, current)
-    if conn.execute(*_note_again(current.id, call["id"], effect)).rowcount:
-        return
+    if decision is not None:
+        _put_on_record(conn, current, call, decision)
+    # An earlier attempt alone can have noted it; its calls stand open since then.
+    if any(each["id"] == call["id"] for each in open_calls(list(current.messages))):
+        proceed(conn, current)
+        if conn.execute(*_note_again(current.id, call["id"], effect)).rowcount:
+            return
     arguments = call["function"]["arguments"].encode()
-    _insert_step(
-        conn,
-        current,
-        kind="tool",
-        name=call["function"]["name"],
-        state="started",
-        call_id=call["id"],
-        effect=effect,
-        request_hash=hashlib.sha256(arguments).hexdigest()[:16],
-    )
-    conn.execute(*_get_further(current.id))
+    values = {
+        "turn_id": current.id,
+        "n": _next_n(conn, current),
+        "kind": "tool",
+        "name": call["function"]["name"],
+        "state": "started",
+        "call_id": call["id"],
+        "effect": effect,
+        "request_hash": hashlib.sha256(arguments).hexdigest()[:16],
+    }
+    conn.execute(_INSERT_NTH_STEP, values)
+
+
+_RECORDED: Mapping[str, AuditKind] = {
+    "allow": "tool_allowed",
+    "deny": "tool_refused",
+    "veto": "tool_vetoed",
+}
+
+
+def _put_on_record(conn: Connection, current: Turn, call: ToolCall, decision: Decision) -> None:
+    detail = {"turn": current.id, "call": call["id"], **decision._asdict()}
+    kind, name = _RECORDED[decision.verdict], call["function"]["name"]
+    where = current.lease.conversation
+    audit_log.append(conn, AuditEntry(kind, current.sender, "", name, detail, where))
+
+
+def _next_n(conn: Connection, current: Turn) -> int:
+    """Fence, and have a turn get one step further; returns the number of that step.
+
+    Raises:
+        LeaseLost: Another worker has the conversation, or the turn has ended.
+        TurnCancelled: Its user stopped the turn.
+    """
+    lease = current.lease
+    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
+    n = conn.scalar(*_fenced_step(current.id, *held, current.upto_seq))
+    if n is None:
+        proceed(conn, current)
+        raise LeaseLost(f"turn {current.id} has ended")
+    return int(n)
+
+
+@built_once
+def _fenced_step(
+    turn_id: int, conversation_id: int, replica_id: int, epoch: int, upto_seq: int
+) -> Any:
+    fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
+    further = update(turn).where(turn.c.id == turn_id, is_running, fenced)
+    return further.values(progress=turn.c.progress + 1).returning(turn.c.progress)
 
 
 @built_once
@@ -124,6 +174,7 @@ def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
 
 _NEXT_N = select(turn.c.progress + 1).where(turn.c.id == bindparam("of_turn")).scalar_subquery()
 _INSERT_STEP = kept(step.insert().values(n=_NEXT_N, at=now_s()))
+_INSERT_NTH_STEP = kept(step.insert().values(at=now_s()))
 
 
 @built_once
@@ -136,22 +187,16 @@ def record_result(
     current: Turn,
     message: ChatMessage,
     status: ToolStatus,
-    grounds: Grounds = NO_GROUNDS,
+    origins: Collection[Origin] = (),
 ) -> int:
     """Append a tool's result and close its journal entry; returns the result's seq.
 
     What the turn has read with it is noted for its lineage.
     """
     seq = _enter_message(conn, current, message)
-    sessions.note_origins(conn, current.session, grounds.origins)
+    sessions.note_origins(conn, current.session, origins)
     result = orjson.dumps({"status": status}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
-    if status in {"refused", "vetoed"}:
-        kind: AuditKind = "tool_refused" if status == "refused" else "tool_vetoed"
-        detail = {"turn": current.id, "call": message["tool_call_id"], "rule": grounds.rule}
-        where = current.lease.conversation
-        entry = AuditEntry(kind, current.sender, "", message["name"], detail, where)
-        audit_log.append(conn, entry)
     return seq
 
 

@@ -299,9 +299,17 @@ def _is_leased(
     )
 
 
-def fenced(conversation_id: int, replica_id: int, epoch: int) -> ColumnElement[bool]:
-    """Return the condition that a lease holds, for statements about other tables."""
-    return select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch)).exists()
+def fenced(
+    conversation_id: int, replica_id: int, epoch: int, upto_seq: int | None = None
+) -> ColumnElement[bool]:
+    """Return the condition that a lease holds, for statements about other tables.
+
+    With `upto_seq` also that no `/stop` is about the turn that answers up to there.
+    """
+    held = select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch))
+    if upto_seq is not None:
+        held = held.where(conversation.c.cancel_upto_seq < upto_seq)
+    return held.exists()
 
 
 def look(conn: Connection, lease: Lease) -> Held:

@@ -1,7 +1,7 @@
 """What turns and tools run against, in memory: journal, reader, store of compactions."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import fields
@@ -15,11 +15,11 @@ from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import (
-    NO_GROUNDS,
     Compaction,
-    Grounds,
+    Decision,
     JournaledEffect,
     ModelCall,
+    Origin,
     PastMessage,
     PlannerState,
     ToolStatus,
@@ -38,6 +38,7 @@ class MemoryJournal:
         self.seq = 0
         self.events: list[tuple[str, ...]] = []
         self.outputs: dict[str, str] = {}
+        self.decided: dict[str, Decision | None] = {}
         self.changed = asyncio.Condition()
 
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
@@ -51,11 +52,14 @@ class MemoryJournal:
     def begin_call(self, call: ModelCall | None) -> None:
         """Nothing here is ever cut off."""
 
-    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
+    async def start_tool(
+        self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
+    ) -> None:
+        self.decided[call["id"]] = decision
         await self._note("start", call["id"], effect)
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
     ) -> int:
         await self._note("result", message["tool_call_id"], status)
         return self._next_seq()

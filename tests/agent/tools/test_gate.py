@@ -1,6 +1,7 @@
 """What stands before a call: sender, plugins, people; and what a person reads of it."""
 
 import json
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -11,10 +12,17 @@ from typing_extensions import override
 from adapters.rendering.markdown import parse
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import text_of
+from agent.ports import Decision, Origin
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
-from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
+from agent.tools.context import (
+    Inquiry,
+    InquiryReply,
+    Provenance,
+    ToolContext,
+    ToolOutcome,
+)
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules, approval_question
 from agent.tools.policy import ApprovalMode
@@ -127,6 +135,38 @@ async def test_a_call_without_a_yes_does_not_run(people: Folk | None, why: str) 
     assert why in told
     assert bench.ran == []
     assert bench.journal.events == [("start", "send", "none"), ("result", "send", "denied")]
+
+
+async def test_what_was_decided_goes_with_the_intent() -> None:
+    """With its row and its grounds; not of what only looks, nor twice of what is asked about."""
+    bench, folk = Bench(), Folk(InquiryReply("answered", "once", "web:me"))
+    read = Provenance({Origin("page", "example.com")})
+    rights: dict[str, Any] = {"roles": frozenset({"owner", "member"}), "read": read}
+    await bench.run("look", "fetch", mode="never", **rights)
+    digest = sha256(b'{"what": "x"}').hexdigest()
+    grounds = (digest, ("member", "owner"), True)
+    assert bench.journal.decided == {
+        "look": None,
+        "fetch": Decision("allow", "default.talk", *grounds),
+    }
+    await bench.run("send", people=folk, **rights)
+    [asked] = folk.asked
+    assert asked.decision == Decision("ask", "tainted-acts", *grounds)
+    assert bench.journal.decided["send"] is None
+
+
+async def test_what_was_refused_or_vetoed_goes_with_the_intent() -> None:
+    """Whatever the tool is; arguments that do not fit are no decision."""
+    bench = Bench()
+    await bench.run("send", hooks=Hooks(), mode="never")
+    await bench.run("fetch", may_act=False, roles=frozenset({"guest"}))
+    await bench.run("unknown")
+    decided = {name: each and each[:2] for name, each in bench.journal.decided.items()}
+    assert decided == {
+        "send": ("veto", ""),
+        "fetch": ("deny", "default.guests"),
+        "unknown": None,
+    }
 
 
 async def test_a_call_that_waits_leaves_nothing() -> None:

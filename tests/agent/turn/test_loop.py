@@ -1,7 +1,7 @@
 """`run_turn` from the newest user message to its answer, with a model that plays a script."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -28,7 +28,7 @@ from agent.messages import (
 )
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
-from agent.ports import NO_GROUNDS, Effect, Grounds, JournaledEffect, ModelCall, ToolStatus
+from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.context import ToolContext
@@ -79,12 +79,14 @@ class Journal:
     def begin_call(self, call: ModelCall | None) -> None:
         self.in_flight = call
 
-    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
+    async def start_tool(
+        self, call: ToolCall, effect: JournaledEffect, decision: Decision | None = None
+    ) -> None:
         self._check()
         self.started.append((call["id"], effect))
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, grounds: Grounds = NO_GROUNDS
+        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
     ) -> int:
         self.statuses[message["tool_call_id"]] = status
         return self._append(message)

@@ -11,9 +11,10 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import tool_message
-from agent.ports import ToolStatus
+from agent.ports import DecidedVerdict, Decision
 from agent.tools.context import Inquiry
 from gateway.access import pairing
+from gateway.errors import LeaseLost
 from gateway.storage import audit_log, maintenance
 from gateway.storage.audit_log import (
     BEGINNING,
@@ -281,17 +282,58 @@ def test_what_stays_approved_is_on_record_at_each_use(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
-    [("refused", ["tool_refused"]), ("vetoed", ["tool_vetoed"]), ("denied", []), ("ok", [])],
+    ("verdict", "kind"),
+    [("allow", "tool_allowed"), ("deny", "tool_refused"), ("veto", "tool_vetoed")],
 )
-def test_a_call_that_was_not_let_through_is_on_record(
-    store: Store, status: ToolStatus, kind: list[str]
+def test_what_was_decided_about_a_call_is_on_record(
+    store: Store, verdict: DecidedVerdict, kind: str
 ) -> None:
-    """With whose turn it was; what a person denied stands there already."""
+    """With whose turn it was and on what grounds, in the transaction that notes the intent."""
     current = store.run(turn_of, "act")
-    store.run(turn_journal.start_tool, current, tool_call("act", {}, "c1"), "none")
-    store.run(turn_journal.record_result, current, tool_message("c1", "act", "no"), status)
-    assert [row.kind for row in on_record(store)] == kind
+    decided = Decision(verdict, "default.talk", "digest", ("guest", "owner"), tainted=True)
+    call = tool_call("act", {"secret": "word"}, "c1")
+    store.run(turn_journal.start_tool, current, call, "side_effect", decided)
+    store.run(turn_journal.record_result, current, tool_message("c1", "act", "no"), "ok")
+    assert told(store) == [(kind, current.sender, "act")]
+    [row] = on_record(store)
+    assert row.text()["detail"] == {
+        "turn": current.id,
+        "call": "c1",
+        "verdict": verdict,
+        "rule": "default.talk",
+        "arguments_sha256": "digest",
+        "roles": ["guest", "owner"],
+        "tainted": True,
+    }
+    assert wrong(store) is None
+
+
+def test_an_intent_that_is_not_noted_puts_nothing_on_record(store: Store) -> None:
+    """Of a worker that has lost the conversation."""
+    current = store.run(turn_of, "act")
+    stale = replace(current, lease=replace(current.lease, epoch=current.lease.epoch - 1))
+    decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
+    with pytest.raises(LeaseLost):
+        store.run(turn_journal.start_tool, stale, tool_call("act", {}, "c1"), "read", decided)
+    assert on_record(store) == []
+
+
+def test_that_somebody_was_asked_is_on_record(store: Store) -> None:
+    """When the question is asked, with its grounds; the answer is a row of its own."""
+    current = store.run(turn_of, "act")
+    decided = Decision("ask_owner", "default.skills", "digest", ("owner",), tainted=False)
+    asked = Inquiry("approval", "c1", "act", "may I?", decision=decided)
+    at = (current.lease.conversation, current.id)
+    question = store.run(questions.enter, *at, "c1", asked, 60)
+    assert store.run(questions.answer, question.id, "once", OWNER)
+    assert told(store) == [("tool_asked", "", "act"), ("approved", OWNER, "act")]
+    detail = on_record(store)[0].text()["detail"]
+    assert (detail["verdict"], detail["rule"], detail["roles"]) == (
+        "ask_owner",
+        "default.skills",
+        ["owner"],
+    )
+    assert [row.text()["detail"]["standing"] for row in on_record(store)] == [False, False]
 
 
 def test_pairing_is_on_record(store: Store) -> None:

@@ -29,6 +29,7 @@ from gateway.storage.queue import leases
 from gateway.storage.schema import inquiry, outbox, turn
 from tests.support.scripted_model import tool_call
 from tests.support.storage import BASE, Store, admit, begin_anew, find_running, inbound, turn_of
+from tests.support.turns import asked, resume
 
 APPROVAL = Inquiry("approval", "c1", "act", "May I?")
 OWNED = Access(AccessSettings(owners=["telegram:42"]))
@@ -189,11 +190,10 @@ def test_a_suspended_attempt_does_not_count(store: Store, current: Turn) -> None
 def test_what_refused_a_call_may_change(store: Store, current: Turn) -> None:
     """A call that was refused before a crash, and runs after it, is no mere look any more."""
     call = tool_call("act", {}, "c1")
+    store.run(turn_journal.record_message, current, asked(call))
     store.run(turn_journal.start_tool, current, call, "read")
-    store.run(turn_journal.start_tool, current, call, "side_effect")
-    again = store.run(find_running, current.lease, BASE)
-    assert again is not None
-    assert again.started_calls == {"c1"}
+    store.run(turn_journal.start_tool, resume(store, current), call, "side_effect")
+    assert resume(store, current).started_calls == {"c1"}
 
 
 def test_a_turn_of_an_older_version_holds_unknown_words(store: Store, current: Turn) -> None:

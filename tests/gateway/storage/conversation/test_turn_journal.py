@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from agent.messages import assistant_message, tool_message, user_message
-from agent.ports import Effect
+from agent.ports import Decision, Effect
+from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import attachments, sessions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
@@ -81,6 +82,33 @@ def test_starting_a_call_twice_changes_nothing(store: Store, current: Turn) -> N
     before = store.rows(step)
     store.run(turn_journal.start_tool, resume(store, current), call, "read")
     assert store.rows(step) == before
+
+
+def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> None:
+    """Three more put on record what was decided about it; a new call is not looked for."""
+    start = turn_journal.start_tool
+    intent = ["UPDATE turn", "INSERT step"]
+    call = tool_call("look", {}, "a")
+    assert store.statements(start, current, call, "read") == intent
+    decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
+    call = tool_call("send", {}, "b")
+    recorded = ["SELECT audit_head", "INSERT audit_log", "UPDATE audit_head"]
+    assert store.statements(start, current, call, "side_effect", decided) == [*recorded, *intent]
+
+
+def test_no_intent_is_noted_once_the_turn_was_stopped_or_has_ended(
+    store: Store, current: Turn
+) -> None:
+    """Who stops a turn finds no call that began afterwards."""
+    call = tool_call("send", {}, "a")
+    store.run(stop, current)
+    with pytest.raises(TurnCancelled):
+        store.run(turn_journal.start_tool, current, call, "side_effect")
+    store.run(turn_journal.cancel, current, "", [], TurnEnd("interrupted"))
+    fresh = replace(current, upto_seq=current.upto_seq + 9)
+    with pytest.raises(LeaseLost):
+        store.run(turn_journal.start_tool, fresh, call, "side_effect")
+    assert store.rows(step) == []
 
 
 def test_the_journal_names_calls_and_hides_their_arguments(store: Store, current: Turn) -> None:
