@@ -208,6 +208,7 @@ class SummaryCalls:
             completion = await model.complete(request, _Silent())
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
+            exc.args = (self._summariser.redact(str(exc)),)
             raise
         self._end(replace(call_of(model, request, completion), purpose="summary"))
         return completion

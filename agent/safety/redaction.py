@@ -1,13 +1,16 @@
 """Keeps secrets and control characters out of what people and models read.
 
 Logs, errors, `config show`, what goes to the summary model and comes back from it; results of tools
-and answers, which are kept free of the settings' secrets alone.
+and answers, which are kept free of the settings' secrets alone. Those are known in base64, hex,
+URLs and JSON as well, but not in whatever else a text may be turned into (packed, backwards).
 """
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import orjson
 
@@ -106,6 +109,14 @@ _ASSIGNMENT = re.compile(
 )
 # Stands, letter case apart, wherever the pattern above matches; found in a tenth of the time.
 _ASSIGNED_NAME = re.compile(r"(?:passwd|password|passphrase|secret|key|token)[\"'`*]{0,3}\s?[=:]")
+_URL_SAFE = str.maketrans("+/", "-_")
+# Behind a long line of base64 or hex, at its end or where JSON spells that. Each begins with one
+# character alone, which `re` skims for.
+_WRAPPED = (
+    re.compile(r"\n(?<=[A-Za-z0-9+/_-]{59}.\n)"),
+    re.compile(r"\\(?<=[A-Za-z0-9+/_-]{60}\\)[nr]"),
+)
+_LINE_END = r"(?:\s|\\[nr])*+"
 _BORDER = "\x1f"
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What changes the direction of text: with it a line is shown in another order than it has."""
@@ -122,16 +133,21 @@ class Redactor:
     def learn(self, secrets: Iterable[str]) -> None:
         """Mask these values as well, from now on: a key that was replaced stays a secret."""
         self._values |= {secret for secret in secrets if secret}
-        known = {form for secret in self._values for form in _spellings(secret)}
+        telling = {each for each in self._values if is_telling(each)}
+        coded = {form for each in telling for form in _coded(each)}
+        forms = {form for each in telling for form in _quoted(each)} | coded
+        known = forms | {form for secret in self._values for form in _spellings(secret)}
         # Longest first: a secret that contains another one goes as a whole.
         self._secrets = sorted(known, key=len, reverse=True)
         escaped = {_in_json(secret) for secret in self._secrets}
         self._escaped = tuple(escaped)
         self._in_json = sorted(known | escaped, key=len, reverse=True)
-        telling = {each for each in self._values if is_telling(each)}
-        forms = {form for each in telling for form in (*_spellings(each), quote(each, safe=""))}
+        forms |= {form for each in telling for form in _spellings(each)}
         forms |= {_in_json(form) for form in forms}
         self._configured = tuple(sorted(forms, key=len, reverse=True))
+        self._beginnings = _Beginnings.of(self._configured)
+        self._coded = coded
+        self._over_lines: re.Pattern[str] | None = None
 
     def suspects(self, json_text: str) -> bool:
         """Tell quickly whether JSON text may hold a secret; False is certain.
@@ -179,30 +195,36 @@ class Redactor:
         for secret in self._configured:
             if secret in text:
                 text = text.replace(secret, MASK)
-        return text
+        wrapped = self._wrapped_in(text)
+        return wrapped.sub(MASK, text) if wrapped else text
 
     def holds_configured(self, text: str) -> bool:
         """Tell whether `configured` would mask anything, in a text or in its JSON."""
-        return any(secret in text for secret in self._configured)
+        if any(secret in text for secret in self._configured):
+            return True
+        wrapped = self._wrapped_in(text)
+        return wrapped is not None and wrapped.search(text) is not None
+
+    def is_in(self, content: bytes) -> bool:
+        """Tell whether a file holds what `configured` masks; ASCII also as UTF-16 has it."""
+        plain = (content, content.replace(b"\0", b"")) if b"\0" in content else (content,)
+        return any(self.holds_configured(each.decode(errors="replace")) for each in plain)
+
+    def _wrapped_in(self, text: str) -> re.Pattern[str] | None:
+        """Return what finds encoded secrets across the ends of lines; None where there are none."""
+        if not self._coded or not any(place.search(text) for place in _WRAPPED):
+            return None
+        if self._over_lines is None:
+            forms = (_LINE_END.join(map(re.escape, form)) for form in self._coded)
+            self._over_lines = re.compile("|".join(forms))
+        return self._over_lines
 
     def settled_chars(self, text: str) -> int:
         """Return how many characters of a growing text no longer depend on what follows.
 
         The rest may be the beginning of a configured secret.
         """
-        size = settled = len(text)
-        for secret in self._configured:
-            # Most pieces end with no beginning: two looks tell.
-            tail = max(0, size - len(secret) + 1)
-            if text[-1:] == secret[0] or text.find(secret[:2], tail) >= 0:
-                settled = min(settled, _begins_at(text, secret))
-        # A piece that ends with no beginning is settled as a whole.
-        for secret in self._configured if settled < size else ():
-            # One secret may end with what another one begins with.
-            found = text.find(secret, max(0, settled - len(secret) + 1))
-            if 0 <= found < settled:
-                settled = max(settled, found + len(secret))
-        return settled
+        return len(text) if self._beginnings is None else self._beginnings.settled_chars(text)
 
     def value(self, value: Any) -> Any:
         """Return a copy of JSON data with every string in it masked, keys of maps included."""
@@ -227,14 +249,44 @@ def is_telling(secret: str) -> bool:
     return len(secret) >= LONG_CHARS or not secret.isalpha()
 
 
-def _begins_at(text: str, secret: str) -> int:
-    """Return where an unfinished secret begins at the end of a text; its length for nowhere."""
-    place = text.find(secret[0], max(0, len(text) - len(secret) + 1))
-    while place >= 0:
-        if secret.startswith(text[place:]):
-            return place
-        place = text.find(secret[0], place + 1)
-    return len(text)
+class _Beginnings(NamedTuple):
+    """Finds where secrets may begin at the end of a text.
+
+    Attributes:
+        pattern: Finds the first two characters of any, or the first one at the very end.
+        forms: The secrets by their first character.
+        longest: How long the longest is.
+    """
+
+    pattern: re.Pattern[str]
+    forms: dict[str, list[str]]
+    longest: int
+
+    @classmethod
+    def of(cls, secrets: Sequence[str]) -> "_Beginnings | None":
+        """Return the beginnings of these secrets, of two characters or more; None for none."""
+        forms: dict[str, list[str]] = {}
+        for secret in secrets:
+            forms.setdefault(secret[0], []).append(secret)
+        # Alternatives that begin with a character each: `re` passes over all others at once.
+        found = "|".join(
+            rf"{re.escape(first)}(?:[{re.escape(''.join({each[1] for each in those}))}]|\Z)"
+            for first, those in forms.items()
+        )
+        return cls(re.compile(found), forms, max(map(len, secrets))) if secrets else None
+
+    def settled_chars(self, text: str) -> int:
+        """Do what `Redactor.settled_chars` says."""
+        # One secret may end with what another one begins with.
+        at, end = max(0, len(text) - 2 * self.longest), 0
+        while found := self.pattern.search(text, at):
+            start = found.start()
+            at, rest = start + 1, text[start:]
+            forms = self.forms[text[start]]
+            if any(len(form) > len(rest) and form.startswith(rest) for form in forms):
+                return max(start, end)
+            end = max([end, *(start + len(form) for form in forms if rest.startswith(form))])
+        return len(text)
 
 
 def _in_json(text: str) -> str:
@@ -245,6 +297,31 @@ def _spellings(secret: str) -> set[str]:
     """Return a secret as it stands in text, and as it stands in the repr of text."""
     doubled = secret.replace("\\", "\\\\")
     return {secret, doubled, repr(secret)[1:-1], doubled.replace("'", "\\'")}
+
+
+def _quoted(secret: str) -> Iterator[str]:
+    """Yield a secret as it stands in a URL, and in JSON that is ASCII or may stand in a page."""
+    for form in (quote(secret, safe=""), quote(secret, safe="/!'()*"), quote_plus(secret)):
+        yield form
+        yield re.sub("%..", lambda found: found[0].lower(), form)
+    yield json.dumps(secret)[1:-1]
+    yield _in_json(secret).replace("/", "\\/")
+
+
+def _coded(secret: str) -> Iterator[str]:
+    """Yield a secret in hex and in base64, by itself or within a longer text.
+
+    Three bytes become four characters of base64, so there is a form for each of three places. What
+    stands beside the secret changes the characters at its ends: they are none of its form.
+    """
+    content = secret.encode()
+    yield content.hex()
+    yield content.hex().upper()
+    for place in range(3):
+        coded = b64encode(bytes(place) + content).decode()
+        form = coded[(place * 8 + 5) // 6 : (place + len(content)) * 8 // 6]
+        yield form
+        yield form.translate(_URL_SAFE)
 
 
 def masked_assignments(text: str) -> str:

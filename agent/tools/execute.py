@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from agent.errors import TurnSuspended
+from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
-from agent.ports import ToolStatus, TurnJournal
+from agent.ports import Files, ToolStatus, TurnJournal
+from agent.safety.redaction import Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.context import ToolContext, ToolOutcome
@@ -109,7 +110,8 @@ class _Batch:
     async def _outcome(self, call: ToolCall) -> ToolOutcome:
         """Run a call if it may run; journaled either way."""
         name = call["function"]["name"]
-        context = replace(self.context, call_id=call["id"])
+        files = self.context.files and CheckedFiles(self.context.files, self.approval.redactor)
+        context = replace(self.context, call_id=call["id"], files=files)
         refused, decision = await gate.passed(call, self.toolbox, context, self.approval)
         # Committed before it runs: after a crash this tells what may have happened.
         effect = "none" if refused else self.toolbox.effect(name)
@@ -142,6 +144,33 @@ class _Batch:
         pointer = _pointer(observation.stats, output_id)
         status: ToolStatus = "partial" if outcome.status == "ok" else outcome.status
         return f"{observation.preview}\n{pointer}", status
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFiles:
+    """`agent.ports.Files` that take no file with a secret of the settings in it.
+
+    All bytes are looked at, whatever their type; what is packed in them (zip, PDF) is not.
+    """
+
+    files: Files
+    redactor: Redactor
+
+    async def offer(self, name: str, mime: str, content: bytes) -> str:
+        """Store a file.
+
+        Raises:
+            ToolError: It holds a secret, or the files refuse it.
+        """
+        # Five milliseconds for a megabyte.
+        if self.redactor.holds_configured(name) or await asyncio.to_thread(
+            self.redactor.is_in, content
+        ):
+            raise ToolError(
+                "the file holds a secret of Parley's settings (a key, a token or a password), so it"
+                " is not sent. Take that out first"
+            )
+        return await self.files.offer(name, mime, content)
 
 
 def _pointer(stats: TruncationStats, output_id: str) -> str:

@@ -191,6 +191,8 @@ class LoopRequest:
             lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)
             await journal.book([lost] if lost else [])
+            # Providers repeat what they were sent; this goes into the log and the turn's row.
+            exc.args = (redactor.text(str(exc)),)
             raise
         finally:
             sink.close()

@@ -217,8 +217,12 @@ class TurnRunner:
     ) -> TurnToCommit:
         """Return the end of a turn without an answer; what people saw of a long one stays."""
         own = await self.database.read(transcript.of_turn, turn.lease.conversation, turn.id)
-        text = notices.after_part(partial_text(own), told)
+        text = notices.after_part(self._joined(own), told)
         return TurnToCommit(text, TurnEnd(outcome, error=str(failure)), [], kind="failed")
+
+    def _joined(self, own: list[ChatMessage], more: str = "") -> str:
+        """Return the parts of an answer as one text: two halves may be a secret together."""
+        return self.work.agent.calls.redactor.configured(partial_text(own) + more)
 
     async def _cut_off(self, journal: Journal, chat: TurnChat) -> ModelCall | None:
         """Return the call that was cut off before its answer was kept, with what it had written."""
@@ -227,7 +231,7 @@ class TurnRunner:
     async def _cancel(self, turn: Turn, chat: TurnChat, end: TurnEnd) -> Totals:
         """End a stopped turn; a preview that people see becomes its last word."""
         own = await self.database.read(transcript.of_turn, turn.lease.conversation, turn.id)
-        said = partial_text(own) + chat.live.text
+        said = self._joined(own, chat.live.text)
         partial = notices.stopped_text(chat.live.text) if chat.live.text else ""
         await chat.message.settle()
         last_word = notices.STOPPED if chat.message.stands else ""

@@ -1,5 +1,6 @@
 """Attacks on the settings' secrets: whatever a tool brings in or a model says, they stay inside."""
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from agent.errors import BadRequest
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, encode, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.safety.redaction import MASK
+from agent.safety.redaction import MASK, Redactor
 from gateway.settings.loading import KEY_VARIABLES
 from gateway.storage import schema
 from gateway.wiring import build_agent, build_line, open_tools
@@ -103,6 +105,50 @@ async def test_a_key_of_the_environment_is_a_secret_though_another_provider_is_u
     async with attacked(tmp_path, f"It is {OTHER_KEY}.") as (chat, model):
         assert await chat.ask("Which key?") == f"It is {MASK}."
         await assert_nowhere(tmp_path, chat, model, OTHER_KEY)
+
+
+@pytest.mark.parametrize("code", ["base64", "hex"])
+async def test_a_result_that_holds_the_key_in_code(tmp_path: Path, code: str) -> None:
+    """A server that encodes its environment gives nothing away by that, in lines or in one."""
+    asked = [call(LEAK, json.dumps({"as": code}))]
+    async with attacked(tmp_path, asked, newest) as (chat, _):
+        answer = await chat.ask("What is in your environment?")
+        [result] = [text_of(m) for m in await chat.transcript() if m["role"] == "tool"]
+        for text in (answer, result):
+            assert MASK in text
+            assert not Redactor([KEY]).holds_configured("".join(text.split()))
+
+
+@pytest.mark.parametrize("name", ["k.txt", KEY])
+async def test_a_file_with_a_key_is_not_sent(tmp_path: Path, name: str) -> None:
+    """Spelled in the call so that only the tool can read it; nor is a file called by it."""
+    spelled = "".join(f"\\u{ord(each):04x}" for each in KEY)
+    text = "Nothing." if name == KEY else f"It is {spelled}."
+    arguments = f'{{"name": "{name.replace(KEY, spelled)}", "text": "{text}"}}'
+    async with attacked(tmp_path, [call("send_file", arguments)], newest) as (chat, _):
+        assert "holds a secret of Parley's settings" in await chat.ask("Send it.")
+        assert await chat.rows(schema.attachment) == []
+
+
+async def test_what_a_provider_says_of_a_failure_holds_no_key_of_others(tmp_path: Path) -> None:
+    """It goes into the turn's row and the log; the client itself knows its own key alone."""
+    telegram = {"telegram": [{"token": BOT_TOKEN}]}
+    failure = BadRequest(f"HTTP 400: {BOT_TOKEN} and {KEY} are no good")
+    async with attacked(tmp_path, Cut("", failure), platforms=telegram) as (chat, model):
+        await chat.ask("Hello.")
+        [row] = await chat.rows(schema.turn)
+        assert row.error == f"HTTP 400: {MASK} and {MASK} are no good"
+        await assert_nowhere(tmp_path, chat, model, BOT_TOKEN)
+
+
+async def test_halves_of_a_key_meet_where_a_failed_turn_is_put_together(tmp_path: Path) -> None:
+    """Each was recorded with a part of the answer; then the provider failed."""
+    halves = [
+        Completion(assistant_message(f"The key: {KEY[:12]}"), "length"),
+        Completion(assistant_message(f"{KEY[12:]} is"), "length"),
+    ]
+    async with attacked(tmp_path, *halves, Cut("", BadRequest("no"))) as (chat, _):
+        assert (await chat.ask("Go on.")).startswith(f"The key: {MASK} is")
 
 
 async def test_a_long_result_with_a_key_is_masked_before_it_is_cut(tmp_path: Path) -> None:

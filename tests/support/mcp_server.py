@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from base64 import encodebytes
 from typing import Any
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -107,10 +108,13 @@ class Server:
             return {"content": "nonsense"}
         if name == "change" and __name__ == "__main__":
             self.send({"method": "notifications/tools/list_changed"})
+        environment = json.dumps(dict(os.environ))
+        coded = {"base64": encodebytes(environment.encode()).decode()}
+        coded["hex"] = environment.encode().hex()
         texts = {
             "echo": arguments.get("text", ""),
             "fail": "it did not work",
-            "env": json.dumps(dict(os.environ)),
+            "env": coded.get(arguments.get("as", ""), environment),
             "flood": "x" * 9_000_000 if name == "flood" else "",
         }
         content = [{"type": "text", "text": texts.get(name, "done")}]

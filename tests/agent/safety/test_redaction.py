@@ -1,6 +1,9 @@
 """Redaction of texts of any size: what is masked, what is left alone, and how fast."""
 
 import json
+import textwrap
+from base64 import b16encode, b64encode, urlsafe_b64encode
+from collections.abc import Callable
 
 import orjson
 import pytest
@@ -247,6 +250,68 @@ class TestConfigured:
     def test_a_secret_is_masked_as_others_write_it(self, spelled: str) -> None:
         """In text, in an address, in JSON."""
         assert Redactor([ODD]).configured(f"<{spelled}>") == f"<{MASK}>"
+
+    @pytest.mark.parametrize("secret", [OLD, ODD, "a1b2c3d4"])
+    @pytest.mark.parametrize("before", ["", "u", "u:"])
+    @pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode, b16encode, bytes.hex])
+    def test_a_secret_is_masked_in_what_was_encoded_with_it(
+        self, secret: str, before: str, encode: Callable[[bytes], bytes | str]
+    ) -> None:
+        """Wherever it begins, and whatever follows; nothing that can be decoded stays of it."""
+        found = encode(f"{before}{secret}?>~".encode())
+        coded = found if isinstance(found, str) else found.decode()
+        redactor = Redactor([secret])
+        masked = redactor.configured(f"<{coded}>")
+        assert redactor.holds_configured(coded)
+        assert MASK in masked
+        assert len(masked) <= len(MASK) + 2 + 12
+        assert redactor.text(coded) == redactor.configured(coded)
+        assert MASK in redactor.known(json.dumps([coded]))[0]
+        assert redactor.suspects(json.dumps([coded]))
+
+    @pytest.mark.parametrize(
+        "spelled",
+        [
+            *("p%22ss%5cw%c3%b6rd%209", "p%22ss%5Cw%C3%B6rd+9", 'p\\"ss\\\\w\\u00f6rd 9'),
+            *("https%3a//a/", "https%3A%2F%2Fa%2F", "https:\\/\\/a\\/"),
+        ],
+    )
+    def test_a_secret_is_masked_as_urls_and_json_may_have_it(self, spelled: str) -> None:
+        """There are several ways in both."""
+        masked = Redactor([ODD, "https://a/"]).configured(f"<{spelled}>")
+        assert masked == f"<{MASK}>"
+
+    @pytest.mark.parametrize(
+        ("width", "end"), [(76, "\n"), (64, "\r\n"), (60, "\\n"), (60, "\\r\\n")]
+    )
+    @pytest.mark.parametrize("encode", [b64encode, b16encode])
+    def test_the_ends_of_lines_hide_nothing(
+        self, width: int, end: str, encode: Callable[[bytes], bytes]
+    ) -> None:
+        """`base64` and `xxd -p` break lines, and so does a server that sends a file as JSON."""
+        for before in range(0, 90, 7):
+            coded = encode(b"x" * before + OLD.encode() + b"y" * 90).decode()
+            wrapped = end.join(textwrap.wrap(coded, width))
+            redactor = Redactor([OLD])
+            masked = redactor.configured(wrapped)
+            assert redactor.holds_configured(wrapped)
+            assert "".join(masked.split(end)) == redactor.configured(coded)
+
+    def test_a_file_is_searched_as_it_is_and_as_utf_16(self) -> None:
+        """Bytes that are no text stand around it."""
+        redactor = Redactor([ODD, OLD])
+        for content in (ODD.encode(), OLD.encode("utf-16-le"), b64encode(ODD.encode())):
+            assert redactor.is_in(b"\xff\xd8\0" + content + b"\xfe")
+        assert not redactor.is_in(b'\xff\xd8\0 p"ss')
+
+    def test_encodings_stay_cheap(self) -> None:
+        """A megabyte takes about as long as without them: there is one look for each form."""
+        bulk = "def look(path): return 'x/y'\n" * 40_000
+        lines = f"{'QUJD' * 19}\n" * 13_000
+        redactor = Redactor([OLD, ODD, "a1b2c3d4"])
+        assert effort(lambda: redactor.configured(bulk), rounds=3) < 6
+        # The worst: every line might be the one that an encoded secret crosses.
+        assert effort(lambda: redactor.configured(lines), rounds=3) < 60
 
     def test_what_only_looks_like_a_credential_stays(self) -> None:
         """A tool's result may be about such things."""
