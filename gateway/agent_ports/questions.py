@@ -11,20 +11,22 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy import Connection
 
-from adapters.base import Adapter
+from adapters.base import Adapter, Renderer
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
 from agent.settings import ToolSettings
 from agent.tools.context import Inquiry, InquiryKind, InquiryReply
-from gateway.access.policy import Access, may_approve
+from gateway.access.pairing import shown_name
+from gateway.access.policy import Access, Owners, may_approve
 from gateway.errors import StorageError
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
 from gateway.storage.conversation.questions import Question, QuestionPlace
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
-from gateway.storage.queue import outbox
+from gateway.storage.people import notebook
+from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
@@ -81,6 +83,7 @@ class Inquiries:
         self.wakeups = wakeups
         self._adapters = adapters
         self._access = access
+        self._owners = Owners(access, {key: each.render for key, each in adapters.items()})
 
     def people(self, turn: Turn) -> "TurnPeople":
         """Return the people that a turn may ask; a delegated child asks its parent's people."""
@@ -99,7 +102,7 @@ class Inquiries:
         # A read costs no commit, and mostly nothing is due.
         if not await self.database.read(self._due):
             return
-        for found in await self.database.write(self._expire):
+        for found, shown in await self.database.write(self._expire):
             log.info(
                 "inquiry_expired",
                 conversation=found.conversation,
@@ -107,7 +110,8 @@ class Inquiries:
                 kind=found.kind,
                 tool=found.tool,
             )
-            self.wakeups.outbox(found.conversation)
+            for place in shown:
+                self.wakeups.outbox(place)
             self.wakeups.ready(found.conversation)
 
     def _due(self, conn: Connection) -> list[tuple[Question, QuestionPlace]]:
@@ -115,17 +119,24 @@ class Inquiries:
         places = [(found, questions.place(conn, found)) for found in questions.due(conn)]
         return [(found, place) for found, place in places if place.account_key in self._adapters]
 
-    def _expire(self, conn: Connection) -> list[Question]:
-        """Expire what is due; tell the chats, and have their turns go on."""
+    def _expire(self, conn: Connection) -> list[tuple[Question, set[int]]]:
+        """Expire what is due; tell the chats, and have their turns go on.
+
+        Returns:
+            Each question with the conversations that it was shown in.
+        """
         # Asked again, inside of the transaction: somebody may have answered since the look.
         due = self._due(conn)
-        expired = [(found, place) for found, place in due if questions.expire(conn, found)]
-        for found, place in expired:
+        expired = []
+        for found, place in due:
+            if not questions.expire(conn, found):
+                continue
+            expired.append((found, {found.conversation, *questions.shown_in(conn, found.id)}))
             render, key = self._adapters[place.account_key].render, f"inquiry:{found.id}:expired"
             parts = parts_of(render, key, _expired_text(found))
             outbox.append(conn, found.conversation, parts, inbox_seq=place.upto_seq)
             conversations.make_ready(conn, found.conversation)
-        return [found for found, _ in expired]
+        return expired
 
     def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
         """Whether what somebody once allowed for a conversation counts still."""
@@ -137,16 +148,59 @@ class Inquiries:
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""
         address = turn.lease.address
-        *before, last = parts_of(
-            self._adapters[address.platform, address.account].render,
-            f"inquiry:{found.id}:asked",
-            _for_whom(turn) + _question_text(found, question, self.timeouts.of(found.kind)),
-            reply_to=turn.reply_to,
-            choices=_choices(found),
-        )
-        # By this key its buttons are found when they have to go.
-        key = f"inquiry:{found.id}:buttons:1" if last.choices else last.source_key
-        return [*before, replace(last, source_key=key)]
+        render = self._adapters[address.platform, address.account].render
+        text = self._text(found, question, turn)
+        return _asked(render, f"inquiry:{found.id}", text, _choices(found), turn.reply_to)
+
+    def tell_owners(self, conn: Connection, found: Question, question: str, turn: Turn) -> set[int]:
+        """Ask owners in their own chats what they alone may say; returns these conversations.
+
+        An owner who asks is there to answer; of others nobody may ever see it where it was asked.
+        """
+        if self._access.weakest(conn, [turn.sender]) == "owner":
+            return set()
+        chats = self._owners.chats(conn, self._owners.everybody(conn))
+        others = [chat for chat in chats if chat.id != found.conversation]
+        text = _who_asks(conn, found, turn) + self._text(found, question, turn)
+        for chat in others:
+            render, about = (
+                self._adapters[chat.account_key].render,
+                questions.told(found.id, chat.id),
+            )
+            parts = _asked(render, about, text, _choices(found))
+            outbox.append(conn, chat.id, parts, inbox_seq=chat.inbox_head)
+        if not others:
+            log.warning("owners_not_reached", platform=turn.lease.address.platform)
+        return {chat.id for chat in others}
+
+    def _text(self, found: Question, question: str, turn: Turn) -> str:
+        return _for_whom(turn) + _question_text(found, question, self.timeouts.of(found.kind))
+
+
+def _asked(
+    render: Renderer,
+    about: str,
+    text: str,
+    choices: tuple[Choice, ...],
+    reply_to: str | None = None,
+) -> list[OutboxPart]:
+    *before, last = parts_of(render, f"{about}:asked", text, reply_to=reply_to, choices=choices)
+    # By this key its buttons are found when they have to go.
+    key = f"{about}:buttons:1" if last.choices else last.source_key
+    return [*before, replace(last, source_key=key)]
+
+
+def _who_asks(conn: Connection, found: Question, turn: Turn) -> str:
+    """Return who asks for what owners decide, and where, before the question."""
+    place = questions.place(conn, found)
+    name = shown_name(inbox.name_of(conn, found.conversation, turn.sender.partition(":")[2]))
+    who = f"{quoted(name)} ({quoted(turn.sender)})" if name else quoted(turn.sender)
+    is_shared = notebook.is_shared(notebook.scope_of(conn, found.conversation))
+    where = f"the chat {quoted(place.chat)}" if is_shared else "a direct chat"
+    return (
+        f"{who} asks for this on {quoted(place.platform)}, in {where} (conversation"
+        f" {found.conversation}). You can answer here.\n\n"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +212,9 @@ class TurnPeople:
 
     async def ask(self, inquiry: Inquiry) -> InquiryReply:
         """Return the reply, or ask and wait."""
-        found, is_new = await self.inquiries.database.write(self._ask, inquiry)
-        if is_new:
-            self._announce(found)
+        found, shown = await self.inquiries.database.write(self._ask, inquiry)
+        if shown is not None:
+            self._announce(found, shown)
         return _reply(found)
 
     async def decided(self, call_id: str) -> InquiryReply | None:
@@ -177,14 +231,18 @@ class TurnPeople:
         call = turn_journal.call_key(conn, self.turn, call_id)
         return questions.of_call(conn, self.turn.id, call)
 
-    def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, bool]:
-        """Return the question of the call, and whether it is new; with a new one goes a message."""
+    def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, set[int] | None]:
+        """Return the question of the call; with a new one goes a message.
+
+        Returns:
+            The question, and of a new one the conversations where it is shown.
+        """
         turns.proceed(conn, self.turn)
         call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
         found = questions.of_call(conn, self.turn.id, call)
         # An earlier attempt has asked: the same call finds the same question (decision 090).
         if found is not None:
-            return found, False
+            return found, None
         lease = self.turn.lease
         # A child has no chat: its parent's people are asked, where the parent's chat is.
         place = (lease.parent or lease.conversation, self.turn.id, call)
@@ -192,7 +250,7 @@ class TurnPeople:
             valid_s = self.inquiries.timeouts.valid_s
             by = questions.approver(conn, place[0], inquiry, valid_s)
             if by is not None and self.inquiries.still_may_approve(conn, by, inquiry):
-                return questions.enter_approved(conn, *place, inquiry, by), True
+                return questions.enter_approved(conn, *place, inquiry, by), set()
             if not inquiry.askable:
                 raise ToolError(TOO_LONG)
         elif questions.is_asked(conn, place[0]):
@@ -204,9 +262,12 @@ class TurnPeople:
         # The chat goes on below the question: an answer that took the preview's place would stand
         # above.
         turn_journal.leave_preview(conn, lease)
-        return entered, True
+        shown = {place[0]}
+        if inquiry.for_owners:
+            shown |= self.inquiries.tell_owners(conn, entered, inquiry.question, self.turn)
+        return entered, shown
 
-    def _announce(self, found: Question) -> None:
+    def _announce(self, found: Question, shown: set[int]) -> None:
         """Log a new inquiry, and have it shown."""
         if found.state == "answered":
             log.info(
@@ -225,7 +286,8 @@ class TurnPeople:
             kind=found.kind,
             tool=found.tool,
         )
-        self.inquiries.wakeups.outbox(found.conversation)
+        for place in shown:
+            self.inquiries.wakeups.outbox(place)
 
 
 def _reply(found: Question) -> InquiryReply:
@@ -248,8 +310,9 @@ def _for_whom(turn: Turn) -> str:
 def _question_text(found: Question, question: str, timeout_s: float) -> str:
     within = _duration(timeout_s)
     if found.kind == "approval":
+        who = "an owner" if found.for_owners else "somebody"
         how = (
-            f"It is not run unless somebody says yes within {within}. In words: `/approve"
+            f"It is not run unless {who} says yes within {within}. In words: `/approve"
             f" {found.id}`, `/approve {found.id} conversation`, `/deny {found.id}`."
         )
     elif found.choices:

@@ -174,6 +174,12 @@ def note_of(settled: SettledQuestion) -> str:
     return "denied" if settled.answer == "deny" else "approved"
 
 
+def news_of(settled: SettledQuestion) -> str:
+    """Return what is said where a question was asked, once an owner has answered it elsewhere."""
+    text = DECIDED[settled.answer].format(tool=settled.question.tool, id=settled.question.id)
+    return f"An owner has answered. {text}"
+
+
 def report(settled: SettledQuestion) -> None:
     """Log an answer, never what was said."""
     question, by = settled.question, settled.by
@@ -221,11 +227,15 @@ def waiting_text(waiting: Sequence[Question]) -> str:
 
 
 def _named(reply: Reply, inquiry_id: int) -> Question | None:
-    """Return an inquiry that was asked in the chat and thread of the message; else None."""
+    """Return an inquiry that was asked in the chat and thread of the message; else None.
+
+    What owners alone decide they answer in their direct chats as well.
+    """
     question = questions.find(reply.conn, inquiry_id)
     if question is None or question.conversation == reply.conversation:
         return question
-    return question if _is_here(reply.conn, question, reply.message) else None
+    is_told = question.for_owners and reply.is_owner and reply.message.chat_kind == "dm"
+    return question if is_told or _is_here(reply.conn, question, reply.message) else None
 
 
 def _by_its_number(conn: Connection, argument: str) -> Question | None:

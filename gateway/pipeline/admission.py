@@ -440,7 +440,7 @@ class _Answers:
         if not message.pressed:
             key = f"reply:{conversation_id}:{seq}{kind}"
             self._tx.tell(message, conversation_id, seq, key, text)
-        self._settle(message, seq, outcome.settled)
+        self._settle(message, conversation_id, seq, outcome.settled)
         told, over = outcome.text, outcome.over
         return Admission("command", conversation_id, seq, outcome.answer, told, over)
 
@@ -459,7 +459,7 @@ class _Answers:
         seen = MessageRef(message.address, message.sender, message.message_ref)
         self._tx.after.marks.append((seen, "answered"))
         seq = inbox.append(self._tx.conn, row.id, told, kind="message", state="done")
-        self._settle(message, seq, taken)
+        self._settle(message, row.id, seq, taken)
         return Admission("command", row.id, seq)
 
     def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
@@ -469,22 +469,40 @@ class _Answers:
         return Reply(self._tx.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
     def _settle(
-        self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
+        self, message: InboundMessage, here: int, seq: int, settled: tuple[SettledQuestion, ...]
     ) -> None:
-        """Let the waiting turn go on below its answer, or say what it still waits for."""
+        """Let the waiting turn go on below its answer, or say what it still waits for.
+
+        Args:
+            message: The answer.
+            here: The conversation where it was given; of an owner maybe another one.
+            seq: Its place in the inbox there.
+            settled: What it answers.
+        """
         self._tx.after.settled += settled
-        for place in {each.question.conversation for each in settled}:
+        for place in {each.question.conversation for each in settled} & {here}:
             turn_journal.go_on_from(self._tx.conn, place, seq)
             text = approvals.still_waits(self._tx.conn, place)
             if text and not message.pressed:
                 self._tx.reply(message, place, seq, text)
                 self._tx.after.wake.add(place)
         for each in settled:
-            question = each.question
-            if not approvals.is_pressed(message, self._tx.said.argument, question):
-                note = approvals.note_of(each)
-                questions.withdraw(self._tx.conn, question.id, question.conversation, note)
-                self._tx.after.wake.add(question.conversation)
+            is_pressed = approvals.is_pressed(message, self._tx.said.argument, each.question)
+            note, but_in = approvals.note_of(each), here if is_pressed else None
+            inquiry = each.question.id
+            self._tx.after.wake |= questions.withdraw(self._tx.conn, inquiry, note, but_in=but_in)
+            if each.question.conversation != here:
+                self._tell_place(each)
+
+    def _tell_place(self, settled: SettledQuestion) -> None:
+        """Say where a question was asked that an owner has answered it elsewhere."""
+        question, conn = settled.question, self._tx.conn
+        place = questions.place(conn, question)
+        if (render := self._tx.renderers.get(place.account_key)) is not None:
+            key = f"inquiry:{question.id}:answered"
+            parts = parts_of(render, key, approvals.news_of(settled))
+            outbox.append(conn, question.conversation, parts, inbox_seq=place.upto_seq)
+            self._tx.after.wake.add(question.conversation)
 
     def _is_reply(self) -> bool:
         command = self._tx.said.command

@@ -31,6 +31,7 @@ from gateway.storage.conversation import attachments, compactions, conversations
 from gateway.storage.engine import connect, lock_database, read_only_uri
 from gateway.storage.migrations import prepare_schema, require_database, schema_revision
 from gateway.storage.people import notebook
+from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
     alias,
     blob,
@@ -234,6 +235,10 @@ def _erase_turns(conn: Connection, conversation_id: int) -> int:
     """Erase turns with their journal."""
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id).limit(ERASED_ROWS)
     ids = conn.scalars(turns.order_by(turn.c.id)).all()
+    asked = select(inquiry.c.id).where(inquiry.c.turn_id.in_(ids), inquiry.c.for_owners)
+    for inquiry_id in conn.scalars(asked).all():
+        # What was asked stands in the chats of owners as well.
+        outbox_rows.erase(conn, f"inquiry:{inquiry_id}:owner:")
     for table in (step, inquiry):
         conn.execute(delete(table).where(table.c.turn_id.in_(ids)))
     return conn.execute(delete(turn).where(turn.c.id.in_(ids))).rowcount

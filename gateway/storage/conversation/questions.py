@@ -329,7 +329,7 @@ def expire(conn: Connection, found: Question) -> bool:
     ).one_or_none()
     if expired is None:
         return False
-    withdraw(conn, found.id, found.conversation, ENDED["expired"])
+    withdraw(conn, found.id, ENDED["expired"])
     if expired.kind == "approval":
         _put_on_record(conn, "expired", expired, "")
     return True
@@ -340,20 +340,45 @@ def cancel(conn: Connection, conversation_id: int) -> int:
     return _withdraw_all(conn, conn.execute(*_cancel(conversation_id)))
 
 
-def withdraw(conn: Connection, inquiry_id: int, conversation_id: int, note: str) -> None:
-    """Replace the buttons of a question by a note; after a press the platform does that itself.
+def withdraw(
+    conn: Connection, inquiry_id: int, note: str, *, but_in: int | None = None
+) -> set[int]:
+    """Replace the buttons of a question by a note, in all chats that were asked.
 
     On platforms the message is edited (gateway/pipeline/delivery.py), and what its page reads tells
     it.
+
+    Args:
+        conn: The writing connection.
+        inquiry_id: Of the question.
+        note: How it ended.
+        but_in: Where a button was pressed: the platform itself takes it off there.
+
+    Returns:
+        The conversations that are told something.
     """
-    upto_seq = _upto_seq(conn, conversation_id)
-    outbox.withdraw(conn, conversation_id, f"inquiry:{inquiry_id}", note, upto_seq)
+    places = shown_in(conn, inquiry_id)
+    for conversation_id, about in places.items():
+        if conversation_id != but_in:
+            upto_seq = _upto_seq(conn, conversation_id)
+            outbox.withdraw(conn, conversation_id, about, note, upto_seq)
+    return places.keys() - {but_in}
+
+
+def told(inquiry_id: int, conversation_id: int) -> str:
+    """Return the name of a question in the chat of an owner, who is asked there as well."""
+    return f"inquiry:{inquiry_id}:owner:{conversation_id}"
+
+
+def shown_in(conn: Connection, inquiry_id: int) -> dict[int, str]:
+    """Return the conversations in which a question has buttons, with its name there."""
+    return outbox.with_buttons(conn, f"inquiry:{inquiry_id}:")
 
 
 def _withdraw_all(conn: Connection, cancelled: CursorResult[Any]) -> int:
     rows = cancelled.all()
     for row in rows:
-        withdraw(conn, row.id, row.conversation, ENDED["cancelled"])
+        withdraw(conn, row.id, ENDED["cancelled"])
     return len(rows)
 
 

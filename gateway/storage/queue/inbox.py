@@ -577,6 +577,13 @@ _OF_ENTRY = (
 """The columns of an `InboxEntry`; not the update as it came, which may be long."""
 
 
+def name_of(conn: Connection, conversation_id: int, sender: str) -> str:
+    """Return what a sender was called last in a conversation; empty for one who never wrote."""
+    theirs = inbox.c.conversation == conversation_id, inbox.c.sender == sender
+    newest = select(inbox.c.sender_name).where(*theirs).order_by(inbox.c.seq.desc()).limit(1)
+    return conn.scalar(newest) or ""
+
+
 def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
     """Return the texts of a burst as one; with their senders where several people share a chat."""
     if not named:

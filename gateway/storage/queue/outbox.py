@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
 
 from adapters.base import Renderer
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
@@ -211,6 +211,34 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
     if asked is not None:
         part = OutboxPart(f"{about}:over:1", note, note)
         append(conn, conversation_id, [part], inbox_seq=max(asked.inbox_seq, upto_seq))
+
+
+def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
+    """Return the conversations with a question whose name begins so; each with that name."""
+    found = conn.execute(*_with_prefix(prefix, _end_of(prefix)))
+    ends = ":buttons:1"
+    return {
+        row.conversation: row.source_key.removesuffix(ends)
+        for row in found
+        if row.source_key.endswith(ends)
+    }
+
+
+@built_once
+def _with_prefix(first: str, end: str) -> Any:
+    # As a range: for LIKE SQLite would look at all keys.
+    here = outbox.c.source_key >= first, outbox.c.source_key < end
+    return select(outbox.c.conversation, outbox.c.source_key).where(*here)
+
+
+def erase(conn: Connection, prefix: str) -> None:
+    """Erase the rows whose keys begin so, wherever they were shown."""
+    here = outbox.c.source_key >= prefix, outbox.c.source_key < _end_of(prefix)
+    conn.execute(delete(outbox).where(*here))
+
+
+def _end_of(prefix: str) -> str:
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 def is_over(source_key: str) -> bool:
