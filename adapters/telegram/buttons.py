@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 import orjson
 import structlog
 from pydantic import ValidationError
-from telegram import MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
@@ -179,11 +178,12 @@ class Buttons:
 
     async def _note(self, press: Press, noted: str) -> None:
         with mapped_edit(self._client.token):
-            await self._client.bot.edit_message_text(
-                noted,
-                press.chat,
-                press.message_id,
-                entities=[MessageEntity.de_json(it, None) for it in press.entities],
+            await self._client.bot.call(
+                "editMessageText",
+                text=noted,
+                chat_id=press.chat,
+                message_id=press.message_id,
+                entities=press.entities,
                 link_preview_options=NO_LINK_PREVIEW,
             )
 

@@ -3,8 +3,8 @@
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
 the one place that every request passes, so that none is ended by who asked for it, and goes over
-`AiohttpTransport`. `RateLimits` says what is done about a 429, and about requests that are only
-best effort.
+`AiohttpTransport`, mostly past httpx's client (decision 200). `RateLimits` says what is done about
+a 429, and about requests that are only best effort.
 """
 
 import asyncio
@@ -14,8 +14,8 @@ import json
 import ssl
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.request import getproxies
@@ -25,7 +25,6 @@ import httpx
 import orjson
 import structlog
 import telegram
-from telegram import LinkPreviewOptions, ReplyParameters
 from telegram.error import NetworkError, TelegramError
 from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
@@ -49,7 +48,7 @@ log = structlog.get_logger()
 PUBLIC_ROOT = "https://api.telegram.org"
 # Telegram keeps the list of the last call. A kind that is not named here is neither sent nor kept.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
-NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
+NO_LINK_PREVIEW = {"is_disabled": True}
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
 _POOL_TIMEOUT_S = 5.0
@@ -113,8 +112,7 @@ class CheckedRequest(HTTPXRequest):
         # The SDK's own error would count as in doubt, and nothing has left.
         if self._client.is_closed:
             raise NetworkError("The connections are closed")
-        kwargs["url"] = _parsed(kwargs["url"])
-        request = super().do_request(*args, **kwargs)
+        request = self._straight(**kwargs) or super().do_request(*args, **kwargs)
         try:
             status, body = await self._outbound.run(request, _deadline_s(**kwargs))
         except (TimeoutError, ConnectionAbortedError) as exc:
@@ -129,6 +127,40 @@ class CheckedRequest(HTTPXRequest):
         else:
             _check_flood(status, answer)
         return status, body
+
+    def _straight(
+        self, request_data: RequestData | None = None, **given: Any
+    ) -> Coroutine[Any, Any, tuple[int, bytes]] | None:
+        """Return a request past httpx's client, which costs as much again; None where it is needed.
+
+        That is for files, and for proxies.
+        """
+        transport = self._client._transport  # noqa: SLF001
+        if not isinstance(transport, AiohttpTransport) or request_data is None:
+            return None
+        if request_data.contains_files:
+            return None
+        limits_s, read_s = self._client.timeout.as_dict(), given.get("read_timeout")
+        # Else it is the SDK's DEFAULT_NONE.
+        if isinstance(read_s, int | float):
+            limits_s["read"] = read_s
+        return self._asked(transport, given["url"], request_data, limits_s)
+
+    async def _asked(
+        self,
+        transport: "AiohttpTransport",
+        url: str,
+        data: RequestData,
+        limits_s: Mapping[str, float | None],
+    ) -> tuple[int, bytes]:
+        headers = {"User-Agent": self.USER_AGENT, "Content-Type": "application/json"}
+        try:
+            answer, content = await transport.exchange(
+                "POST", url, headers, orjson.dumps(data.json_parameters), limits_s
+            )
+        except httpx.TransportError as exc:
+            raise NetworkError(f"{type(exc).__name__}: {exc}") from exc
+        return answer.status, content
 
     @override
     @staticmethod
@@ -153,7 +185,7 @@ class CheckedRequest(HTTPXRequest):
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
-    """httpx over aiohttp's connections: a request for half of the CPU, read as a whole.
+    """Requests over aiohttp's connections, read as a whole; also as a transport of httpx.
 
     httpx's own transport parses HTTP in Python: of a small request that is most of what it costs.
     What aiohttp raises becomes what that one raises for the same, since whether a message can have
@@ -175,34 +207,71 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     @override
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        timeout = request.extensions["timeout"]
-        async with self._place(timeout["pool"]):
-            body = await request.aread()
-            with _as_httpx():
-                async with self._opened().request(
-                    request.method,
-                    str(request.url),
-                    headers=request.headers.multi_items(),
-                    # aiohttp writes bytes in one piece, and warns about large ones.
-                    data=io.BytesIO(body) if len(body) > _LARGE_BYTES else body,
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(
-                        sock_connect=timeout["connect"],
-                        # It runs while a body is written, too.
-                        sock_read=_longest(timeout["read"], timeout["write"]),
-                    ),
-                ) as answer:
-                    content = await answer.read()
+        answer, content = await self.exchange(
+            request.method,
+            str(request.url),
+            request.headers.multi_items(),
+            await request.aread(),
+            request.extensions["timeout"],
+            # httpx does it, as its headers have promised.
+            auto_decompress=False,
+        )
         return httpx.Response(answer.status, headers=answer.raw_headers, content=content)
+
+    async def exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Any,
+        body: bytes,
+        limits_s: Mapping[str, float | None],
+        *,
+        auto_decompress: bool = True,
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """Make one request; return its answer and that one's body.
+
+        Args:
+            method: Of HTTP.
+            url: Where to.
+            headers: All of them.
+            body: What is sent.
+            limits_s: Seconds, by their names in `httpx.Timeout`.
+            auto_decompress: Whether a body that is packed is unpacked.
+
+        Raises:
+            TransportError: What httpx's own transport would raise.
+        """
+        await self._take_place(limits_s["pool"])
+        try:
+            async with self._opened().request(
+                method,
+                url,
+                headers=headers,
+                # aiohttp writes bytes in one piece, and warns about large ones.
+                data=io.BytesIO(body) if len(body) > _LARGE_BYTES else body,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    sock_connect=limits_s["connect"],
+                    # It runs while a body is written, too.
+                    sock_read=_longest(limits_s["read"], limits_s["write"]),
+                ),
+                auto_decompress=auto_decompress,
+            ) as answer:
+                return answer, await answer.read()
+        except (aiohttp.ClientError, OSError) as exc:
+            same = next(same for kind, same in _SAME if isinstance(exc, kind))
+            raise same(str(exc) or type(exc).__name__) from exc
+        finally:
+            self.in_use -= 1
+            self._free.release()
 
     @override
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    @asynccontextmanager
-    async def _place(self, within_s: float | None) -> AsyncIterator[None]:
-        """Wait for a connection to be free.
+    async def _take_place(self, within_s: float | None) -> None:
+        """Wait for a connection to be free, and take it.
 
         Raises:
             PoolTimeout: None was in time; nothing has left.
@@ -211,13 +280,8 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             async with asyncio.timeout(within_s if self._free.locked() else None):
                 await self._free.acquire()
         except TimeoutError as exc:
-            raise httpx.PoolTimeout("no connection is free") from exc
+            raise httpx.PoolTimeout("Pool timeout: no connection is free") from exc
         self.in_use += 1
-        try:
-            yield
-        finally:
-            self.in_use -= 1
-            self._free.release()
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -225,16 +289,22 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 # The places above are the limit: who waits here would not know what for.
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=_KEPT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                # httpx does it, as its headers have promised.
-                auto_decompress=False,
             )
         return self._session
 
 
 class RawBot(telegram.Bot):
-    """The SDK's bot, and updates as raw JSON: its own `get_updates` fails whole batches."""
+    """The SDK's bot, and what each message needs as raw JSON.
+
+    The SDK's own methods make objects of what is sent and of all that comes back, for more CPU than
+    the request takes; its `get_updates` fails whole batches.
+    """
 
     __slots__ = ()
+
+    async def call(self, method: str, **parameters: Any) -> Any:
+        """Return the unchecked result of a method, whose parameters are JSON; None is left out."""
+        return await self._post(method, parameters)
 
     async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
         """Return the unchecked result of one long poll of at most `timeout_s` seconds.
@@ -381,34 +451,18 @@ def topic(address: Address) -> int | None:
     return None if address.thread is None else int(address.thread)
 
 
-def reply_to(ref: str | None) -> ReplyParameters | None:
+def reply_to(ref: str | None) -> dict[str, Any] | None:
     """Point at the message that is answered, if it still exists."""
     if ref is None:
         return None
     # A question that was deleted must not bury its answer.
-    return ReplyParameters(int(ref), allow_sending_without_reply=True)
+    return {"message_id": int(ref), "allow_sending_without_reply": True}
 
 
 def _longest(*seconds: float | None) -> float | None:
     """Return the largest limit; None is none at all."""
     known = [each for each in seconds if each is not None]
     return max(known) if len(known) == len(seconds) else None
-
-
-@contextmanager
-def _as_httpx() -> Iterator[None]:
-    """Raise what httpx's own transport would."""
-    try:
-        yield
-    except (aiohttp.ClientError, OSError) as exc:
-        same = next(same for kind, same in _SAME if isinstance(exc, kind))
-        raise same(str(exc) or type(exc).__name__) from exc
-
-
-@functools.lru_cache(maxsize=256)
-def _parsed(url: str) -> httpx.URL:
-    """Parse the address of a method once: that takes 11 microseconds."""
-    return httpx.URL(url)
 
 
 @functools.cache

@@ -6,7 +6,6 @@ from typing import Any
 
 import orjson
 import structlog
-from telegram import InlineKeyboardButton, InlineKeyboardMarkup, MessageEntity
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
@@ -65,28 +64,32 @@ class Sender:
 
     async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
         with mapped_edit(self._client.token):
-            await self._client.bot.edit_message_text(
-                content.text,
+            shown = await self._client.bot.call(
+                "editMessageText",
+                text=content.text,
                 chat_id=message.address.chat,
                 message_id=int(ref),
                 entities=content.entities,
                 reply_markup=_keyboard(message.choices),
                 link_preview_options=NO_LINK_PREVIEW,
             )
+            return Receipt(str(shown["message_id"]))
+        # It shows that already.
         return Receipt(ref)
 
     async def _post(self, message: Outgoing, content: "_Content") -> Receipt:
         with mapped_send(self._client.token):
-            sent = await self._client.bot.send_message(
-                message.address.chat,
-                content.text,
+            sent = await self._client.bot.call(
+                "sendMessage",
+                chat_id=message.address.chat,
+                text=content.text,
                 entities=content.entities,
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),
                 reply_markup=_keyboard(message.choices),
                 link_preview_options=NO_LINK_PREVIEW,
             )
-            return Receipt(str(sent.message_id), resent=message.outcome_unknown)
+            return Receipt(str(sent["message_id"]), resent=message.outcome_unknown)
 
     async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         if len(file.content) > MAX_FILE_BYTES:
@@ -128,28 +131,29 @@ class Sender:
             return str(sent.message_id)
 
 
-def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
+def _keyboard(choices: Sequence[Choice]) -> dict[str, Any] | None:
     """Return the buttons, or None if there are none; a few short ones stand side by side."""
     if not choices:
         return None
-    buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
+    buttons = [{"text": it.label, "callback_data": it.text} for it in choices]
     short = sum(len(it.label) for it in choices) <= _ROW_CHARS and len(choices) <= _ROW_BUTTONS
-    return InlineKeyboardMarkup([buttons] if short else [[button] for button in buttons])
+    return {"inline_keyboard": [buttons] if short else [[button] for button in buttons]}
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
     text: str
-    entities: list[MessageEntity]
+    entities: list[dict[str, Any]]
 
     @classmethod
     def of(cls, payload: str) -> "_Content":
         content = orjson.loads(payload)
-        return cls(content["text"], [MessageEntity(**entity) for entity in content["entities"]])
+        return cls(content["text"], content["entities"])
 
     def resent(self) -> "_Content":
         """Put the mark in front; `split` has left room for it."""
         if not self.text:
             return _Content(RESENT_MARK.strip(), [])
-        entities = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)
-        return _Content(RESENT_MARK + self.text, list(entities))
+        by = units(RESENT_MARK)
+        entities = [each | {"offset": each["offset"] + by} for each in self.entities]
+        return _Content(RESENT_MARK + self.text, entities)

@@ -88,16 +88,13 @@ class ReasoningFilter:
 
     def _show_settled(self) -> None:
         """Show all but an ending that may become an opening tag."""
-        longest = max(map(len, _OPENERS)) - 1
         # A tag may come in several deltas; what was shown cannot be taken back.
-        for length in range(min(longest, len(self._pending)), 0, -1):
-            tail = self._pending[-length:].lower()
-            if any(opener.startswith(tail) for opener in _OPENERS):
-                self._show(self._pending[:-length])
-                self._pending = self._pending[-length:]
-                return
-        self._show(self._pending)
-        self._pending = ""
+        start = self._pending.rfind("<")
+        tail = self._pending[start:] if start >= 0 else ""
+        if not any(opener.startswith(tail.lower()) for opener in _OPENERS):
+            tail = ""
+        self._show(self._pending.removesuffix(tail))
+        self._pending = tail
 
     def _show(self, text: str) -> None:
         if self._trim:

@@ -122,19 +122,20 @@ class _Form:
         self._fixed = {
             key: each.effective_value for key, each in binds.items() if not each.required
         }
-        impls = {key: each.type.dialect_impl(dialect) for key, each in binds.items()}
-        self._places = [
-            (key, impls[key].bind_processor(dialect) or _as_it_is) for key in compiled.positiontup
-        ]
-        reads = [each.dialect_impl(dialect).result_processor(dialect, None) for each in types]
-        self._reads = [each or _as_it_is for each in reads] if any(reads) else []
+        self._places: list[str] = compiled.positiontup
+        written = [binds[key].type.dialect_impl(dialect) for key in self._places]
+        self._writes = _changed(each.bind_processor(dialect) for each in written)
+        read = [each.dialect_impl(dialect) for each in types]
+        self._reads = _changed(each.result_processor(dialect, None) for each in read)
         self._row: Any = None
 
     def bound(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Return the values of a row, or of each of several, as the statement has places."""
-        known = [{**self._fixed, **row} for row in rows]
-        filled = [[convert(each[key]) for key, convert in self._places] for each in known]
+        filled = [self._filled({**self._fixed, **row} if self._fixed else row) for row in rows]
         return filled if len(filled) > 1 else filled[0]
+
+    def _filled(self, row: Mapping[str, Any]) -> list[Any]:
+        return _converted([row[key] for key in self._places], self._writes)
 
     def found(self, cursor: sqlite3.Cursor) -> "_Rows":
         """Return what a run has found, or how many rows it has changed."""
@@ -146,12 +147,22 @@ class _Form:
             self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
         found: Any = cursor.fetchall()
         if reads := self._reads:
-            found = ([read(row[n]) for n, read in enumerate(reads)] for row in found)
+            found = (_converted(list(row), reads) for row in found)
         return _Rows(map(self._row._make, found), cursor.rowcount)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+_Converters = list[tuple[int, Any]]
+"""Functions for the values at some places of a row; for most there is nothing to do."""
+
+
+def _changed(converters: Iterable[Any]) -> _Converters:
+    return [(n, convert) for n, convert in enumerate(converters) if convert is not None]
+
+
+def _converted(values: list[Any], converters: _Converters) -> list[Any]:
+    for n, convert in converters:
+        values[n] = convert(values[n])
+    return values
 
 
 class _Rows(list[Any]):

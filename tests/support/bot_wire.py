@@ -111,8 +111,8 @@ class ApiError(Exception):
 async def params_of(request: web.Request) -> Json:
     """Return the parameters; a file becomes `(name, bytes)` under the name of its parameter."""
     if request.content_type == "application/json":
-        params: Json = await request.json()
-        return params
+        sent: dict[str, str] = await request.json()
+        return _decoded(sent)
     form = await request.post()
     files = {
         name: (value.filename, value.file.read())
@@ -120,12 +120,17 @@ async def params_of(request: web.Request) -> Json:
         if isinstance(value, web.FileField)
     }
     texts = {name: str(value) for name, value in form.items() if name not in files}
-    params = {name: json.loads(it) if name in _NESTED else it for name, it in texts.items()}
+    params = _decoded(texts)
     attached = {f"attach://{name}": file for name, file in files.items()}
     for name, value in params.items():
         if isinstance(value, str) and value in attached:
             params[name] = attached[value]
     return files | params
+
+
+def _decoded(texts: dict[str, str]) -> Json:
+    """Return parameters that came as texts; those that hold others are JSON, however they came."""
+    return {name: json.loads(it) if name in _NESTED else it for name, it in texts.items()}
 
 
 def refusal(exc: ApiError) -> web.Response:

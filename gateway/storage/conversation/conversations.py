@@ -497,9 +497,14 @@ def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -
 
 def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
     """Return up to which seq a conversation is indexed, and its newest one; zeros for none."""
-    places = select(conversation.c.searched_seq, conversation.c.message_head)
-    row = conn.execute(places.where(conversation.c.id == conversation_id)).one_or_none()
+    row = conn.execute(*_search_progress(conversation_id)).one_or_none()
     return (0, 0) if row is None else (row[0], row[1])
+
+
+@built_once
+def _search_progress(conversation_id: int) -> Any:
+    places = select(conversation.c.searched_seq, conversation.c.message_head)
+    return places.where(conversation.c.id == conversation_id)
 
 
 def count_searched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
@@ -512,9 +517,14 @@ def count_searched(conn: Connection, conversation_ids: Sequence[int] | None) -> 
 
 def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:
     """Note that the index has gone from one seq to another; False where it was not at the first."""
-    here = (conversation.c.id == conversation_id, conversation.c.searched_seq == after_seq)
-    moved = conn.execute(update(conversation).where(*here).values(searched_seq=upto_seq))
+    moved = conn.execute(*_note_searched(conversation_id, after_seq, upto_seq))
     return moved.rowcount == 1
+
+
+@built_once
+def _note_searched(conversation_id: int, after_seq: int, upto_seq: int) -> Any:
+    here = (conversation.c.id == conversation_id, conversation.c.searched_seq == after_seq)
+    return update(conversation).where(*here).values(searched_seq=upto_seq)
 
 
 def search_anew(conn: Connection) -> None:

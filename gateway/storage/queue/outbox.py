@@ -347,12 +347,17 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
     # Compared and set in one statement: delivery has no lease (decision 064).
-    marked = conn.execute(
-        _this(message)
+    marked = conn.execute(*_mark_sending(message.conversation, message.seq, replica_id))
+    return marked.rowcount == 1
+
+
+@built_once
+def _mark_sending(conversation_id: int, seq: int, replica_id: int) -> Any:
+    return (
+        _row(conversation_id, seq)
         .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
         .values(state="sending", sender=replica_id)
     )
-    return marked.rowcount == 1
 
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | None:
@@ -510,8 +515,12 @@ def _this(message: Outgoing) -> Any:
 
     `/stop` or `parley forget` may have been faster.
     """
+    return _row(message.conversation, message.seq)
+
+
+def _row(conversation_id: int, seq: int) -> Any:
     return update(outbox).where(
-        outbox.c.conversation == message.conversation, outbox.c.seq == message.seq, is_unsent
+        outbox.c.conversation == conversation_id, outbox.c.seq == seq, is_unsent
     )
 
 

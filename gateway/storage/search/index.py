@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from sqlalchemy import Connection, delete, insert, select, text
+from sqlalchemy import Connection, bindparam, delete, insert, select, text
 
 from agent.messages import decode
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import message, search_row
 from gateway.storage.search.terms import VERSION, terms_of
+from gateway.storage.statements import kept
 
 if TYPE_CHECKING:
     import sqlite3
@@ -104,19 +105,26 @@ def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
     after, head = conversations.search_progress(conn, conversation_id)
     if after >= head:
         return None
-    next_ones = conn.execute(
-        select(message.c.seq, message.c.role, message.c.body, message.c.at)
-        .where(message.c.conversation == conversation_id, message.c.seq > after)
-        .order_by(message.c.seq)
-        .limit(BATCH_ROWS)
-    )
     rows, room = [], BATCH_CHARS
-    for row in next_ones:
+    where = {"conversation_id": conversation_id, "after_seq": after, "most": BATCH_ROWS}
+    for row in conn.execute(_NEXT_ONES, where):
         rows.append((row.seq, row.role, row.body, row.at))
         room -= len(row.body)
         if room < 0:
             break
     return Unindexed(conversation_id, after, rows[-1][0] if rows else head, tuple(rows))
+
+
+# Not kept: of large messages only as many are read as are looked at.
+_NEXT_ONES = (
+    select(message.c.seq, message.c.role, message.c.body, message.c.at)
+    .where(
+        message.c.conversation == bindparam("conversation_id"),
+        message.c.seq > bindparam("after_seq"),
+    )
+    .order_by(message.c.seq)
+    .limit(bindparam("most"))
+)
 
 
 def waiting_in(conn: Connection, conversation_ids: Iterable[int]) -> list[Unindexed]:
@@ -151,9 +159,12 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
     # First: of two that feed the same messages one finds the index moved, and enters nothing.
     moved = conversations.note_searched(conn, batch.conversation, batch.after_seq, batch.upto_seq)
     if moved and batch.entries:
-        conn.execute(insert(search_row), [_row(batch.conversation, each) for each in batch.entries])
+        conn.execute(_INSERT, [_row(batch.conversation, each) for each in batch.entries])
         conn.execute(_ADD, [_indexed(batch.conversation, each) for each in batch.entries])
     return moved
+
+
+_INSERT = kept(insert(search_row))
 
 
 def feed_together(conn: Connection, batches: Sequence[IndexBatch]) -> list[bool]:
