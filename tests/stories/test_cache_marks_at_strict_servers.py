@@ -33,6 +33,7 @@ from tests.support.faulty_models import (
 )
 from tests.support.gateway import Running, agent_of, running
 from tests.support.model_server import Reply
+from tests.support.thorough import products
 
 pytestmark = pytest.mark.untraced
 
@@ -145,9 +146,9 @@ def home(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return database_file.parent
 
 
-@pytest.mark.parametrize("ttl", ["5m", "1h"])
-@pytest.mark.parametrize("strategy", ["system_and_3", "anchored"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "strategy", "ttl"), products([*LAYOUTS], ["system_and_3", "anchored"], ["5m", "1h"])
+)
 async def test_marked_requests_are_accepted_and_begin_as_the_one_before(
     home: Path, layout: str, strategy: str, ttl: str
 ) -> None:
