@@ -19,12 +19,12 @@ from agent.context.phases.boundaries import (
     protected_tail,
     starts_before,
 )
-from agent.context.phases.convergence import chars_of, converge, target_tokens
+from agent.context.phases.convergence import converge, target_tokens
 from agent.context.phases.prune import may_be_pruned, prune
 from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
-from agent.messages import user_message
+from agent.messages import chars_of, user_message
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry, Summary, ViewPlan
 

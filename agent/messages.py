@@ -90,6 +90,19 @@ def full_text(message: ChatMessage) -> str:
     )
 
 
+def chars_of(message: ChatMessage) -> int:
+    """Return the characters of a message's texts and call arguments."""
+    content = message.get("content")
+    texts = [content] if isinstance(content, str) else map(_shown_text, content or ())
+    calls = message.get("tool_calls") or ()
+    return sum(map(len, texts)) + sum(len(call["function"]["arguments"]) for call in calls)
+
+
+def _shown_text(part: object) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""
+
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
 

@@ -21,11 +21,10 @@ import structlog
 
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.convergence import chars_of
 from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.prefix import LIFETIMES_S, PrefixWatch

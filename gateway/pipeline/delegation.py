@@ -35,7 +35,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
-from gateway.storage.reports import usage
+from gateway.storage.reports import ledger
 
 log = structlog.get_logger()
 
@@ -228,7 +228,7 @@ class _Child:
 
     async def _work(self, work: Work) -> TurnResult:
         turn, delegation = self.journal.turn, self.delegation
-        used = await delegation.database.read(usage.totals, turn.lease.conversation, turn.id)
+        used = await delegation.database.read(ledger.of_turn, turn.lease.conversation, turn.id)
         view, planner = await delegation.parts.opened(self.agent, self.journal)
         # Of all attempts: a child that is resumed has no second budget.
         tokens = used.usage.prompt_tokens + used.usage.output_tokens

@@ -42,8 +42,8 @@ from gateway.storage.conversation import questions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import Committed, TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
 from gateway.storage.engine import Database
-from gateway.storage.reports import usage
-from gateway.storage.reports.usage import Totals
+from gateway.storage.reports import ledger
+from gateway.storage.reports.ledger import Totals
 
 log = structlog.get_logger()
 
@@ -301,7 +301,7 @@ class TurnWork:
         is_fresh = turn.attempt == 1 and turn.messages[-1]["role"] == "user"
         if is_fresh or agent.settings.max_turn_tokens is None:
             return 0
-        used = await self.database.read(usage.totals, turn.lease.conversation, turn.id)
+        used = await self.database.read(ledger.of_turn, turn.lease.conversation, turn.id)
         return used.usage.prompt_tokens + used.usage.output_tokens
 
 

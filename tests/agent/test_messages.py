@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agent.messages import (
     ChatMessage,
     assistant_message,
+    chars_of,
     clean_text,
     decode,
     encode,
@@ -18,6 +19,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
+from tests.support.conversations import PNG
 from tests.support.scripted_model import tool_call
 
 any_text = st.text(st.characters(codec="utf-8"))
@@ -195,3 +197,13 @@ def test_open_calls_keep_the_order_of_the_calls(done: list[str], count: int) -> 
     history = [asked("a", "b", "c"), *(result(call_id) for call_id in done[:count])]
     left = [call["id"] for call in open_calls(history)]
     assert left == [call_id for call_id in "abc" if call_id not in done[:count]]
+
+
+def test_characters_are_those_of_texts_and_arguments() -> None:
+    """Images have none; unknown parts and a content of None do no harm."""
+    calls = [tool_call("look", {"a": 1}, "c1")]
+    message = ChatMessage(role="assistant", content=None, tool_calls=calls)
+    assert chars_of(message) == len('{"a":1}')
+    parts: list[Any] = [{"type": "text", "text": "four"}, PNG, {"type": "text", "text": None}]
+    assert chars_of(ChatMessage(role="user", content=parts)) == 4
+    assert chars_of(user_message("four")) == 4

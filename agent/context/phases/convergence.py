@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from agent.context.phases.boundaries import Newest, group_start
 from agent.context_engine import CompressionRequest, Level, Sizes
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, chars_of
 from agent.view.view import Edit, Entry, ViewPlan
 
 NEWEST_SHARE = 0.9
@@ -163,20 +163,6 @@ def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection
     ]
     fresh = [edit for edit in labels if edit not in plan.edits]
     return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=_by_seq)))
-
-
-def chars_of(message: ChatMessage) -> int:
-    """Return the characters of a message's texts and call arguments."""
-    content = message.get("content")
-    chars = len(content) if isinstance(content, str) else sum(len(_text(p)) for p in content or ())
-    for call in message.get("tool_calls") or ():
-        chars += len(call["function"]["arguments"])
-    return chars
-
-
-def _text(part: object) -> str:
-    text = part.get("text") if isinstance(part, dict) else part
-    return text if isinstance(text, str) else ""
 
 
 def _newest_seq(request: CompressionRequest) -> int:

@@ -36,8 +36,8 @@ from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import Due, OutboxPart, file_part
-from gateway.storage.reports import ledger, usage
-from gateway.storage.reports.usage import Totals
+from gateway.storage.reports import ledger
+from gateway.storage.reports.ledger import Totals
 from gateway.storage.schema import is_running, now_s, step, turn
 from gateway.storage.statements import built_once, kept
 
@@ -390,7 +390,7 @@ def commit(
     if taken is None:
         proceed(conn, current)
         # It has ended: a commit whose answer was lost is made again by its caller.
-        return Committed(usage.totals(conn, current.lease.conversation, current.id))
+        return Committed(ledger.of_turn(conn, current.lease.conversation, current.id))
     place = taken.place
     entered = transcript.insert(conn, current.place, messages, place.message_head)
     due = _enter_answer(conn, current, taken, parts)
@@ -495,7 +495,7 @@ def _close(
         "answered_by": _answered_by(end.call) or None,
         "last_steps": last_steps,
     }
-    totals = usage.totals_in(conn.execute(_CLOSE, values).one())
+    totals = ledger.totals_in(conn.execute(_CLOSE, values).one())
     # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
@@ -506,7 +506,7 @@ def _close(
 def _closing() -> Any:
     here = bindparam("in_conversation", type_=Integer)
     this = bindparam("closed_id", type_=Integer)
-    sums = usage.sums_of_turn(here, this).add_columns(this.label("turn_id")).subquery("sums")
+    sums = ledger.sums_of_turn(here, this).add_columns(this.label("turn_id")).subquery("sums")
     known = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
     written = sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens
     return (
@@ -521,7 +521,7 @@ def _closing() -> Any:
             "progress": turn.c.progress + bindparam("last_steps"),
             "finished_at": now_s(),
         })
-        .returning(*usage.of_closed(here, this))
+        .returning(*ledger.of_closed(here, this))
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger: one row for each call of a model, with its tokens and what it cost.
+"""The ledger: one row for each call of a model, with its tokens and what it cost; what turns took.
 
 What was spent stays on record whatever becomes of the turn, until its conversation is erased or
 `retention.ledger_days` are over.
@@ -12,8 +12,10 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Row,
+    Select,
     and_,
     bindparam,
+    case,
     func,
     literal_column,
     select,
@@ -23,7 +25,7 @@ from agent.money.costs import Money
 from agent.ports import ModelCall
 from agent.usage import Usage
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, turn
+from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, step, turn
 from gateway.storage.statements import built_once, kept
 
 _NOTHING = Usage()
@@ -293,3 +295,76 @@ def grouped(conn: Connection, by: ColumnElement[Any], *where: ColumnElement[bool
 
 def _dearest_first(group: Group) -> tuple[float, int, str]:
     return -group.spent.money.usd, -group.spent.usage.prompt_tokens, group.name
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a turn took, over all its attempts.
+
+    Attributes:
+        iterations: Steps of the model in its journal; `tool_calls` likewise.
+        usage: Of all its calls in the ledger, also those that were lost or made a summary.
+        usd: What they cost; None where that of any is not known.
+        estimated: Whether any of it is Parley's estimate.
+    """
+
+    iterations: int
+    tool_calls: int
+    usage: Usage
+    usd: float | None = 0.0
+    estimated: bool = False
+
+
+def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
+    """Return what a turn took so far."""
+    return totals_in(conn.execute(*_of_turn(conversation_id, turn_id)).one())
+
+
+def totals_in(row: Any) -> Totals:
+    """Return the totals in a row of `_of_turn`, or of a turn that was closed (`of_closed`)."""
+    return Totals(
+        iterations=row.iterations,
+        tool_calls=row.tool_calls,
+        usage=usage_in(row),
+        # A sum that lacks a part would be taken for the whole: None where a price is not known.
+        usd=row.known_usd,
+        estimated=row.estimates > 0,
+    )
+
+
+@built_once
+def _of_turn(conversation_id: int, turn_id: int) -> Any:
+    sums = sums_of_turn(conversation_id, turn_id).subquery("sums")
+    return select(sums, case((sums.c.unknown_calls == 0, sums.c.usd)).label("known_usd"))
+
+
+def sums_of_turn(conversation_id: Any, turn_id: Any) -> Select[Any]:
+    """Select what a turn took so far in one row: `SUMS`, and what its journal says."""
+    steps = select(func.count()).where(step.c.turn_id == turn_id)
+    answered = select(step.c.name).where(step.c.turn_id == turn_id, step.c.kind == "model")
+    return select(
+        steps.where(step.c.kind == "model").scalar_subquery().label("iterations"),
+        steps.where(step.c.kind == "tool").scalar_subquery().label("tool_calls"),
+        answered.order_by(step.c.n.desc()).limit(1).scalar_subquery().label("last_model"),
+        *SUMS,
+        func.count().filter(ledger.c.estimated).label("estimates"),
+    ).where(ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
+
+
+def of_closed(conversation_id: Any, turn_id: Any) -> list[Any]:
+    """Return the columns of a turn's row that hold its totals, and what it does not hold of them.
+
+    For the statement that writes them: what it sums up cannot be returned by it.
+    """
+    calls = (ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
+    kept_for_5m = func.coalesce(func.sum(ledger.c.cache_write_5m_tokens), 0)
+    written_5m = select(kept_for_5m).where(*calls).scalar_subquery()
+    estimates = select(func.count()).where(*calls, ledger.c.estimated).scalar_subquery()
+    held = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
+    return [
+        *(turn.c[name] for name in held),
+        turn.c.usd.label("known_usd"),
+        written_5m.label("cache_write_5m_tokens"),
+        (turn.c.cache_write_tokens - written_5m).label("cache_write_1h_tokens"),
+        estimates.label("estimates"),
+    ]

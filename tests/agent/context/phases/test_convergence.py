@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from agent.context.phases.convergence import (
     MIN_CLIP_CHARS,
-    chars_of,
     clip,
     converge,
     is_tool_work,
@@ -345,16 +344,6 @@ def test_the_target_of_a_view(
     """60 % of the threshold, or a fifth of the free window; half of the messages refused."""
     request = request_of([], trigger=trigger, tokens=tokens, fixed_tokens=fixed_tokens)
     assert target_tokens(request) == target
-
-
-def test_characters_are_those_of_texts_and_arguments() -> None:
-    """Images have none; unknown parts and a content of None do no harm."""
-    calls = [tool_call("look", {"a": 1}, "c1")]
-    message = ChatMessage(role="assistant", content=None, tool_calls=calls)
-    assert chars_of(message) == len('{"a":1}')
-    parts: list[Any] = [{"type": "text", "text": "four"}, PNG, {"type": "text", "text": None}]
-    assert chars_of(ChatMessage(role="user", content=parts)) == 4
-    assert chars_of(user_message("four")) == 4
 
 
 def test_results_and_calls_are_tool_work() -> None:

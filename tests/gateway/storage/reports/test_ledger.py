@@ -15,8 +15,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.reports import ledger as books
-from gateway.storage.reports import usage
-from gateway.storage.reports.usage import Totals
+from gateway.storage.reports.ledger import Totals
 from gateway.storage.schema import SLOT_S, ledger, step, turn
 from tests.support.scripted_model import tool_call
 from tests.support.storage import (
@@ -194,7 +193,7 @@ def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None
 
 def test_a_turn_is_summed_up_within_an_index(store: Store, current: Turn) -> None:
     """Its end takes no longer in a conversation that had thousands of turns."""
-    plan = store.plans(usage.totals, current.lease.conversation, current.id)
+    plan = store.plans(books.of_turn, current.lease.conversation, current.id)
     assert any("USING INDEX ix_ledger_conversation_turn_id" in step for step in plan), plan
     assert not any("SCAN ledger" in step or "SCAN step" in step for step in plan), plan
 
