@@ -1,7 +1,6 @@
 """A chat command is a file: one that the product does not know is one with no other edit."""
 
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,14 +22,14 @@ class WithToy(ParleyProcess):
     program: ClassVar = ("-m", "tests.support.toy_command")
 
 
-@pytest.fixture
-async def parley(tmp_path: Path) -> AsyncIterator[WithToy]:
-    """A gateway on the offline model that knows `/roll`."""
-    async with WithToy(tmp_path / "home") as process:
-        yield process
+async def test_it_is_a_command_like_others(tmp_path: Path) -> None:
+    """It is answered past the model, and `/help`, the menu and slips know it."""
+    async with WithToy(tmp_path / "home") as parley:
+        await answered_past_the_model(parley)
+        await known_to_lists(parley)
 
 
-async def test_it_is_answered_past_the_model(parley: WithToy) -> None:
+async def answered_past_the_model(parley: WithToy) -> None:
     """By its name, its other word and with what stands behind it; the row has its name."""
     chat = WebChat(parley)
     assert await chat.ask("/roll 1") == ONE_SIDE
@@ -40,7 +39,7 @@ async def test_it_is_answered_past_the_model(parley: WithToy) -> None:
     assert rows == [("/roll 1", "command", "roll"), ("/die 1", "command", "roll")]
 
 
-async def test_lists_and_slips_know_it(parley: WithToy) -> None:
+async def known_to_lists(parley: WithToy) -> None:
     """`/help`, the menu, and what is said to a word that is no command."""
     chat = WebChat(parley)
     assert "- `/roll`: roll a die; name its sides, or it has six\n" in await chat.ask("/help")

@@ -57,25 +57,21 @@ def settings(model: OpenAIServer, **access: Any) -> dict[str, Any]:
 
 
 async def test_a_listed_person_is_answered(tmp_path: Path, model: OpenAIServer) -> None:
-    """Settings, members, prompt hint, levels of loggers and start follow from `platform.py`."""
+    """Settings, members, prompt hint, levels of loggers and start follow from `platform.py`.
+
+    Only those in `access.toy` may talk: the first to be answered is the friend.
+    """
     async with WithToy(tmp_path, settings(model, toy=[FRIEND])) as parley:
-        await parley.say("hello")
+        await parley.say("let me in", sender="toy-2", number=1)
+        await parley.say("hello", number=2)
         assert await parley.answer() == "Squeak! Fine."
+        assert "let me in" not in json.dumps([each.body for each in model.requests])
         system = json.dumps(model.requests[-1].body["messages"][0], ensure_ascii=False)
         assert "You are in a toy: only short words can be read." in system
         assert parley.named("credentials_checked", subject="toy:default", outcome="accepted")
         of_sdk = [each["message"] for each in parley.named("library_logged", logger="toy_sdk")]
         assert of_sdk == ["the toy squeaks"]
         assert parley.rows("SELECT platform, chat FROM conversation") == [("toy", "box-1")]
-
-
-async def test_a_stranger_is_not_answered(tmp_path: Path, model: OpenAIServer) -> None:
-    """Only those in `access.toy` may talk: the first to be answered is the friend."""
-    async with WithToy(tmp_path, settings(model, toy=[FRIEND])) as parley:
-        await parley.say("let me in", sender="toy-2", number=1)
-        await parley.say("hello", number=2)
-        assert await parley.answer() == "Squeak! Fine."
-        assert "let me in" not in json.dumps([each.body for each in model.requests])
 
 
 async def test_its_settings_are_shown_and_checked(tmp_path: Path, model: OpenAIServer) -> None:

@@ -120,7 +120,7 @@ async def test_compactions_are_shown(tmp_path: Path) -> None:
 async def test_no_call_exceeds_the_window(tmp_path: Path) -> None:
     """The report shows every call."""
     report = tmp_path / "out.html"
-    file = recording(tmp_path, long_talk(30))
+    file = recording(tmp_path, long_talk(20))
     good, printed = await play(tmp_path, file, window=16_000, report=report)
     assert good, printed
     page = report.read_text("utf-8")
@@ -195,7 +195,7 @@ async def test_both_placings_are_billed(tmp_path: Path) -> None:
 
 async def test_what_is_played_comes_first(tmp_path: Path) -> None:
     """The other bill is what playing the other strategy is billed."""
-    talk = long_talk(30)
+    talk = long_talk(20)
     talk[0]["content"] += " It is about words." * 200
     file = recording(tmp_path, talk)
     _, first = await play(tmp_path, file, window=16_000, strategy="system_and_3", ttl="1h")
@@ -207,7 +207,7 @@ async def test_what_is_played_comes_first(tmp_path: Path) -> None:
 
 async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
     """The same pauses, the same compactions, the same bill."""
-    files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(4)]
+    files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(2)]
     options = {"window": 16_000, "gap": "chat", "early": True}
     outcomes = [await play(tmp_path, *files, **options) for _ in range(2)]
     assert outcomes[0][0]
