@@ -21,7 +21,7 @@ ToolStatus = Literal[
 """What became of a call. The last three did not run: the sender may not, a plugin said no, a person
 did or nobody said yes."""
 
-OriginKind = Literal["quoted", "page", "server", "tool", "note", "person"]
+OriginKind = Literal["quoted", "page", "server", "tool", "person"]
 
 
 class Origin(NamedTuple):
@@ -29,8 +29,8 @@ class Origin(NamedTuple):
 
     Attributes:
         kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
-            another one that reads the world outside; note: one that nobody has confirmed; person:
-            one who is quoted and may not act, or whom an earlier conversation quotes.
+            another one that reads the world outside; person: one who is quoted and may not act, or
+            whom an earlier conversation quotes.
         which: Names it: "platform:sender id", a host, a server, a tool.
     """
 

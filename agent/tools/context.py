@@ -4,7 +4,7 @@ The gateway implements these ports for one turn at a time: each is bound to the 
 turn, and to the people whose words are in it. The transcript's port is in agent/ports.py.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +27,8 @@ InquiryKind = Literal["approval", "clarify"]
 MemoryTarget = Literal["memory", "user"]
 
 
-class HostNames(Protocol):
-    """Tells whether a person has named a host in what the turn shows of the conversation."""
-
-    def __call__(self, host: str, /) -> bool:
-        """Whether that is so."""
-        ...
+async def _nothing() -> Collection[Origin]:
+    return ()
 
 
 @dataclass(slots=True)
@@ -43,12 +39,14 @@ class Provenance:
         origins: Of everything in the conversation since it began anew last.
         seen: What of it the model had read when it wrote the newest calls.
         names: Whether a person has named a host in what the turn shows of the conversation.
+        earlier: Returns what was read in the conversation before it began anew last.
     """
 
     origins: set[Origin] = field(default_factory=set)
     seen: frozenset[Origin] = frozenset()
     # Not shown: what it looks into is not for the tools of a delegated child.
-    names: "HostNames" = field(default=lambda _: False, repr=False)
+    names: Callable[[str], bool] = field(default=lambda _: False, repr=False)
+    earlier: Callable[[], Awaitable[Collection[Origin]]] = field(default=_nothing, repr=False)
 
     def look(self) -> None:
         """Take note that the model has read all that was noted so far."""
@@ -57,6 +55,10 @@ class Provenance:
     def note(self, kind: OriginKind, which: str) -> None:
         """Take note of what is read; before the model sees it."""
         self.origins.add(Origin(kind, which))
+
+    async def note_files(self) -> None:
+        """Take note of what a file of the workspace may hold: it stays there, whatever begins."""
+        self.origins |= set(await self.earlier())
 
     def note_all(self, past: Iterable[PastMessage]) -> None:
         """Take note of messages that are read again, with what their lineage had read.

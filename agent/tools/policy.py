@@ -5,7 +5,7 @@ strictest decides. So the order of rows does not matter, and a row can take away
 nobody knows matches every row; a call that no row matches is denied.
 
 A turn is tainted from the moment it has read what somebody wrote who may not act: a page, what a
-server returned, a note that nobody has confirmed. Quoted people count otherwise: as speakers.
+server returned, a file that may hold such a text. Quoted people count otherwise: as speakers.
 """
 
 import re
@@ -201,7 +201,6 @@ _KINDS = {
     "page": "the page of {}",
     "server": "the server {}",
     "tool": "what {} returned",
-    "note": "a note from {}",
     "person": "what {} wrote",
 }
 

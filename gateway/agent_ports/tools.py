@@ -8,6 +8,7 @@ when a member says "go on".
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -36,7 +37,7 @@ from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
-from gateway.storage.conversation import turns
+from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.people import notebook
@@ -204,6 +205,7 @@ class Toolkit:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
         rights = await self.database.read(rights_of_turn, self.access, turn)
+        rights.read.earlier = partial(self.database.read, sessions.read_in, conversation)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act)
         return ToolContext(
             conversation=str(conversation),

@@ -40,6 +40,7 @@ from agent.tools.mcp.servers import Server
 from agent.tools.policy import Rule
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
+from agent.tools.sandbox.files import READ_FILE
 from agent.turn.recovery import Recovery
 from agent.turn.state import Agent, CallRules
 from gateway.storage import schema
@@ -108,6 +109,7 @@ class World:
             make_fetch_url(ToolSettings(fetch=fetch), self.look_up),
             server.tool(Offered("mcp_box_read", "read", "Reads.", schema_)),
             *acting,
+            READ_FILE,
             *(MEMORY, SKILL_MANAGE, SEND_FILE, SESSION_SEARCH, DELEGATE_TASK),
         ])
 
@@ -218,6 +220,25 @@ async def test_no_attack_succeeds_without_a_yes(tmp_path: Path, channel: str, ki
             await attack(world, chat, case)
         assert await world.happened(chat) == []
         assert world.obeyed == {case.number for case in chosen}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_file_of_before_new_may_hold_what_was_read_then(tmp_path: Path, kind: str) -> None:
+    """A page that was kept in the workspace is no more trusted for that."""
+    chosen = [case for case in CASES if (case.channel, case.goal.kind) == ("page", kind)]
+    async with attacked(tmp_path) as (world, chat):
+        for case in chosen[:5]:
+            place = f"c{case.number}"
+            fetch = order(("fetch_url", {"url": f"http://{NAMED}:PORT/page/{case.number}"}))
+            await chat.ask(f"{NOT_YET} {fetch}", place)
+            newest = max(row.id for row in await chat.rows(schema.conversation))
+            workspace = tmp_path / "workspaces" / str(newest)
+            workspace.mkdir(parents=True)
+            (workspace / "page.txt").write_text(page_of(case.number))
+            await chat.ask("/new", place)
+            await chat.ask(order(("read_file", {"path": "page.txt"})), place)
+        assert await world.happened(chat) == []
+        assert world.obeyed == {case.number for case in chosen[:5]}
 
 
 def test_the_corpus_is_large_enough() -> None:

@@ -452,6 +452,14 @@ def _set_origins(session_id: int, stored: str | None) -> Any:
     return update(session).where(session.c.id == session_id).values(origins=stored)
 
 
+def read_in(conn: Connection, conversation_id: int) -> set[Origin]:
+    """Return what a conversation and its delegated children ever read, but for people's words."""
+    here = session.c.conversation == conversation_id
+    its = here | session.c.conversation.in_(conversations.children_of(conversation_id))
+    noted = conn.scalars(select(session.c.origins).where(its, session.c.origins.is_not(None)))
+    return {each for stored in noted for each in load_origins(stored) if each.kind != "quoted"}
+
+
 def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
     """Note what a call tells about the view up to and including message `seq`, which it made.
 
