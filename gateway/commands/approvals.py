@@ -326,7 +326,9 @@ def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
         # Calls that run side by side may all have asked; the one answer is meant for each of them.
         same = (question.kind, question.tool, question.definition)
         for other in questions.pending(reply.conn, question.conversation):
-            if (other.kind, other.tool, other.definition) == same:
+            is_same = (other.kind, other.tool, other.definition) == same
+            # One of them may be for owners alone.
+            if is_same and not _why_not(reply, other, question.kind):
                 decided += _settle(reply, other, answer)
     return _taken(DECIDED[answer].format(tool=question.tool, id=question.id), decided)
 

@@ -446,6 +446,19 @@ async def test_an_approval_for_the_conversation_settles_all_calls_of_the_tool(
         assert sorted(acts.done) == ["a", "c"]
 
 
+async def test_a_members_approval_settles_nothing_that_is_for_owners(tmp_path: Path) -> None:
+    """A call that is like the approved one may be asked of owners: of a child, by another row."""
+    acts = Acting()
+    async with asked(tmp_path, acting(acts, "a", "b"), GROUP, **SHARED) as chat:
+        await chat.answers(2)
+        of_owners = update(schema.inquiry).where(schema.inquiry.c.id == 2).values(for_owners=True)
+        await chat.execute(of_owners)
+        await chat.say(CONVERSATION, **GROUP | MEMBER)
+        await chat.until(lambda: "I still wait for an answer to 2 (`act`)." in chat.texts())
+        assert [state for state, *_ in await inquiry_states(chat)] == ["answered", "pending"]
+        assert acts.done == []
+
+
 async def test_an_approval_for_the_conversation_is_for_one_tool(tmp_path: Path) -> None:
     """Another tool that waits beside it still needs its own."""
     acts, sends = Acting(), Acting()
