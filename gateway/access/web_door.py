@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from adapters.base import Clock, Recent
 from adapters.door import FIRST_OWNER, OWNER, Proof, Requester, SignedIn, SignInRefused, Visitor
 from adapters.registry import BUILT_IN, account_types, by_name
+from agent.messages import storable
 from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
 from gateway.access.rate_limits import MINUTE_S, SlidingWindow
@@ -56,7 +57,8 @@ WRONG_LINK = (
 WRONG_TOKEN = "That token is not right."  # noqa: S105 - what is said of a wrong one
 TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try again."
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+# With a letter: a number names a session (`revoke`).
+_NAME = re.compile(r"(?=.*[a-z])[a-z0-9][a-z0-9_-]{0,31}")
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
 
 
@@ -160,17 +162,19 @@ class WebDoor:
     async def session(self, secret: str) -> Visitor | None:
         """Return whose session a cookie's value is, None for none that holds."""
         hash_ = hash_of(secret)
-        known = self._seen.get(hash_)
+        # What is found now must not be remembered where `forget` is called meanwhile.
+        seen = self._seen
+        known = seen.get(hash_)
         if known is not None and self._clock() - known[1] < KNOWN_FOR_S:
             return known[0]
         found = await self._database.read(self._visitor, hash_)
         if found is None:
-            self._seen.pop(hash_, None)
+            seen.pop(hash_, None)
             return None
         visitor, session = found
         if session.stale:
             await self._database.write(web_users.note_use, session.id)
-        self._seen[hash_] = visitor, self._clock()
+        seen[hash_] = visitor, self._clock()
         return visitor
 
     async def token(self, offered: str, caller: Requester) -> Visitor:
@@ -191,7 +195,7 @@ class WebDoor:
             SignInRefused: It is wrong, or there were too many wrong tries.
         """
         fresh = secrets.token_urlsafe(SECRET_BYTES)
-        new = NewSession(hash_of(fresh), proof, caller.address, caller.browser[:200])
+        new = NewSession(hash_of(fresh), proof, caller.address, storable(caller.browser[:200]))
         if proof == "token":
             await self._check_token(secret, caller)
             visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
@@ -229,7 +233,7 @@ class WebDoor:
 
     def forget(self) -> None:
         """Have all sessions looked up anew: something was changed about them."""
-        self._seen.clear()
+        self._seen = Recent(REMEMBERED)
 
     async def _check_token(self, offered: str, caller: Requester) -> None:
         item = self._tries.begin(caller.address)
@@ -335,7 +339,7 @@ def invite(
         GatewayError: The name is taken or is none, or `same_as` is no identity.
     """
     if not _NAME.fullmatch(name) or name in _RESERVED:
-        rule = "1 to 32 small letters, digits, - and _, but not `owner` and `web`"
+        rule = "1 to 32 small letters, digits, - and _, not digits alone, nor `owner` or `web`"
         raise GatewayError(f"{name!r} is no name for a web user: {rule}")
     if same_as is not None and not _is_identity(same_as):
         raise GatewayError(f"{same_as!r} must be PLATFORM:ID, such as telegram:123456")

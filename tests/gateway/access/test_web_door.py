@@ -138,6 +138,33 @@ async def test_signing_out_and_revoking_end_a_session_at_once(at: Doors) -> None
     assert await at.door.session(again) is None
 
 
+async def test_a_session_that_is_revoked_while_it_is_looked_up_is_not_remembered(
+    at: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read before it ended would else let it in for ten seconds more."""
+    secret = (await at.door.sign_in("link", await at.link(), HERE)).secret
+    read = at.database.read
+
+    async def meanwhile(*asked: Any) -> Any:
+        found = await read(*asked)
+        await at.database.write(web_door.revoke, "owner")
+        at.door.forget()
+        return found
+
+    monkeypatch.setattr(at.database, "read", meanwhile)
+    await at.door.session(secret)
+    monkeypatch.undo()
+    assert await at.door.session(secret) is None
+
+
+async def test_a_browser_may_call_itself_anything(at: Doors) -> None:
+    """A header need not be UTF-8; what of it is none comes as halves of pairs."""
+    caller = Requester("192.0.2.1", browser="Fire\udcffox")
+    signed_in = await at.door.sign_in("link", await at.link(), caller)
+    [session] = await at.database.read(web_users.sessions)
+    assert (signed_in.visitor.name, session.browser) == ("owner", "Fire\ufffdox")
+
+
 async def test_no_secret_is_stored(at: Doors, tmp_path: Path) -> None:
     """A copy of the database signs nobody in."""
     unused, used = await at.link(), await at.link()
@@ -176,9 +203,11 @@ async def test_a_web_user_may_be_somebody_elsewhere(at: Doors) -> None:
     assert seen.role == "stranger"
 
 
-@pytest.mark.parametrize("name", ["", "web", "owner", "Ann", "a/b", "a b", "-a", "a" * 33, "ä"])
+@pytest.mark.parametrize(
+    "name", ["", "web", "owner", "Ann", "a/b", "a b", "-a", "a" * 33, "ä", "123"]
+)
 async def test_names_are_plain(at: Doors, name: str) -> None:
-    """They stand in addresses and on command lines; two are taken."""
+    """They stand in addresses and on command lines; two are taken, numbers are sessions."""
     with pytest.raises(GatewayError, match="is no name for a web user"):
         await at.invited(name)
 
