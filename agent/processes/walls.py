@@ -33,6 +33,7 @@ ENDS_WITHIN_S = 10.0
 PROXY_USER = "parley"
 _PACKAGE = Path(__file__).parents[1]
 _PACKAGE_INSIDE = "/run/parley"
+_OF_ENGINE = {"PATH", "HOME", "PWD", "TMPDIR", "LANG", "TERM", "XDG_RUNTIME_DIR", "DOCKER_HOST"}
 _STREAMS = (("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2"))
 
 # The package `agent` imports what a helper does not need, and cannot find.
@@ -164,7 +165,8 @@ def launch(
     """
     if walls.container is not None:
         command = container(walls, walls.container, program, environment)
-        return Launch(command, engine_environment())
+        found = {name: value for name, value in environment.items() if f"--env={name}" in command}
+        return Launch(command, found | engine_environment())
     if walls.backend != "bwrap":
         return Launch([*program], {**environment, **walls.outlet.environment()})
     order = {"walls": asdict(walls), "program": [*program], "environment": dict(environment)}
@@ -249,10 +251,19 @@ def container(
         *own,
         *(f"{option}={limit}" for option, limit in limits.items() if limit),
         *(f"--mount=type=bind,source={path},target={path}{how}" for path, how in mounts),
-        *(f"--env={name}={value}" for name, value in environment.items()),
+        *(f"--env={_told(name, value)}" for name, value in environment.items()),
         *(f"--workdir={walls.directory}", f"--entrypoint={program[0]}", wanted.image),
         *program[1:],
     ]
+
+
+def _told(name: str, value: str) -> str:
+    """Return how an engine is told a variable: by its name alone, since all users see arguments.
+
+    It finds the value among its own. What would change the engine there is no secret.
+    """
+    of_engine = name in _OF_ENGINE or name.startswith("LD_")
+    return f"{name}={value}" if of_engine else name
 
 
 def is_podman(tool: str) -> bool:

@@ -32,7 +32,7 @@ ALLOWED = {
     "--memory": r"[1-9]\d*",
     "--ulimit": r"fsize=\d+:\d+",
     "--mount": r"type=bind,source=(/[^,]*),target=\1(,readonly)?",
-    "--env": r"[A-Za-z_]+=[\s\S]*",
+    "--env": r"[A-Za-z_]+(=[\s\S]*)?",
     "--workdir": r"/.*",
     "--entrypoint": r"/?\S+",
 }
@@ -64,7 +64,9 @@ def run(arguments: list[str]) -> int:
             refuse(f"statfs {mount}: no such file or directory")
     if not arguments or arguments.pop(0) != IMAGE:
         refuse("image not known")
-    environment = dict(str(each).split("=", 1) for each in given.get("--env", []))
+    told = (str(each).partition("=") for each in given.get("--env", []))
+    # Of a name alone the value is that of the engine's own environment.
+    environment = {name: value if equals else os.environ[name] for name, equals, value in told}
     program = [str(given["--entrypoint"][0]), *arguments]
     return subprocess.call(program, cwd=str(given["--workdir"][0]), env=environment)
 

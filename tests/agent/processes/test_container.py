@@ -36,7 +36,7 @@ def test_a_container_is_closed_on_all_sides() -> None:
         *("--pids-limit=30", "--memory=50000000", "--ulimit=fsize=1000:1000"),
         "--mount=type=bind,source=/opt/tools,target=/opt/tools,readonly",
         "--mount=type=bind,source=/w/1,target=/w/1",
-        *("--env=A=b c", "--workdir=/w/1", "--entrypoint=/bin/sh", IMAGE, "-c", "x"),
+        *("--env=A", "--workdir=/w/1", "--entrypoint=/bin/sh", IMAGE, "-c", "x"),
     ]
 
 
@@ -63,10 +63,20 @@ def test_a_path_that_would_be_read_as_an_option_is_refused() -> None:
 
 def test_the_engine_finds_what_is_this_users() -> None:
     """The environment of the command is not the engine's."""
-    started = launch(walls("/usr/bin/podman"), ["/bin/sh"], {"HOME": "/w/1"}, 9)
+    own = {"HOME": "/w/1", "LD_PRELOAD": "/w/1/x.so", "API_KEY": "a secret"}
+    started = launch(walls("/usr/bin/podman"), ["/bin/sh"], own, 9)
     assert started.environment["HOME"] != "/w/1"
-    assert "--env=HOME=/w/1" in started.command
+    assert {"--env=HOME=/w/1", "--env=LD_PRELOAD=/w/1/x.so"} < {*started.command}
     assert started.environment.keys() >= {"PATH", "XDG_RUNTIME_DIR"}
+    assert "LD_PRELOAD" not in started.environment
+
+
+def test_no_variable_stands_among_the_arguments() -> None:
+    """Every user of the machine sees those; the engine takes the value from its environment."""
+    started = launch(walls("/usr/bin/podman"), ["/bin/sh"], {"API_KEY": "a secret"}, 9)
+    assert "a secret" not in " ".join(started.command)
+    assert "--env=API_KEY" in started.command
+    assert started.environment["API_KEY"] == "a secret"
 
 
 @pytest.fixture
