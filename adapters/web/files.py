@@ -113,9 +113,13 @@ async def _file(part: BodyPartReader, form: _Posted, limit_bytes: int) -> Attach
         raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
     too_much = f"The files of a message have at most {limit_bytes / 1e6:g} MB altogether."
     content = await _content(part, limit_bytes - form.file_bytes, too_much)
-    mime = part.headers.get("Content-Type", "")
+    # A header need not be UTF-8, and no database takes what of it is none.
+    name, mime = (
+        text.encode(errors="replace").decode()
+        for text in (part.filename or "file", part.headers.get("Content-Type", ""))
+    )
     return Attachment(
-        name=part.filename or "file",
+        name=name,
         kind=file_kind(mime.lower()),
         mime=mime,
         size_bytes=len(content),

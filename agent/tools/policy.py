@@ -247,10 +247,16 @@ _PLACES = frozenset({
     "account", "bucket", "channel", "chat", "database", "email", "host", "owner", "project",
     "recipient", "recipients", "repo", "repository", "table", "to", "uri", "url",
 })  # fmt: skip
-# What they do stands in their arguments: whom they reach, or which program they run.
+# What they do stands in their arguments: whom they reach, or which program they run. Without the
+# number of a version, so that "" is the shell's ".".
 _RUNNERS = frozenset({
-    "bash", "curl", "env", "git", "make", "node", "npm", "perl", "pip", "python", "python3", "ruby",
-    "scp", "sh", "ssh", "sudo", "wget", "xargs",
+    "", "awk", "bash", "builtin", "bun", "busybox", "cargo", "chroot", "command", "csh", "curl",
+    "dash", "deno", "docker", "env", "eval", "exec", "expect", "find", "fish", "flock", "gawk",
+    "git", "go", "ionice", "java", "ksh", "lua", "make", "mawk", "nc", "ncat", "nice", "node",
+    "nohup", "npm", "npx", "openssl", "parallel", "perl", "php", "pip", "podman", "python", "rsync",
+    "ruby", "scp", "screen", "script", "setpriv", "setsid", "sftp", "sh", "socat", "source", "ssh",
+    "stdbuf", "strace", "su", "sudo", "tar", "time", "timeout", "tmux", "unshare", "uv", "uvx",
+    "watch", "wget", "xargs", "zsh",
 })  # fmt: skip
 _SHELL = frozenset("\n\r;|&<>()$`\\{}!*?[]~#\"'=")
 
@@ -274,7 +280,8 @@ def covered(
     if tool == "terminal" and not tainted:
         words = str(arguments.get("command", "")).split()
         is_plain = words and _SHELL.isdisjoint(str(arguments["command"]))
-        if is_plain and words[0] not in _RUNNERS:
+        # What a path leads to may be another program by the next call.
+        if is_plain and "/" not in words[0] and words[0].rstrip("0123456789.-") not in _RUNNERS:
             return f"program {words[0]}"
     places = {name: value for name, value in arguments.items() if _is_place(name)}
     has_places = tool not in {"terminal", "write_file"} and (places or not arguments)

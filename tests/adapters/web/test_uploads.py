@@ -47,6 +47,17 @@ async def test_files_are_handed_to_the_intake_with_their_bytes(chat: Served) -> 
     }
 
 
+async def test_a_files_name_may_be_written_anyhow(chat: Served) -> None:
+    """What of it is no UTF-8 is replaced, in its type as well."""
+    field = b'--x\r\nContent-Disposition: form-data; name="id"\r\n\r\nm1\r\n'
+    file = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a\xff.txt"\r\n'
+    body = field + file + b"Content-Type: text/\xff\r\n\r\nhi\r\n--x--\r\n"
+    status, _ = await post(chat, body, **{"Content-Type": "multipart/form-data; boundary=x"})
+    assert status == 202
+    [file_] = chat.history.messages[0].attachments
+    assert (file_.name, file_.mime) == ("a?.txt", "text/?")
+
+
 @pytest.mark.parametrize("text", ["", None])
 async def test_files_need_no_text(chat: Served, text: str | None) -> None:
     """A picture alone is a message."""
