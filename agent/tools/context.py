@@ -4,7 +4,7 @@ The gateway implements these ports for one turn at a time: each is bound to the 
 turn, and to the people whose words are in it. The transcript's port is in agent/ports.py.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,22 @@ InquiryKind = Literal["approval", "clarify"]
 MemoryTarget = Literal["memory", "user"]
 
 
+class HostNames(Protocol):
+    """Tells whether a person has named a host in what the turn shows of the conversation."""
+
+    def __call__(self, host: str, /) -> bool:
+        """Whether that is so."""
+        ...
+
+
+class ReadEarlier(Protocol):
+    """Tells what a conversation has read since it began, whatever begins anew in it."""
+
+    async def __call__(self) -> Collection[Origin]:
+        """Return it."""
+        ...
+
+
 async def _nothing() -> Collection[Origin]:
     return ()
 
@@ -45,8 +61,8 @@ class Provenance:
     origins: set[Origin] = field(default_factory=set)
     seen: frozenset[Origin] = frozenset()
     # Not shown: what it looks into is not for the tools of a delegated child.
-    names: Callable[[str], bool] = field(default=lambda _: False, repr=False)
-    earlier: Callable[[], Awaitable[Collection[Origin]]] = field(default=_nothing, repr=False)
+    names: HostNames = field(default=lambda _: False, repr=False)
+    earlier: ReadEarlier = field(default=_nothing, repr=False)
 
     def look(self) -> None:
         """Take note that the model has read all that was noted so far."""

@@ -130,6 +130,41 @@ async def test_a_server_has_what_its_settings_name(home: Path, backend: str) -> 
     assert (home / "mcp" / "s").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_what_it_has_turned_into_a_link_is_not_given_with_an_argument(
+    home: Path, backend: str
+) -> None:
+    """Else it would read at its next start whatever that leads to."""
+    key, data = home.parent / "key", home.parent / "notes" / "data.db"
+    key.write_text("secret")
+    data.symlink_to(key)
+    (home.parent / "named").symlink_to(data.parent)
+    own = home / "mcp" / "s" / "data.db"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(key)
+    for path in (data, own, home.parent / "named" / "data.db"):
+        what = {"link": ("read", str(path)), "key": ("read", str(key))}
+        args = ["-I", "-S", str(home.parent / "tries.py"), json.dumps(what), str(path)]
+        found = await tried(home, backend, what, writable=[data.parent], args=args)
+        assert found.keys() == what.keys()
+        assert "did" not in found.values()
+
+
+def test_nor_with_a_directory_of_its_settings(home: Path) -> None:
+    """One that lies in a directory that it can write is reached with that."""
+    notes = home.parent / "notes"
+    (notes / "out").symlink_to(home.parent)
+    server = McpServerSettings(
+        command=PYTHON,
+        cwd=notes / "out",
+        readable=(notes / "out",),
+        writable=(notes, notes / "out"),
+    )
+    walls = Quarters(SandboxSettings(), home, home / "mcp").prepare("s", server, None)
+    assert walls.writable == [str(notes), str(home / "mcp" / "s")]
+    assert str(notes / "out") not in walls.readable
+
+
 async def test_without_confinement_it_may_do_what_parley_may(home: Path) -> None:
     """The settings of this one server say so: the attack works then."""
     what = {"database": ("read", str(home / "parley.db"))}

@@ -6,7 +6,7 @@ Parley's. Without confinement it may do whatever Parley may.
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -53,12 +53,13 @@ class Quarters:
         own = self.folder / name
         (own / TEMPORARY).mkdir(mode=0o700, parents=True, exist_ok=True)
         own.chmod(0o700)
+        writable = _outermost(server.writable)
         return Walls(
             backend=chosen.backend,
             tool=chosen.tool,
             directory=str(server.cwd or own),
             readable=[str(each) for each in self._readable(server, path)],
-            writable=[*map(str, server.writable), str(own)],
+            writable=[*map(str, writable), str(own)],
             container=self._container(chosen),
             outlet=Outlet(() if chosen.no_network else hosts_of(server.network)),
         )
@@ -70,18 +71,31 @@ class Quarters:
 
     def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
         """Yield the program, the files among its arguments, and what is named."""
-        yield from server.readable
-        if server.cwd is not None:
-            yield server.cwd
+        named = (*server.readable, *([] if server.cwd is None else [server.cwd]))
+        writable = _outermost(server.writable)
+        yield from (each for each in named if not _is_within(each, writable))
         # In a container the program is that of the image.
         inside = self.sandbox.backend == "container"
         command = None if inside else shutil.which(server.command or "", path=path)
         for text in (command, *server.args):
             if text and Path(text).is_absolute() and Path(text).is_file():
-                yield from self._not_ours(Path(text))
+                yield from self._not_ours(Path(text), writable)
 
-    def _not_ours(self, file: Path) -> Iterator[Path]:
+    def _not_ours(self, file: Path, writable: Sequence[Path]) -> Iterator[Path]:
         """Yield a file, and where it leads to; not what lies in PARLEY_HOME."""
         home, target = self.home.resolve(), file.resolve()
-        if not target.is_relative_to(home):
+        if not target.is_relative_to(home) and not _is_within(file, [home, *writable]):
             yield from dict.fromkeys((file, target))
+
+
+def _outermost(folders: Sequence[Path]) -> list[Path]:
+    return [each for each in folders if not {*each.parents} & {*folders}]
+
+
+def _is_within(path: Path, folders: Sequence[Path]) -> bool:
+    """Whether a path leads through one of these folders, by whatever links.
+
+    Who can write there can turn it into a link to anything, and be given that at the next start.
+    """
+    ways = [each.resolve() for each in path.parents]
+    return any(way.is_relative_to(each.resolve()) for way in ways for each in folders)
