@@ -233,6 +233,7 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
         engine = context.services.engine
         if engine is None:
             raise ToolError("this turn has no context engine that could answer")
+        await context.rights.read.note_earlier()
         try:
             return await threads.run_async(
                 lambda: str(engine.handle_tool_call(name, arguments)), limit_s

@@ -72,8 +72,11 @@ class Provenance:
         """Take note of what is read; before the model sees it."""
         self.origins.add(Origin(kind, which))
 
-    async def note_files(self) -> None:
-        """Take note of what a file of the workspace may hold: it stays there, whatever begins."""
+    async def note_earlier(self) -> None:
+        """Take note of all that was read here: some of it stays, whatever begins anew.
+
+        Files of the workspace, stored outputs and what the engine looks up may hold it.
+        """
         self.origins |= set(await self.earlier())
 
     def note_all(self, past: Iterable[PastMessage]) -> None:

@@ -200,7 +200,7 @@ def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
         value: str | None = keyring.get_password(service, name)
     except keyring.errors.NoKeyringError as exc:
         raise SecretUnreadable("cannot be read: there is no keyring on this system") from exc
-    except keyring.errors.KeyringError as exc:
+    except Exception as exc:  # noqa: BLE001 - a backend talks to the desktop, and may raise anything
         # Not `from`: what a backend says may hold anything.
         raise SecretUnreadable(f"cannot be read: {type(exc).__name__}") from None
     if value is None:

@@ -62,6 +62,7 @@ def _shown_messages(messages: Sequence[PastMessage], from_char: int) -> Iterator
 
 
 async def _read_output(context: ToolContext, arguments: HistoryArguments, output_id: str) -> str:
+    await context.rights.read.note_earlier()
     output = await context.reader.read_output(output_id)
     if output is None:
         raise ToolError(f"this conversation has no stored output {output_id!r}")

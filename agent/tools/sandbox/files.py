@@ -76,7 +76,7 @@ class ListArguments(Arguments):
 
 async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
     """Return some lines of a file, or what it is if it is no text."""
-    await context.rights.read.note_files()
+    await context.rights.read.note_earlier()
     return await asyncio.to_thread(_read, of(context), arguments)
 
 
@@ -119,7 +119,7 @@ def make_write_file(settings: ToolSettings) -> Tool:
 
 async def list_files(context: ToolContext, arguments: ListArguments) -> str:
     """Return the entries of a directory by name, as far as they are shown."""
-    await context.rights.read.note_files()
+    await context.rights.read.note_earlier()
     return await asyncio.to_thread(_list, of(context), arguments.path)
 
 
@@ -294,7 +294,7 @@ class FileSearchArguments(Arguments):
 async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
     """Have a helper process search, and end it where it takes too long."""
     workspace = of(context)
-    await context.rights.read.note_files()
+    await context.rights.read.note_earlier()
     request = {"root": str(workspace.root), "time_limit_s": TIME_LIMIT_S, **arguments.model_dump()}
     try:
         # In another process: no thread can be ended in the middle of a regular expression.

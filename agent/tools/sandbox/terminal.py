@@ -162,7 +162,7 @@ class Terminal:
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
         """Run one command; it is over, with all that it started, when this returns or raises."""
         workspace = of(context)
-        await context.rights.read.note_files()
+        await context.rights.read.note_earlier()
         if self._options.network:
             context.rights.read.note("tool", "terminal")
         full = await asyncio.to_thread(self._prepare, workspace)

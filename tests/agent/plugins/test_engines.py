@@ -21,6 +21,7 @@ from agent.plugins import finding
 from agent.plugins.engines import EngineInfo, EngineTools, available, resolve
 from agent.plugins.registry import register_context_engine
 from agent.plugins.supervision import HostedEngine
+from agent.ports import Origin
 from agent.processes.threads import MAX_ABANDONED, EarlierCallHangs
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -336,6 +337,19 @@ async def test_the_engine_gets_the_arguments() -> None:
         "got {'words': ['a']}", "ok"
     )
     assert (await outcome(str, " ")).text == "{}"
+
+
+async def test_what_the_engine_finds_counts_as_all_that_was_read_here() -> None:
+    """It looks into what was said before `/new` as well."""
+    page = Origin("page", "a.example")
+
+    async def earlier() -> set[Origin]:
+        return {page}
+
+    turn = context()
+    turn.rights.read.earlier = earlier
+    assert (await tools().execute(tool_call("grep", {}), turn)).text == "found"
+    assert turn.rights.read.origins == {page}
 
 
 @pytest.mark.parametrize("raw", ["{", "[1]", "7"])

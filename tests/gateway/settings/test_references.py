@@ -23,15 +23,15 @@ PYTHON = shlex.quote(sys.executable)
 
 
 class Ring(KeyringBackend):
-    """A keyring with one entry, as a desktop offers it; `locked` while nobody has opened it."""
+    """A keyring with one entry, as a desktop offers it; `failure` is what it raises instead."""
 
     priority = 1  # type: ignore[assignment] - as the library's own backends set it
-    locked = False
+    failure: type[Exception] | None = None
 
     @override
     def get_password(self, service: str, username: str) -> str | None:
-        if self.locked:
-            raise KeyringLocked(f"closed over {VALUE}")
+        if self.failure is not None:
+            raise self.failure(f"closed over {VALUE}")
         return VALUE if (service, username) == ("parley", "openai/main") else None
 
     @override
@@ -73,7 +73,7 @@ class TestRead:
 
     def test_a_keyring(self, ring: Ring) -> None:
         """The service ends at the first slash."""
-        assert ring.locked is False
+        assert ring.failure is None
         assert read_secret("keyring:parley/openai/main", {}) == VALUE
 
     def test_a_command_without_a_shell(self) -> None:
@@ -120,12 +120,15 @@ class TestRead:
         with pytest.raises(SecretUnreadable, match="more than 65,536 bytes"):
             read_secret(f"file:{path}", {})
 
-    def test_a_keyring_without_the_entry_or_locked(self, ring: Ring) -> None:
-        """The library's own words are not told: they may hold anything."""
+    @pytest.mark.parametrize("failure", [KeyringLocked, RuntimeError])
+    def test_a_keyring_without_the_entry_or_that_fails(
+        self, ring: Ring, failure: type[Exception]
+    ) -> None:
+        """By errors of its own as well; its words are not told: they may hold anything."""
         with pytest.raises(SecretUnreadable, match="is not in the keyring"):
             read_secret("keyring:parley/other", {})
-        ring.locked = True
-        with pytest.raises(SecretUnreadable, match=r"^cannot be read: KeyringLocked$"):
+        ring.failure = failure
+        with pytest.raises(SecretUnreadable, match=rf"^cannot be read: {failure.__name__}$"):
             read_secret("keyring:parley/other", {})
 
     def test_a_system_without_a_keyring(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from agent.errors import ToolError
-from agent.ports import PastMessage
+from agent.ports import Origin, PastMessage
 from agent.settings import OutputSettings
 from agent.tools.builtin.history import (
     FOUND_CHARS,
@@ -45,6 +45,20 @@ async def test_arguments_reach_the_reader() -> None:
     shown = await read(MemoryReader(MESSAGES), from_seq=2, contains="vienna")
     assert shown.startswith("#3 user")
     assert "\n" not in shown
+
+
+async def test_an_output_may_be_older_than_what_the_conversation_has_read() -> None:
+    """It is found by its id after `/new` as well: it counts as all that was ever read here."""
+    page = Origin("page", "a.example")
+
+    async def earlier() -> set[Origin]:
+        return {page}
+
+    turn = context(MemoryReader(o1="One"))
+    turn.rights.read.earlier = earlier
+    arguments = HistoryArguments.model_validate({"output_id": "o1"})
+    assert await read_conversation(turn, arguments) == "#1: One"
+    assert turn.rights.read.origins == {page}
 
 
 async def test_no_match_is_said() -> None:
