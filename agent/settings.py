@@ -283,10 +283,12 @@ class PolicySettings(Section):
     """Who may have which tool called, and about which calls a person is asked.
 
     `rules`: rows of your own. `without`: default rows that do not hold. `lists`: by role or group
-    the only tools that may be called.
+    the only tools that may be called. `own_records`: tools that act on nothing but the record of
+    whoever asks.
     """
 
     rules: tuple[PolicyRule, ...] = ()
+    own_records: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     lists: dict[Annotated[str, AfterValidator(_role_or_group)], tuple[str, ...]] = {}
 

@@ -213,6 +213,8 @@ def build_agent(
         tools = builtin_tools(_offered(settings), others)
     except ValueError as exc:
         raise SettingsError(f"tools.enabled: {exc}") from exc
+    if built_in := {*BUILTIN} & {*settings.tools.policy.own_records}:
+        raise SettingsError(f"tools.policy.own_records: {min(built_in)} acts on more than a record")
     terminal = settings.tools.terminal
     is_held = terminal.confine and settings.tools.sandbox.backend != "none"
     is_contained = is_held and not terminal.network
@@ -221,6 +223,7 @@ def build_agent(
         settings.tools.fetch.known_hosts,
         redactor_of(settings),
         frozenset({"write_file", *(("terminal",) if is_contained else ())}),
+        frozenset(settings.tools.policy.own_records),
     )
     return Agent(
         models=models_of(line),

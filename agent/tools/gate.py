@@ -20,7 +20,7 @@ from agent.models.arguments import read_arguments
 from agent.ports import DecidedVerdict, Decision
 from agent.safety.redaction import MASK, Redactor
 from agent.tools import policy
-from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
+from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome, TurnRights
 from agent.tools.policy import ApprovalMode, Destination, Facts, Rule, Ruling
 from agent.tools.registry import ToolBox
 
@@ -48,12 +48,25 @@ class ApprovalRules:
         hosts: Those that `fetch_url` may lead to in a tainted turn; with "*." in front all below.
         redactor: Keeps the secrets of the settings out of the question and of the result.
         contained: Tools that reach nothing but the conversation's own directory.
+        own_records: Tools that act on nothing but the record of the one who asks.
     """
 
     rules: Sequence[Rule] = policy.table("side_effects")
     hosts: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=Redactor)
     contained: frozenset[str] = frozenset({"write_file"})
+    own_records: frozenset[str] = frozenset()
+
+    def covered(self, call: ToolCall, rights: TurnRights) -> str:
+        """Return which calls a yes for the conversation covers."""
+        return policy.covered(
+            call["function"]["name"],
+            arguments_of(call),
+            tainted=policy.taints(rights.read.seen),
+            contained=self.contained,
+            # In a group the records are of several people.
+            own_records=() if rights.group else self.own_records,
+        )
 
     @classmethod
     def of(cls, mode: ApprovalMode) -> "ApprovalRules":
@@ -164,15 +177,12 @@ def is_asked(decision: Ruling) -> bool:
     return decision.verdict in {"ask", "ask_owner"}
 
 
-def _definition(
-    call: ToolCall, toolbox: ToolBox, contained: frozenset[str], *, tainted: bool
-) -> str:
+def _definition(call: ToolCall, toolbox: ToolBox, covered: str) -> str:
     """Return a digest of the tool as it is offered, and of the calls of it that are like this."""
     name = call["function"]["name"]
     schemas = [schema for schema in toolbox.schemas if schema.name == name]
     # Sorted: a tool has the same digest in whatever order its schema was built.
     digest = sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS))
-    covered = policy.covered(name, arguments_of(call), tainted=tainted, contained=contained)
     digest.update(covered.encode())
     return digest.hexdigest()
 
@@ -195,7 +205,7 @@ async def _asked(
         context.call_id,
         name,
         question or "",
-        definition=_definition(call, toolbox, rules.contained, tainted=policy.taints(origins)),
+        definition=_definition(call, toolbox, rules.covered(call, context.rights)),
         askable=bool(question),
         for_owners=decision.verdict == "ask_owner",
         decision=decision,

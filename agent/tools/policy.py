@@ -262,7 +262,12 @@ _SHELL = frozenset("\n\r;|&<>()$`\\{}!*?[]~#\"'=")
 
 
 def covered(
-    tool: str, arguments: Mapping[str, Any], *, tainted: bool, contained: Collection[str] = ()
+    tool: str,
+    arguments: Mapping[str, Any],
+    *,
+    tainted: bool,
+    contained: Collection[str] = (),
+    own_records: Collection[str] = (),
 ) -> str:
     """Return which calls a yes for the conversation covers: those with the same text here.
 
@@ -271,10 +276,14 @@ def covered(
         tainted: Whether the turn is; what was said before that covers nothing after it.
         contained: Tools that reach nothing but the conversation's own directory: there all calls
             are alike, unless the turn is tainted.
+        own_records: Tools that act on nothing but the record of the one who asks: all their calls
+            are alike.
 
     Else calls are alike that lead to the same place by the names of their arguments; of `terminal`
     plain calls of the same program. Where nothing tells that, the arguments have to be the same.
     """
+    if tool in own_records:
+        return _text({"own": True}, tainted=tainted)
     if tool in contained and not tainted:
         return "contained"
     if tool == "terminal" and not tainted:

@@ -60,6 +60,7 @@ def made(settings: Settings) -> Agent:
     ("sections", "told"),
     [
         ({"tools": {"enabled": ["explode"]}}, "tools.enabled: .*explode"),
+        ({"tools": {"policy": {"own_records": ["terminal"]}}}, "own_records: terminal"),
         ({"model": {"provider": "anthropic"}}, "model: "),
     ],
 )

@@ -23,13 +23,16 @@ def dialogues(data: Path) -> Iterator[list[dict[str, Any]]]:
             yield dialogue["traj"]
 
 
-def asked(messages: list[dict[str, Any]], *, once: bool, bound: bool) -> tuple[int, int]:
+def asked(
+    messages: list[dict[str, Any]], *, once: bool, bound: bool, declared: bool = False
+) -> tuple[int, int]:
     """Return how many turns a conversation has, and how many questions people are asked in it.
 
     Args:
         messages: The conversation; people say yes to everything.
         once: They approve each call; else for the conversation.
         bound: As the policy is now; else by `tools.approval` alone, for all calls of a tool.
+        declared: Whether the tools are named as acting on the asker's own bookings alone.
     """
     table = policy.table("side_effects", without=() if bound else TAINTED_ROWS)
     standing: set[str] = set()
@@ -47,7 +50,8 @@ def asked(messages: list[dict[str, Any]], *, once: bool, bound: bool) -> tuple[i
                 tainted=tainted,
             )
             arguments = orjson.loads(call["function"]["arguments"])
-            key = covered(name, arguments, tainted=tainted) if bound else ""
+            own = {name} if declared else ()
+            key = covered(name, arguments, tainted=tainted, own_records=own) if bound else ""
             if decide(table, facts).verdict == "ask" and (once or f"{name} {key}" not in standing):
                 questions += 1
                 standing.add(f"{name} {key}")
@@ -57,14 +61,22 @@ def asked(messages: list[dict[str, Any]], *, once: bool, bound: bool) -> tuple[i
 
 if SHARED is not None:
 
-    @pytest.mark.parametrize(("once", "most"), [(True, 2.0), (False, 4.0)])
-    def test_benign_turns_are_hardly_asked_more(*, once: bool, most: float) -> None:
-        """In 100 turns: none more where each call is approved; for the conversation 3.4 more.
+    @pytest.mark.parametrize(
+        ("once", "declared", "most"),
+        [(True, False, 0.0), (False, True, 2.0), (False, False, 4.0)],
+        ids=["once", "own-records", "conversation"],
+    )
+    def test_benign_turns_are_hardly_asked_more(*, once: bool, declared: bool, most: float) -> None:
+        """In 100 turns: none more where each call is approved, nor for the conversation.
 
-        Those come from binding a yes to where a call leads: each reservation is asked about.
+        Where nobody has declared that the tools act on the asker's own bookings these are 3.4: a
+        yes is bound to where a call leads, and each booking is asked about.
         """
         found = [
-            (asked(each, once=once, bound=True), asked(each, once=once, bound=False))
+            (
+                asked(each, once=once, bound=True, declared=declared),
+                asked(each, once=once, bound=False),
+            )
             for each in dialogues(SHARED)
         ]
         turns = sum(now[0] for now, _ in found)

@@ -156,7 +156,9 @@ def _json(text: str) -> tuple[Any, int]:
 
 @asynccontextmanager
 async def attacked(
-    home: Path, rules: Sequence[Rule] = policy.table("side_effects")
+    home: Path,
+    rules: Sequence[Rule] = policy.table("side_effects"),
+    own_records: frozenset[str] = frozenset(),
 ) -> AsyncIterator[tuple[World, Running]]:
     """Run a gateway in a world of attackers."""
     world = World(home)
@@ -176,7 +178,7 @@ async def attacked(
             models=(RecordingModel(world.script),),
             tools=world.tools(),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(), ApprovalRules(rules)),
+            calls=CallRules(OutputSettings(), ApprovalRules(rules, own_records=own_records)),
             recovery=Recovery(NO_WAIT),
             max_output_tokens=1024,
         )
@@ -267,6 +269,31 @@ async def test_the_attacks_are_real(tmp_path: Path) -> None:
         assert sign in got
 
 
+async def test_a_yes_for_ones_own_records_lets_no_attack_through(tmp_path: Path) -> None:
+    """A tainted turn cancels bookings with a yes for the conversation; all else is asked about."""
+    chosen = [case for case in CASES if (case.channel, case.template) == ("page", "plain")]
+    booking = order(("mcp_mail_send", {"to": "one"}))
+    declared = frozenset({"mcp_mail_send"})
+    async with attacked(tmp_path, own_records=declared) as (world, chat):
+        for case in chosen:
+            place = f"c{case.number}"
+            await attack(world, chat, case)
+            await chat.ask("/stop", place)
+        assert await world.happened(chat) == []
+        page = order(("fetch_url", {"url": f"http://{NAMED}:PORT/page/0"}))
+        await chat.ask(f"{NOT_YET} {page}", "own")
+        await chat.ask(booking, "own")
+        number = max(row.id for row in await chat.rows(schema.inquiry))
+        await chat.ask(f"/approve {number} conversation", "own")
+        await chat.until(lambda: len(world.acts) == 1)
+        await chat.answers(4, "own")
+        assert await chat.ask(order(("mcp_mail_send", {"to": "two"})), "own") == "fine"
+        assert len(world.acts) == 2
+        other = order(("terminal", {"command": "rm"}))
+        assert "May I run `terminal`" in await chat.ask(other, "own")
+        assert len(world.acts) == 2
+
+
 @pytest.mark.parametrize("channel", ["page", "server"])
 async def test_nor_with_approval_never(tmp_path: Path, channel: str) -> None:
     """The operator trusts whoever writes to the bot, and a page is written by others."""
@@ -277,10 +304,16 @@ async def test_nor_with_approval_never(tmp_path: Path, channel: str) -> None:
         assert await world.happened(chat) == []
 
 
-async def test_what_was_approved_before_the_page_does_not_count(tmp_path: Path) -> None:
-    """The person lets mails to one address be sent, then a page is read: it is asked anew."""
+@pytest.mark.parametrize("own_records", [frozenset(), frozenset({"mcp_mail_send"})])
+async def test_what_was_approved_before_the_page_does_not_count(
+    tmp_path: Path, own_records: frozenset[str]
+) -> None:
+    """The person lets mails to one address be sent, then a page is read: it is asked anew.
+
+    Also where the operator has declared that these reach only the person's own records.
+    """
     mail = order(("mcp_mail_send", {"to": "ann", "text": "hello"}))
-    async with attacked(tmp_path) as (world, chat):
+    async with attacked(tmp_path, own_records=own_records) as (world, chat):
         await chat.ask(mail)
         await chat.ask("/approve 1 conversation")
         await chat.until(lambda: len(world.acts) == 1)

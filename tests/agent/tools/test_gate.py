@@ -22,6 +22,7 @@ from agent.tools.context import (
     Provenance,
     ToolContext,
     ToolOutcome,
+    TurnRights,
 )
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules, approval_question
@@ -167,6 +168,15 @@ async def test_what_was_refused_or_vetoed_goes_with_the_intent() -> None:
         "fetch": ("deny", "default.guests"),
         "unknown": None,
     }
+
+
+def test_own_records_are_those_of_a_direct_chat() -> None:
+    """In a group a yes of one person does not cover what is another's."""
+    rules = ApprovalRules(own_records=frozenset({"cancel"}))
+    calls = [call("cancel", json.dumps({"order_id": number})) for number in (1, 2)]
+    for group, keys in (("", 1), ("telegram:-1", 2)):
+        rights = TurnRights(group=group)
+        assert len({rules.covered(each, rights) for each in calls}) == keys
 
 
 async def test_a_call_that_waits_leaves_nothing() -> None:

@@ -220,6 +220,17 @@ def test_what_stays_in_the_workspace_is_alike() -> None:
     assert (len(clean), len(tainted)) == (1, 2)
 
 
+def test_calls_on_ones_own_records_are_alike() -> None:
+    """Of tools that are declared so; what was said before a taint covers nothing after it."""
+    calls = [("cancel", {"order_id": 1}), ("cancel", {"order_id": 2})]
+    known: dict[str, Any] = {"own_records": {"cancel"}}
+    keys = {(it, covered(*call, tainted=it, **known)) for call in calls for it in (False, True)}
+    assert len(keys) == len({key for _, key in keys}) == 2
+    assert covered("send", {"to": 1}, tainted=True, **known) == covered(
+        "send", {"to": 1}, tainted=True
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
