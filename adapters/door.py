@@ -1,7 +1,8 @@
 """The port through which the web chat learns who somebody is: `Door`, which the gateway implements.
 
-Nobody is anonymous. A browser has a session, which begins with a proof (a link, the token); a
-program shows the token with each request; whoever opens the Unix socket is the first owner.
+Nobody is anonymous. A browser has a session, which begins with a proof (a link, the token, the word
+of an identity provider); a program shows the token with each request; whoever opens the Unix socket
+is the first owner.
 """
 
 from dataclasses import dataclass
@@ -24,6 +25,40 @@ class SignInRefused(Exception):
     def __init__(self, text: str, retry_after_s: int | None = None) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+
+
+class ProviderUnreachable(Exception):
+    """The identity provider does not answer as it should; who asks has done nothing wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a browser is sent to the identity provider with.
+
+    Attributes:
+        url: Where to.
+        secret: For a cookie: only the browser that was sent away is taken back.
+    """
+
+    url: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderAnswer:
+    """What a browser brings back from the identity provider; "" for what is not there.
+
+    Attributes:
+        secret: That of its errand.
+        state: What Parley has sent with it, as the provider sends it back.
+        code: Buys the identity, once.
+        issuer: Who says that it is the provider (RFC 9207).
+    """
+
+    secret: str
+    state: str
+    code: str
+    issuer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +112,11 @@ class SignedIn:
 class Door(Protocol):
     """Who may come in; every call may read the database."""
 
+    @property
+    def provider(self) -> str | None:
+        """The host of the identity provider; None where there is none."""
+        ...
+
     async def session(self, secret: str) -> Visitor | None:
         """Return whose session a cookie's value is, None for none that holds."""
         ...
@@ -102,6 +142,30 @@ class Door(Protocol):
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
+        """
+        ...
+
+    async def lead_out(self) -> Errand:
+        """Return what sends a browser to the identity provider.
+
+        Raises:
+            ProviderUnreachable: It cannot be sent there now.
+        """
+        ...
+
+    async def come_back(
+        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
+    ) -> SignedIn:
+        """Begin a session for whom the identity provider names.
+
+        Args:
+            answer: What the browser brings.
+            caller: Where from.
+            replaces: As with `sign_in`.
+
+        Raises:
+            ProviderUnreachable: The provider does not say now who it is.
+            SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
         """
         ...
 

@@ -34,6 +34,7 @@ from agent.tokens.tiktoken import counter_for, is_openai_family
 from agent.turn.state import Agent
 from gateway import descriptors
 from gateway.access import web_door
+from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.rate_limits import Quotas
@@ -383,7 +384,7 @@ async def assembled(
         plugins: What was loaded of them.
         death: How that process ended; None where nothing is known of it.
     """
-    access, wakeups, traffic = Access(settings.access), Wakeups(), Traffic()
+    access, wakeups, traffic = Access(settings.access, settings.web.let_in), Wakeups(), Traffic()
     context = build_context(settings, agent)
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]
@@ -402,7 +403,7 @@ async def assembled(
         Quotas(settings.quotas, settings.sessions.timezone),
     )
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
-    door = WebDoor(database, access, settings.web.token)
+    door = WebDoor(database, access, settings.web.token, provider=provider_of(settings.web))
     adapters = {
         (adapter.platform, adapter.account): adapter
         for adapter in accounts.connect(intake, ChatHistory(database, facts), door)

@@ -319,7 +319,10 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
     files = OperatorFiles(settings.home, settings.agent.workspace)
     files.read()
     return Prompts(
-        files, Access(settings.access), settings.sessions.timezone, external=plugins.external
+        files,
+        Access(settings.access, settings.web.let_in),
+        settings.sessions.timezone,
+        external=plugins.external,
     )
 
 

@@ -27,7 +27,7 @@ from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
 from adapters.web.guard import Guard, me, named, outdated, place_of, visitor_of, who_am_i
-from adapters.web.platform import WebSettings
+from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
     PostedMessage,
     Refusal,
@@ -72,6 +72,7 @@ class WebAdapter:
         self._commands = host.commands
         self._hub = Hub()
         self._guard = Guard(host.door, settings)
+        self._has_provider = host.door.provider is not None
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
         self._running = False
         self._max_file_bytes = host.max_file_bytes
@@ -82,7 +83,9 @@ class WebAdapter:
         return [
             web.get("/", protect(requests.index, public=True)),
             web.get("/static/{name}", protect(requests.static, public=True)),
+            web.get("/api/sign-in", protect(self._guard.ways_in, public=True)),
             web.post("/api/sign-in", protect(self._guard.sign_in, public=True)),
+            *self._routes_of_provider(),
             web.post("/api/login", protect(outdated, public=True)),
             web.post("/logout", protect(self._guard.sign_out, public=True)),
             web.get("/api/me", protect(me)),
@@ -91,6 +94,16 @@ class WebAdapter:
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
             # A stream has no end that a HEAD could wait for.
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
+        ]
+
+    def _routes_of_provider(self) -> list[web.RouteDef]:
+        if not self._has_provider:
+            return []
+        protect, guard = self._guard.protect, self._guard
+        # Both change something: a HEAD, by which programs look at links, must not.
+        return [
+            web.get("/sign-in/oidc", protect(guard.lead_out, public=True), allow_head=False),
+            web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
         ]
 
     async def _list_chats(self, request: web.Request) -> web.Response:

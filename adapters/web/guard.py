@@ -8,10 +8,11 @@ files hold nothing secret, so that there is something to sign in with.
 
 import hmac
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import structlog
@@ -22,6 +23,8 @@ from adapters.door import (
     OWNER,
     Door,
     Proof,
+    ProviderAnswer,
+    ProviderUnreachable,
     Requester,
     SignedIn,
     SignInRefused,
@@ -59,13 +62,21 @@ SIGN_IN_AGAIN = (
     "Parley was updated, and its web chat has users now: your earlier sign-in is over, your chats"
     " are all there. " + SIGN_IN
 )
+ERRAND_S = 600
+"""How long somebody may take at the identity provider."""
 REFUSED_PAGE = """<!doctype html>
-<html lang="en"><meta charset="utf-8"><title>Parley</title>
+<html lang="en"><meta charset="utf-8"><title>{title} &ndash; Parley</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<h1>Parley does not answer here</h1>
+<meta name="color-scheme" content="light dark">
+<link rel="stylesheet" href="/static/style.css">
+<body class="refused"><main>
+<h1>{title}</h1>
 <p>{text}</p>
+{rest}</main></body>
 </html>
 """
+NOT_SIGNED_IN = frozenset({401, 429, 503})
+"""What is answered with where somebody may try again, or in another way."""
 
 
 @dataclass(slots=True)
@@ -131,7 +142,43 @@ class Guard:
             signed_in = await self._door.sign_in(proof, str(secret), visit.caller, visit.secret)
         except SignInRefused as exc:
             raise _refusal(exc, f"wrong_{proof}") from exc
-        return _with_cookie(request, visit, signed_in)
+        return _with_cookie(web.Response(status=204, headers=API_HEADERS), request, signed_in)
+
+    async def ways_in(self, _request: web.Request) -> web.Response:
+        """Tell a page what it can offer: `provider` is who signs people in, null for nobody."""
+        return json_response({"provider": self._door.provider})
+
+    async def lead_out(self, request: web.Request) -> web.Response:
+        """Send a browser to the identity provider, with a cookie that takes it back.
+
+        Raises:
+            Refusal: The provider is down.
+        """
+        visit = request[VISIT]
+        with _unreachable():
+            errand = await self._door.lead_out()
+        response = web.Response(status=303, headers=API_HEADERS | {"Location": errand.url})
+        # It must come along from the provider's page, which is another site.
+        _set_cookie(response, visit, f"{visit.cookie}_oidc", errand.secret, ERRAND_S, "Lax")
+        return response
+
+    async def come_back(self, request: web.Request) -> web.Response:
+        """Begin a session for who comes back from the identity provider; leads to the page alone.
+
+        Raises:
+            Refusal: The answer is wrong, they are not let in, or the provider is down.
+        """
+        visit, told = request[VISIT], request.query
+        sent = request.cookies.get(f"{visit.cookie}_oidc", "")
+        answer = ProviderAnswer(sent, *(told.get(name, "") for name in ("state", "code", "iss")))
+        try:
+            with _unreachable():
+                signed_in = await self._door.come_back(answer, visit.caller, visit.secret)
+        except SignInRefused as exc:
+            raise _refusal(exc, "wrong_answer") from exc
+        response = web.Response(status=303, headers=API_HEADERS | {"Location": "/"})
+        _delete_cookie(response, visit, f"{visit.cookie}_oidc")
+        return _with_cookie(response, request, signed_in)
 
     async def sign_out(self, request: web.Request) -> web.Response:
         """End the session of the browser that asks, if it has one."""
@@ -139,8 +186,7 @@ class Guard:
         if visit.secret:
             await self._door.sign_out(visit.secret, visit.caller)
         response = web.Response(status=204, headers=API_HEADERS)
-        # `__Host-` is set, and taken back, by a secure cookie alone.
-        response.del_cookie(visit.cookie, path="/", secure=visit.caller.secure, httponly=True)
+        _delete_cookie(response, visit, visit.cookie)
         return response
 
     async def still(self, request: web.Request) -> bool:
@@ -242,30 +288,45 @@ def _answer(request: web.Request, refusal: Refusal) -> web.Response:
     """Return the JSON form of a refusal, or a page where a person has opened an address."""
     if request.method != "GET" or "text/html" not in request.headers.get("Accept", ""):
         return refusal_response(refusal)
+    again = refusal.status in NOT_SIGNED_IN
+    title = "You are not signed in" if again else "Parley does not answer here"
+    rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if again else ""
     return web.Response(
-        text=REFUSED_PAGE.format(text=escape(str(refusal))),
+        text=REFUSED_PAGE.format(title=title, text=escape(str(refusal)), rest=rest),
         status=refusal.status,
         content_type="text/html",
         headers=PAGE_HEADERS,
     )
 
 
-def _with_cookie(request: web.Request, visit: Visit, signed_in: SignedIn) -> web.Response:
-    response = web.Response(status=204, headers=API_HEADERS)
-    response.set_cookie(
-        visit.cookie,
-        signed_in.secret,
-        max_age=COOKIE_S,
-        path="/",
-        secure=visit.caller.secure,
-        # No script of the page needs it.
-        httponly=True,
-        # A link on another site must not come with the session.
-        samesite="Strict",
-    )
+@contextmanager
+def _unreachable() -> Iterator[None]:
+    try:
+        yield
+    except ProviderUnreachable as exc:
+        raise Refusal(503, "provider_unreachable", str(exc)) from exc
+
+
+def _with_cookie(response: web.Response, request: web.Request, signed_in: SignedIn) -> web.Response:
+    visit = request[VISIT]
+    # A link on another site must not come with the session.
+    _set_cookie(response, visit, visit.cookie, signed_in.secret, COOKIE_S, "Strict")
     if OLD_COOKIE in request.cookies:
         response.del_cookie(OLD_COOKIE, path="/")
     return response
+
+
+def _set_cookie(
+    response: web.Response, visit: Visit, name: str, value: str, life_s: int, samesite: str
+) -> None:
+    # No script of the page needs it.
+    rules: dict[str, Any] = {"secure": visit.caller.secure, "httponly": True, "samesite": samesite}
+    response.set_cookie(name, value, max_age=life_s, path="/", **rules)
+
+
+def _delete_cookie(response: web.Response, visit: Visit, name: str) -> None:
+    # `__Host-` is set, and taken back, by a secure cookie alone.
+    response.del_cookie(name, path="/", secure=visit.caller.secure, httponly=True)
 
 
 def cookie_name(request: web.Request, caller: Requester) -> str:

@@ -1,8 +1,9 @@
 """The built-in web chat as the register sees it."""
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator
 
@@ -20,6 +21,38 @@ def networks(named: Sequence[str]) -> Networks:
     return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
+CALLBACK = "/sign-in/oidc/callback"
+"""Where browsers come back to from the identity provider."""
+
+
+def is_private_way(url: str) -> bool:
+    """Whether nobody between here and a server of the web reads along: TLS, or this machine."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme == "https" or parts.hostname == "localhost":
+            return bool(parts.hostname)
+        return parts.scheme == "http" and ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+class OidcSettings(PlatformSection):
+    """The identity provider of `auth: oidc` (OpenID Connect).
+
+    `issuer`: its address, as it names itself. `client_secret`: null for a public client. `allowed`:
+    who may come in, and as what: `email:…`, `subject:…` or `group:…`; of several that fit the first
+    one counts. `redirect_url`: where browsers come back to, as the provider knows it; null: below
+    `web.public_url`.
+    """
+
+    issuer: str | None = None
+    client_id: str | None = None
+    client_secret: SecretStr | None = None
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    allowed: Mapping[str, Literal["owner", "member", "guest"]] = Field(default={})
+    redirect_url: str | None = None
+
+
 class WebSettings(PlatformSection):
     """The built-in web chat.
 
@@ -31,6 +64,7 @@ class WebSettings(PlatformSection):
     what links to the chat begin with; null: host and port.
     `auth`: "proxy" has a trusted proxy say who somebody is, in the header `proxy_header`, if it
     shows the `proxy_secret`. `proxy_users`: by what the header says, the name of the web user.
+    "oidc": who has no session can get one from the identity provider `oidc`.
     """
 
     enabled: bool = True
@@ -43,10 +77,11 @@ class WebSettings(PlatformSection):
     webhook_port: int | None = Field(default=None, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
     public_url: str | None = None
-    auth: Literal["sign_in", "proxy"] = "sign_in"
+    auth: Literal["sign_in", "proxy", "oidc"] = "sign_in"
     proxy_header: str = Field(default="Remote-User", pattern=r"[A-Za-z0-9-]{1,64}")
     proxy_secret: SecretStr | None = None
     proxy_users: Mapping[str, str] = Field(default={})
+    oidc: OidcSettings = OidcSettings()
 
     @field_validator("trusted_proxies")
     @classmethod
@@ -61,6 +96,18 @@ class WebSettings(PlatformSection):
     def trusted(self) -> Networks:
         """The trusted proxies as networks."""
         return networks(self.trusted_proxies)
+
+    @property
+    def callback_url(self) -> str | None:
+        """Where the identity provider sends browsers back to; None where nothing says so."""
+        if self.oidc.redirect_url or self.public_url is None:
+            return self.oidc.redirect_url
+        return self.public_url.rstrip("/") + CALLBACK
+
+    @property
+    def let_in(self) -> Mapping[str, Literal["owner", "member", "guest"]]:
+        """Whom the identity provider lets in, and as what; nobody where there is none."""
+        return self.oidc.allowed if self.auth == "oidc" else {}
 
 
 PLATFORM = Platform(

@@ -5,7 +5,7 @@ stranger. What owners are told is a row of the outbox, like all else.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sqlalchemy import Connection
@@ -29,9 +29,15 @@ tools with side effects used (mode open, `senders: anyone`). stranger: denied.""
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The answers to: is this sender allowed, and is this message for the bot?"""
+    """The answers to: is this sender allowed, and is this message for the bot?
+
+    Attributes:
+        settings: The part that names people and groups.
+        let_in: Whom an identity provider lets in to the web chat, and as what (`web.oidc.allowed`).
+    """
 
     settings: AccessSettings
+    let_in: Mapping[str, SenderRole] = field(default_factory=dict)
 
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return what the sender may do here.
@@ -59,9 +65,18 @@ class Access:
         if user is None or user.role == "removed":
             return "stranger"
         if user.same_as is None:
-            return user.role
+            return self.own_role(user)
         platform, _, there = user.same_as.partition(":")
         return self._granted(platform, there, members.role(conn, platform, there))
+
+    def own_role(self, user: WebUser) -> SenderRole:
+        """Return what a web user may do who is nobody elsewhere.
+
+        Of whom an identity provider has named, what the settings say now, not at their sign-in.
+        """
+        if user.role == "removed":
+            return "stranger"
+        return user.role if user.let_in_by is None else self.let_in.get(user.let_in_by, "stranger")
 
     def may_act(self, conn: Connection, senders: Collection[str]) -> bool:
         """Whether tools may have side effects for a turn that reads the words of these senders."""
@@ -90,7 +105,7 @@ class Access:
         who = [_elsewhere(name, sender, users) for name, sender in named]
         roles = members.roles(conn, [each for each in who if each[0] != BUILT_IN])
         return {
-            _web_standing(sender, users)
+            self._web_standing(sender, users)
             if name == BUILT_IN
             else self._granted(name, sender, roles.get((name, sender)))
             for name, sender in who
@@ -105,6 +120,13 @@ class Access:
             if key in groups:
                 return groups[key]
         return GroupRule()
+
+    def _web_standing(self, sender: str, users: Mapping[str, WebUser]) -> SenderRole:
+        """Return the role of a web user who is nobody elsewhere; guests have tools do nothing."""
+        if sender == FIRST_OWNER:
+            return "owner"
+        role = self.own_role(users[sender]) if sender in users else "stranger"
+        return role if role in {"owner", "member"} else "stranger"
 
     def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
         """Return what the settings, or an owner's word, make of somebody."""
@@ -126,14 +148,6 @@ def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tupl
         return platform, sender
     there, _, same = user.same_as.partition(":")
     return there, same
-
-
-def _web_standing(sender: str, users: Mapping[str, WebUser]) -> SenderRole:
-    """Return the role of a web user who is nobody elsewhere; guests have tools do nothing."""
-    if sender == FIRST_OWNER:
-        return "owner"
-    role = users[sender].role if sender in users else "removed"
-    return role if role in {"owner", "member"} else "stranger"
 
 
 def may_approve(tool: str, *, is_owner: bool, may_act: bool) -> bool:
@@ -181,7 +195,8 @@ class Owners:
         chats = [chat for chat in found if chat is not None]
         if chats:
             return chats
-        invited = [user.name for user in web_users.everybody(conn) if user.role == "owner"]
+        users, own_role = web_users.everybody(conn), self.access.own_role
+        invited = [user.name for user in users if own_role(user) == "owner"]
         on_the_web = [(BUILT_IN, sender) for sender in (FIRST_OWNER, *invited)]
         found = [members.newest_direct_chat(conn, *owner, accounts) for owner in on_the_web]
         return [chat for chat in found if chat is not None]

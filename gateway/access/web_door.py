@@ -1,4 +1,4 @@
-"""The web chat's door: sessions, links that sign in, the token, and a limit of wrong tries.
+"""The web chat's door: sessions, links that sign in, the token, a provider, a limit of wrong tries.
 
 `WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
 are transaction functions, for the command line as well.
@@ -6,6 +6,7 @@ are transaction functions, for the command line as well.
 
 import hashlib
 import hmac
+import itertools
 import re
 import secrets
 import time
@@ -19,9 +20,21 @@ from pydantic import SecretStr
 from sqlalchemy import Connection
 
 from adapters.base import Clock, Recent
-from adapters.door import FIRST_OWNER, OWNER, Proof, Requester, SignedIn, SignInRefused, Visitor
+from adapters.door import (
+    FIRST_OWNER,
+    OWNER,
+    Errand,
+    Proof,
+    ProviderAnswer,
+    ProviderUnreachable,
+    Requester,
+    SignedIn,
+    SignInRefused,
+    Visitor,
+)
 from adapters.registry import BUILT_IN, account_types, by_name
 from agent.messages import storable
+from gateway.access.oidc import Identity, Provider, WrongAnswer, entry_for
 from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
 from gateway.access.rate_limits import MINUTE_S, SlidingWindow
@@ -55,10 +68,20 @@ WRONG_LINK = (
     " invited you can send you a new one."
 )
 WRONG_TOKEN = "That token is not right."  # noqa: S105 - what is said of a wrong one
+WRONG_ANSWER = (
+    "What came back from {host} does not say who you are. Please sign in again, in one go and in"
+    " one tab of this browser."
+)
+NOT_LET_IN = (
+    "{host} says that you are {who}. Nobody of that name is let in here. The owner of this Parley"
+    " can do that: web.oidc.allowed in parley.yaml."
+)
 TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try again."
 
 # With a letter: a number names a session (`revoke`).
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9][a-z0-9_-]{0,31}")
+_STEM = 24
+"""As much of a name that a provider tells is kept: a number may come behind it."""
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
 
 
@@ -90,10 +113,13 @@ class Tries:
 
     def was_right(self, address: str, item: Hashable) -> None:
         """Take a try back: it was a right one."""
-        place = network_of(address)
-        for window, whose in self._windows(place):
+        self.take_back(address, item)
+        self._known[network_of(address)] = True
+
+    def take_back(self, address: str, item: Hashable) -> None:
+        """Have a try not count: nobody has looked at it."""
+        for window, whose in self._windows(network_of(address)):
             window.take_back(whose, item)
-        self._known[place] = True
 
     def _windows(self, place: str) -> list[tuple[SlidingWindow, Hashable]]:
         strangers = [] if place in self._known else [(self._strangers, None)]
@@ -142,6 +168,7 @@ class WebDoor:
         access: What users may do.
         token: Whoever knows it is the first owner; None: nobody is by a token.
         clock: Monotonic seconds.
+        provider: Says who somebody is; None where there is none.
     """
 
     def __init__(
@@ -150,7 +177,9 @@ class WebDoor:
         access: Access,
         token: SecretStr | None,
         clock: Clock = time.monotonic,
+        provider: Provider | None = None,
     ) -> None:
+        self._provider = provider
         self._database = database
         self._access = access
         self._token = None if token is None else hash_of(token.get_secret_value())
@@ -158,6 +187,11 @@ class WebDoor:
         self._tries = Tries(clock)
         self._arrived: Recent[tuple[str, str], bool] = Recent(REMEMBERED)
         self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
+
+    @property
+    def provider(self) -> str | None:
+        """The host of the identity provider; None where there is none."""
+        return None if self._provider is None else self._provider.host
 
     async def session(self, secret: str) -> Visitor | None:
         """Return whose session a cookie's value is, None for none that holds."""
@@ -194,16 +228,59 @@ class WebDoor:
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
         """
-        fresh = secrets.token_urlsafe(SECRET_BYTES)
-        new = NewSession(hash_of(fresh), proof, caller.address, storable(caller.browser[:200]))
+        fresh, new = _fresh(proof, caller)
         if proof == "token":
             await self._check_token(secret, caller)
             visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
         else:
             visitor = await self._use_link(secret, caller, new, replaces)
+        return self._signed_in(visitor, new, fresh)
+
+    def _signed_in(self, visitor: Visitor, new: NewSession, fresh: str) -> SignedIn:
         self.forget()
-        log.info("web_signed_in", user=visitor.name, by=proof, address=caller.address)
+        log.info("web_signed_in", user=visitor.name, by=new.signed_in_by, address=new.address)
         return SignedIn(visitor, fresh)
+
+    async def lead_out(self) -> Errand:
+        """Return what sends a browser to the identity provider.
+
+        Raises:
+            ProviderUnreachable: It cannot be sent there now.
+        """
+        return await self._there.lead_out()
+
+    async def come_back(
+        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
+    ) -> SignedIn:
+        """Begin a session for whom the identity provider names; that of before ends.
+
+        Raises:
+            ProviderUnreachable: It does not say now who it is; that counts as no try.
+            SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
+        """
+        item, host = self._tries.begin(caller.address), self._there.host
+        try:
+            identity = await self._there.identify(answer)
+        except WrongAnswer as exc:
+            await self._refused(caller, exc.reason)
+            raise SignInRefused(WRONG_ANSWER.format(host=host)) from exc
+        except ProviderUnreachable:
+            self._tries.take_back(caller.address, item)
+            raise
+        fresh, new = _fresh("oidc", caller)
+        visitor = await self._database.write(self._begin_as, identity, new, replaces)
+        if visitor is None:
+            await self._refused(caller, "oidc_not_let_in", identity.key)
+            who = identity.email or identity.called or identity.subject
+            raise SignInRefused(NOT_LET_IN.format(host=host, who=who))
+        self._tries.was_right(caller.address, item)
+        return self._signed_in(visitor, new, fresh)
+
+    @property
+    def _there(self) -> Provider:
+        if self._provider is None:
+            raise ProviderUnreachable("There is no identity provider.")
+        return self._provider
 
     async def proxied(self, name: str, caller: Requester) -> Visitor | None:
         """Return the user of this name, of whom a trusted proxy says that they ask; None for none.
@@ -253,9 +330,11 @@ class WebDoor:
         self._tries.was_right(caller.address, item)
         return visitor
 
-    async def _refused(self, caller: Requester, reason: str) -> None:
+    async def _refused(self, caller: Requester, reason: str, identity: str = "") -> None:
         log.warning("web_sign_in_refused", address=caller.address, reason=reason)
-        entry = AuditEntry("web_sign_in_refused", address=caller.address, subject=reason)
+        whom = {"identity": identity} if identity else {}
+        address = caller.address
+        entry = AuditEntry("web_sign_in_refused", address=address, subject=reason, detail=whom)
         await self._database.write(audit_log.append, entry)
 
     def _take_link(
@@ -263,6 +342,20 @@ class WebDoor:
     ) -> Visitor | None:
         sender = web_users.take_link(conn, hash_)
         return None if sender is None else self._begin(conn, sender, new, replaces)
+
+    def _begin_as(
+        self, conn: Connection, identity: Identity, new: NewSession, replaces: str
+    ) -> Visitor | None:
+        entry = entry_for(identity, self._access.let_in)
+        if entry is None:
+            return None
+        user = web_users.identified(conn, identity.key)
+        if user is not None and user.role == "removed":
+            # By an owner, who has the last word.
+            return None
+        name = _enter(conn, identity, entry) if user is None else user.name
+        web_users.identify(conn, name, identity.key, entry)
+        return self._begin(conn, name, new, replaces)
 
     def _begin(self, conn: Connection, sender: str, new: NewSession, replaces: str) -> Visitor:
         if replaces:
@@ -280,6 +373,27 @@ class WebDoor:
     def _named(self, conn: Connection, sender: str) -> Visitor:
         role = self._access.web_role(conn, sender)
         return Visitor(sender, name_of(sender), role, has_session=True)
+
+
+def _fresh(proof: str, caller: Requester) -> tuple[str, NewSession]:
+    """Return the secret of a session that is to begin, and what is stored of it."""
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    return secret, NewSession(
+        hash_of(secret), proof, caller.address, storable(caller.browser[:200])
+    )
+
+
+def _enter(conn: Connection, identity: Identity, entry: str) -> str:
+    """Enter a user whom a provider names; returns their name, which is nobody else's, ever."""
+    called = identity.called.partition("@")[0].lower()
+    stem = re.sub("[^a-z0-9_-]+", "-", called).strip("-_")[:_STEM]
+    stem = stem if _NAME.fullmatch(stem) else "user"
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    name = next(each for each in names if each not in _RESERVED and not web_users.user(conn, each))
+    web_users.enter(conn, name, "guest", None, "oidc")
+    detail: dict[str, str | int | None] = {"identity": identity.key, "let_in_by": entry}
+    audit_log.append(conn, AuditEntry("web_user_invited", "oidc", subject=name, detail=detail))
+    return name
 
 
 def _end(conn: Connection, hash_: str, visitor: Visitor | None, address: str) -> None:

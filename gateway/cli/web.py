@@ -6,7 +6,7 @@ What they change goes through the running gateway, or directly into the database
 import asyncio
 import os
 import webbrowser
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +15,7 @@ import orjson
 import typer
 
 from adapters.door import OWNER
+from gateway.access.policy import Access
 from gateway.access.web_door import name_of
 from gateway.cli.common import (
     AsLines,
@@ -110,8 +111,10 @@ def _port(settings: Settings) -> int:
 @web_app.command("users")
 def web_users_(context: typer.Context, *, json: AsLines = False) -> None:
     """List the users of the web chat; the owner is whoever has the token."""
-    with opened(settings_of(context)) as conn:
-        found = web_users.everybody(conn)
+    settings = settings_of(context)
+    own_role = Access(settings.access, settings.web.let_in).own_role
+    with opened(settings) as conn:
+        found = [replace(each, role=own_role(each)) for each in web_users.everybody(conn)]
     if json:
         show_lines(asdict(each) | {"at": iso_time(each.at)} for each in found)
         return

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from adapters.registry import Platform, account_types, by_name
+from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
 from gateway.settings.tree import Keys, Settings, dotted
@@ -35,6 +36,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _auxiliary_server(settings)
     yield from _weak_token(settings)
     yield from _proxy_identity(settings)
+    yield from _identity_provider(settings)
     yield from _accounts(settings)
     yield from _owners(settings)
     yield from _listed_ids(settings)
@@ -140,6 +142,26 @@ def _proxy_identity(settings: Settings) -> Iterator[Contradiction]:
             " with web.auth: proxy: whoever knows it says who somebody is"
         )
         yield "web.proxy_secret", text
+
+
+def _identity_provider(settings: Settings) -> Iterator[Contradiction]:
+    """Yield what keeps everybody out, or would let others read along."""
+    oidc = settings.web.oidc
+    for entry in oidc.allowed:
+        kind, _, who = entry.partition(":")
+        if kind not in {"email", "subject", "group"} or not who:
+            yield "web.oidc.allowed", f"{entry!r} must be email:…, subject:… or group:…"
+    if settings.web.auth != "oidc":
+        return
+    for key in ("issuer", "client_id", "allowed"):
+        if not getattr(oidc, key):
+            yield f"web.oidc.{key}", "is required by web.auth: oidc"
+    if oidc.issuer and not is_private_way(oidc.issuer):
+        yield "web.oidc.issuer", "must begin with https://"
+    if "openid" not in oidc.scopes:
+        yield "web.oidc.scopes", "must have openid among them"
+    if settings.web.callback_url is None:
+        yield "web.public_url", "is required by web.auth: oidc, or web.oidc.redirect_url"
 
 
 def is_weak_token(token: str) -> bool:

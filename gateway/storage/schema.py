@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0017"
+REVISION = "0018"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -721,6 +721,9 @@ web_user = Table(
     Column("same_as", Text),  # "platform:sender" whose role they have; NULL for their own
     Column("invited_by", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("identity", Text),  # "issuer subject" of whom an identity provider names
+    Column("let_in_by", Text),  # the entry of web.oidc.allowed whose role they have
+    Index("ux_web_user_identity", "identity", unique=True),
 )
 
 # Who is signed in. Secrets are stored as hashes: a copy of the database signs nobody in.

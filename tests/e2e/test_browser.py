@@ -10,6 +10,7 @@ from playwright.async_api import Locator, Page, expect
 from gateway.commands.registry import menu
 from tests.support.browser import in_the_browser, page
 from tests.support.door import sign_in_link
+from tests.support.oidc_server import OidcServer
 from tests.support.pictures import png
 from tests.support.process import ParleyProcess
 
@@ -176,3 +177,31 @@ async def test_files_go_in_and_edits_too(parley: ParleyProcess) -> None:
     assert "[image: dot.png, image/png, " in asked
     assert r"````\nBuy ``` milk.\n````" in asked
     assert "attachment:1" in asked
+
+
+async def test_an_identity_provider_of_another_site_signs_in(tmp_path: Path) -> None:
+    """One click there and back; while it is down a page says so, and leads back to other ways."""
+    async with (
+        OidcServer("localhost").running() as provider,
+        ParleyProcess(tmp_path / "home", **provider.gateway()) as parley,
+        page() as tab,
+    ):
+        await tab.goto(parley.url)
+        way = tab.get_by_role("link", name=f"Sign in with localhost:{provider.port}")
+        await expect(tab.locator("#token")).to_be_hidden()
+        await way.click()
+        await expect(tab.locator("#who")).to_have_text("ann (guest)")
+        await say(tab, "what is 12*7?")
+        await expect(bodies(tab, "parley")).to_contain_text("12*7 = 84")
+        await tab.reload()
+        await expect(bodies(tab, "parley")).to_contain_text("12*7 = 84")
+        provider.is_down = True
+        await tab.get_by_role("button", name="Sign out").click()
+        await expect(way).to_be_visible()
+        await tab.goto(f"{parley.url}/sign-in/oidc/callback?state=x&code=y")
+        await expect(tab.locator("h1")).to_have_text("You are not signed in")
+        await shoot(tab, "not-signed-in")
+        await tab.get_by_role("link", name="Back to Parley").click()
+        await tab.get_by_text("Other ways to sign in").click()
+        await expect(tab.locator("#token")).to_be_visible()
+        assert provider.violations == []

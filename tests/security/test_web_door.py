@@ -25,6 +25,7 @@ from tests.agent.tools.sandbox.calling import use_with
 from tests.e2e.web_chat import WebChat
 from tests.support.door import bearer, sign_in_link
 from tests.support.nginx import NGINX, PROPER, nginx
+from tests.support.oidc_server import OidcServer
 from tests.support.process import ParleyProcess, free_port
 
 PYTHON = Path(sys.executable).resolve()
@@ -274,6 +275,61 @@ async def test_the_token_is_made_once_and_for_its_owner_alone(parley: ParleyProc
     assert (file.stat().st_mode & 0o777, file.read_text()) == (0o600, token)
     assert parley.named("mode_restored", path=str(file), mode="0644")
     assert token.strip() not in json.dumps(parley.records) + str(parley.stderr)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[OidcServer]:
+    async with OidcServer().running() as server:
+        yield server
+        assert server.violations == []
+
+
+async def test_a_provider_signs_in_whom_the_settings_name(
+    tmp_path: Path, provider: OidcServer
+) -> None:
+    """A session like any other, in the lists and on the audit; nobody else gets one."""
+    async with ParleyProcess(tmp_path / "home", **provider.gateway()) as parley:
+        async with browser(parley) as http:
+            async with http.get("/sign-in/oidc") as response:
+                # Back on the page, over the provider.
+                assert (response.status, response.url.path) == (200, "/")
+            async with http.get("/api/me") as response:
+                told = await response.json()
+            assert told == {"name": "ann", "role": "guest", "has_session": True}
+        provider.person |= {"sub": "2", "email": "eve@example.org"}
+        async with browser(parley) as http:
+            async with http.get("/sign-in/oidc", headers={"Accept": "text/html"}) as response:
+                page = await response.text()
+            assert response.status == 401
+            assert "eve@example.org. Nobody of that name is let in here." in page
+            async with http.get("/api/me") as response:
+                assert response.status == 401
+        listed = await parley.run("web", "sessions", "--json")
+        assert [json.loads(line)["signed_in_by"] for line in listed.stdout.splitlines()] == ["oidc"]
+        assert len(parley.named("web_sign_in_refused", reason="oidc_not_let_in")) == 1
+        records = await parley.run("audit", "log", "--kind", "web_sign_in_refused", "--json")
+        assert f"{provider.issuer} 2" in records.stdout
+        assert (await parley.run("audit", "verify")).code == 0
+
+
+async def test_with_a_provider_that_is_down_a_link_signs_in(
+    tmp_path: Path, provider: OidcServer
+) -> None:
+    """The owner is not locked out, also by a start meanwhile."""
+    provider.is_down = True
+    async with (
+        ParleyProcess(tmp_path / "home", **provider.gateway()) as parley,
+        browser(parley) as http,
+    ):
+        async with http.get("/sign-in/oidc", headers={"Accept": "text/html"}) as response:
+            assert response.status == 503
+            assert "does not answer as it should" in await response.text()
+        made = await parley.run("open", "--no-browser")
+        secret = sign_in_link(made.stdout.splitlines()).partition("#sign-in=")[2]
+        async with http.post("/api/sign-in", json={"link": secret}) as response:
+            assert response.status == 204
+        async with http.get("/api/me") as response:
+            assert (await response.json())["role"] == "owner"
 
 
 async def test_webhooks_need_no_port_that_has_the_chat(tmp_path: Path) -> None:

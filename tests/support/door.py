@@ -8,7 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters.door import OWNER, Proof, Requester, SignedIn, SignInRefused, Visitor
+from adapters.door import (
+    OWNER,
+    Errand,
+    Proof,
+    ProviderAnswer,
+    ProviderUnreachable,
+    Requester,
+    SignedIn,
+    SignInRefused,
+    Visitor,
+)
 from adapters.registry import Host
 from tests.support.history import MemoryHistory
 
@@ -37,6 +47,9 @@ class MemoryDoor:
         links: Who is signed in by a link, by its secret; taken once.
         sessions: Who is there, by the secret of the cookie.
         callers: Where sign-ins came from.
+        provider: The host of the identity provider.
+        errand: What sends browsers there; who comes back with it is ann.
+        answers: What came back.
     """
 
     def __init__(self, token: str = TOKEN) -> None:
@@ -44,6 +57,9 @@ class MemoryDoor:
         self.sessions: dict[str, Visitor] = {}
         self.callers: list[Requester] = []
         self.refuses: SignInRefused | None = None
+        self.provider: str | None = None
+        self.errand: Errand | ProviderUnreachable = ProviderUnreachable("It is down.")
+        self.answers: list[ProviderAnswer] = []
         self._token = token
 
     def begin(self, visitor: Visitor = OWNER) -> str:
@@ -75,6 +91,22 @@ class MemoryDoor:
             raise SignInRefused("This sign-in link has been used or has expired.")
         self.sessions.pop(replaces, None)
         fresh = self.begin(visitor)
+        return SignedIn(self.sessions[fresh], fresh)
+
+    async def lead_out(self) -> Errand:
+        if isinstance(self.errand, ProviderUnreachable):
+            raise self.errand
+        return self.errand
+
+    async def come_back(
+        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
+    ) -> SignedIn:
+        errand = await self.lead_out()
+        self.answers.append(answer)
+        if answer.secret != errand.secret:
+            raise SignInRefused("What came back does not say who you are.")
+        self.sessions.pop(replaces, None)
+        fresh = self.begin(Visitor("ann", "ann", "member"))
         return SignedIn(self.sessions[fresh], fresh)
 
     async def proxied(self, name: str, caller: Requester) -> Visitor | None:

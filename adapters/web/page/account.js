@@ -1,6 +1,6 @@
 // Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
 
-import { ApiError, signIn, signOut, whoAmI } from "./api.js";
+import { ApiError, signIn, signOut, waysIn, whoAmI } from "./api.js";
 import { load, removeAll, save } from "./storage.js";
 
 const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
@@ -28,7 +28,21 @@ export class Account {
     this.onAsked();
     $("#account").hidden = true;
     $("#sign-in-error").textContent = message;
-    if (!$("#sign-in").open) $("#sign-in").showModal();
+    if ($("#sign-in").open) return;
+    $("#sign-in").showModal();
+    this.#offerProvider();
+  }
+
+  async #offerProvider() {
+    const { provider } = await waysIn().catch((error) => {
+      if (!(error instanceof ApiError)) throw error;
+      return { provider: null };
+    });
+    if (provider === null) return;
+    $("#provider b").textContent = provider;
+    $("#provider").hidden = $("#other-ways summary").hidden = false;
+    $("#other-ways").open = false;
+    $("#provider").focus();
   }
 
   // Returns false where the page begins anew: what one person has not sent yet must not be sent by

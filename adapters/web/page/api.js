@@ -29,6 +29,11 @@ export function signIn(proof) {
   return request("POST", "/api/sign-in", proof);
 }
 
+// {provider}: the host of who signs people in, null where there is nobody.
+export function waysIn() {
+  return request("GET", "/api/sign-in");
+}
+
 // {name, role, has_session}
 export function whoAmI() {
   return request("GET", "/api/me");

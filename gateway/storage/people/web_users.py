@@ -13,7 +13,8 @@ from sqlalchemy import Connection, delete, select, update
 from gateway.storage.schema import now_s, web_link, web_session, web_user
 from gateway.storage.statements import built_once
 
-WebRole = Literal["owner", "member", "guest", "removed"]
+WebRole = Literal["owner", "member", "guest", "removed", "stranger"]
+"""Stranger is never stored: whom the settings do not let in any more."""
 SESSION_S = 30 * 86_400.0
 """How long a session holds after it was used last."""
 NOTED_EVERY_S = 3600.0
@@ -29,6 +30,9 @@ class WebUser:
     Attributes:
         same_as: "platform:sender id" of whom they are on another platform, and whose role they
             have; None where `role` is their own.
+        identity: "issuer subject" of whom an identity provider names; None for all others.
+        let_in_by: The entry of `web.oidc.allowed` that let them in last, and whose role they have;
+            None for those who were invited.
     """
 
     name: str
@@ -36,6 +40,8 @@ class WebUser:
     same_as: str | None
     invited_by: str
     at: float
+    identity: str | None = None
+    let_in_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +109,23 @@ def everybody(conn: Connection) -> list[WebUser]:
 
 
 def enter(conn: Connection, name: str, role: WebRole, same_as: str | None, by: str) -> None:
-    """Enter a user, in place of one of the same name."""
-    conn.execute(delete(web_user).where(web_user.c.name == name))
-    values = {"name": name, "role": role, "same_as": same_as, "invited_by": by}
-    conn.execute(web_user.insert().values(at=now_s(), **values))
+    """Enter a user, in place of one of the same name; whom a provider names so stays the same."""
+    values = {"role": role, "same_as": same_as, "invited_by": by, "let_in_by": None, "at": now_s()}
+    known = conn.execute(update(web_user).where(web_user.c.name == name).values(values))
+    if known.rowcount == 0:
+        conn.execute(web_user.insert().values(name=name, **values))
+
+
+def identified(conn: Connection, identity: str) -> WebUser | None:
+    """Return the user whom an identity provider names so; those who were removed as well."""
+    row = conn.execute(select(web_user).where(web_user.c.identity == identity)).one_or_none()
+    return None if row is None else WebUser(*row)
+
+
+def identify(conn: Connection, name: str, identity: str, let_in_by: str) -> None:
+    """Note whom an identity provider names, and which entry of the settings has let them in."""
+    known = update(web_user).where(web_user.c.name == name)
+    conn.execute(known.values(identity=identity, let_in_by=let_in_by))
 
 
 def remove(conn: Connection, name: str) -> bool:

@@ -7,13 +7,20 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from adapters.door import OWNER, SignInRefused, Visitor
+from adapters.door import (
+    OWNER,
+    Errand,
+    ProviderAnswer,
+    ProviderUnreachable,
+    SignInRefused,
+    Visitor,
+)
 from adapters.web.adapter import WebAdapter
 from adapters.web.guard import names_loopback
 from adapters.web.platform import WebSettings
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import listen
-from tests.support.door import TOKEN, web_host
+from tests.support.door import TOKEN, MemoryDoor, web_host
 from tests.support.history import MemoryHistory
 
 POST = "/api/chats/c1/messages"
@@ -268,3 +275,74 @@ async def test_a_person_gets_a_page_and_a_program_json(chat: Served) -> None:
     async with chat.client.get("/", headers=headers) as response:
         assert (response.status, response.content_type) == (403, "text/html")
         assert "web.trusted_proxies" in await response.text()
+
+
+PROVIDER = "https://id.example.org/authorize?state=s"
+BACK = "/sign-in/oidc/callback"
+
+
+async def with_provider(serve: Serve) -> Served:
+    """Serve a web chat whose provider is up; nobody is signed in."""
+    door = MemoryDoor()
+    door.provider, door.errand = "id.example.org", Errand(PROVIDER, "secret-of-the-errand")
+    return await serve(signed_in=False, door=door)
+
+
+async def test_a_browser_goes_to_the_provider_and_comes_back(serve: Serve) -> None:
+    """Its errand's cookie comes along from there, the session's to no other site; all lead to /."""
+    served = await with_provider(serve)
+    async with served.client.get("/api/sign-in") as response:
+        assert await response.json() == {"provider": "id.example.org"}
+    async with served.client.get("/sign-in/oidc", allow_redirects=False) as response:
+        assert (response.status, response.headers["Location"]) == (303, PROVIDER)
+        errand = response.cookies[f"parley_{served.port}_oidc"]
+    assert (errand["samesite"], errand["httponly"], errand["max-age"]) == ("Lax", True, "600")
+    told = {"state": "s", "code": "c", "iss": "i", "next": "https://evil.example", "to": "//evil"}
+    async with served.client.get(BACK, params=told, allow_redirects=False) as response:
+        assert (response.status, response.headers["Location"]) == (303, "/")
+        session = response.cookies[f"parley_{served.port}"]
+        assert response.cookies[f"parley_{served.port}_oidc"]["max-age"] == "0"
+    assert served.door.answers == [ProviderAnswer("secret-of-the-errand", "s", "c", "i")]
+    assert session["samesite"] == "Strict"
+    assert await status(served, "/api/me") == 200
+
+
+async def test_who_comes_back_without_the_cookie_gets_a_page(serve: Serve) -> None:
+    """It says what to do, and shows nothing of what was sent as markup."""
+    served = await with_provider(serve)
+    headers = {"Accept": "text/html"}
+    async with served.client.get(f"{BACK}?state=<b>&code=c", headers=headers) as response:
+        page = await response.text()
+    assert (response.status, response.content_type) == (401, "text/html")
+    assert "You are not signed in" in page
+    assert "<b>" not in page
+    assert f"parley_{served.port}" not in response.cookies
+
+
+async def test_a_provider_that_is_down_is_told(serve: Serve) -> None:
+    """On the way there and on the way back; other ways in still work."""
+    served = await with_provider(serve)
+    served.door.errand = ProviderUnreachable("id.example.org does not answer.")
+    for path in ("/sign-in/oidc", BACK):
+        async with served.client.get(path, headers={"Accept": "text/html"}) as response:
+            assert response.status == 503
+            assert "id.example.org does not answer." in await response.text()
+    async with served.client.post("/api/sign-in", json={"token": TOKEN}) as response:
+        assert response.status == 204
+
+
+async def test_without_a_provider_there_is_no_such_page(serve: Serve) -> None:
+    """And the page offers none."""
+    served = await serve(signed_in=False)
+    assert await status(served, "/sign-in/oidc") == 404
+    assert await status(served, BACK) == 404
+    async with served.client.get("/api/sign-in") as response:
+        assert await response.json() == {"provider": None}
+
+
+async def test_a_look_at_the_link_changes_nothing(serve: Serve) -> None:
+    """Programs that look at links ask for their heads."""
+    served = await with_provider(serve)
+    for path in ("/sign-in/oidc", BACK):
+        async with served.client.head(path) as response:
+            assert response.status == 405
