@@ -59,8 +59,8 @@ SIGN_IN = (
     " you were invited with. The token works as well."
 )
 SIGN_IN_AGAIN = (
-    "Parley was updated, and its web chat has users now: your earlier sign-in is over, your chats"
-    " are all there. " + SIGN_IN
+    "Parley was updated, and its web chat has users now. Your chats are all there; please sign in"
+    " once more."
 )
 ERRAND_S = 600
 """How long somebody may take at the identity provider."""

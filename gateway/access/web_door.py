@@ -63,10 +63,7 @@ STRANGERS_TRIES_PER_MIN = 7
 """Of these for addresses from which nobody has signed in: the rest cannot be used up by them."""
 ADDRESS_TRIES_PER_MIN = 5
 
-WRONG_LINK = (
-    "This sign-in link has been used or has expired. The command parley open makes another; whoever"
-    " invited you can send you a new one."
-)
+WRONG_LINK = "This sign-in link has been used or has expired; you need another one."
 WRONG_TOKEN = "That token is not right."  # noqa: S105 - what is said of a wrong one
 WRONG_ANSWER = (
     "What came back from {host} does not say who you are. Please sign in again, in one go and in"

@@ -44,7 +44,9 @@ JSON_CHARS = 2_000
 
 KINDS = get_args(AuditKind)
 
-audit_app = typer.Typer(help="What tools did, and who allowed it.", no_args_is_help=True)
+audit_app = typer.Typer(
+    help="What tools did, who allowed it, and the audit log.", no_args_is_help=True
+)
 
 
 @audit_app.command("list")

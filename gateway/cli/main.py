@@ -18,33 +18,33 @@ from typing_extensions import override
 from gateway.errors import GatewayError
 
 COMMANDS = {
-    "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
     "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
-    "web": "Users of the web chat, and who is signed in.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
-    "replay": (
-        "Play recorded conversations through the real path; exit code 1 if an answer is missing."
-    ),
+    "web": "Users of the web chat, and who is signed in.",
+    "pair": "Say who may write to the bot.",
+    "config": "Show the effective settings.",
+    "secrets": "Secrets that the settings refer to.",
+    "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
+    "sessions": "Look at conversations, their segments, and any past message.",
+    "search": "Search what was said.",
+    "memory": "What the agent has noted down.",
+    "dead-letters": "What was given up, and why.",
+    "audit": "What tools did, who allowed it, and the audit log.",
+    "policy": "Which calls of tools may run, and why.",
+    "prompt": "What the model is told before anybody speaks.",
+    "mcp": "Tools of MCP servers (tools.mcp).",
+    "plugins": "Plugins: tools, hooks and memory providers of others.",
+    "engines": "The context engines: who decides what the model sees.",
     "backup": "Copy the database, consistently, also while the gateway runs.",
     "forget": (
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
-    "config": "Show the effective settings.",
     "db": "Look after the database's schema.",
-    "dead-letters": "What was given up, and why.",
-    "sessions": "Look at conversations, their segments, and any past message.",
-    "engines": "The context engines: who decides what the model sees.",
-    "pair": "Say who may write to the bot.",
-    "prompt": "What the model is told before anybody speaks.",
-    "audit": "What tools did, and who allowed it.",
-    "policy": "Which calls of tools may run, and why.",
-    "mcp": "Tools of MCP servers (tools.mcp).",
-    "memory": "What the agent has noted down.",
-    "plugins": "Plugins: tools, hooks and memory providers of others.",
-    "search": "Search what was said.",
-    "secrets": "Secrets that the settings refer to.",
+    "replay": (
+        "Play recorded conversations through the real path; exit code 1 if an answer is missing."
+    ),
 }
 """What `parley --help` says of each command, in that order; a test compares these words."""
 

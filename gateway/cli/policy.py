@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agent.settings import TerminalSettings, ToolSettings
+from agent.settings import ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.policy import NOTES, SIDE_EFFECT, WORLD, Facts, Rule
@@ -78,11 +78,10 @@ _WORDS = {
 
 def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
     """Return the classes of a call; of a tool that is not built in those of a side effect."""
-    if name not in BUILTIN:
+    # `terminal` is such a one as well, and cannot be made on every machine.
+    if name not in BUILTIN or name == "terminal":
         return frozenset({SIDE_EFFECT, WORLD})
-    # Only to look at it: whether it could run on this machine is another question.
-    unconfined = TerminalSettings(confine=False, allow_root=True)
-    made = builtin_tools(tools.model_copy(update={"enabled": (name,), "terminal": unconfined}))
+    made = builtin_tools(tools.model_copy(update={"enabled": (name,)}))
     classes = {SIDE_EFFECT} if made.effect(name) == "side_effect" else set()
     classes |= {WORLD} if made.restricted(name) else set()
     return frozenset(classes | ({NOTES} if name == "memory" else set()))

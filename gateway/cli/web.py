@@ -38,6 +38,17 @@ web_app = typer.Typer(help="Users of the web chat, and who is signed in.", no_ar
 
 OPENER = "open.html"
 """The file in PARLEY_HOME that a browser is told to open: a command line is seen by all users."""
+# In this order: most browsers also say that they are Chrome or Safari.
+_BROWSERS = {
+    "Edg": "Edge",
+    "OPR/": "Opera",
+    "Firefox/": "Firefox",
+    "FxiOS/": "Firefox",
+    "CriOS/": "Chrome",
+    "Chrome/": "Chrome",
+    "Safari/": "Safari",
+}
+_SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Macintosh", "CrOS", "Linux")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name from `parley web users`.")]
 
 
@@ -145,7 +156,7 @@ def web_sessions(context: typer.Context, *, json: AsLines = False) -> None:
     rows = [
         (
             *(each.id, name_of(each.sender), each.signed_in_by, each.address or "-"),
-            *(iso_time(each.at), iso_time(each.used_at), each.browser[:60]),
+            *(iso_time(each.at), iso_time(each.used_at), _browser(each.browser)),
         )
         for each in found
     ]
@@ -161,6 +172,13 @@ def web_revoke(
     """Sign somebody out: at one browser, or at all of theirs."""
     ended: dict[str, Any] = act(settings_of(context), "web-revoke", which)
     say(f"{ended['name']}: {_sessions(ended['sessions'])} ended")
+
+
+def _browser(agent: str) -> str:
+    """Return what people call a browser and its system; the beginning of an agent that is none."""
+    name = next((name for mark, name in _BROWSERS.items() if mark in agent), None)
+    system = next((system for system in _SYSTEMS if system in agent), None)
+    return f"{name} on {system}" if name and system else agent[:60]
 
 
 def _as_data(session: WebSession) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) ->
         _line(name, models[0], name == used, name == default) for name, models in known.items()
     ]
     gone = [] if chosen is None or chosen in known else [gone_text(chosen)]
-    ways = "`/model NAME` has another one answer in this conversation, `/model default` the first."
+    ways = "`/model NAME` chooses who answers in this conversation, `/model default` takes it back."
     return "\n\n".join([*gone, "\n".join(lines), ways])
 
 

@@ -6,6 +6,7 @@ the web chat reads (`adapters.base.History`).
 """
 
 import asyncio
+import errno
 import os
 import socket
 import time
@@ -109,6 +110,8 @@ class HttpServer:
             await Site(runner, port.host, port.port, self._connections).start()
         except OSError as exc:
             why = os.strerror(exc.errno) if exc.errno else str(exc)
+            if exc.errno == errno.EADDRINUSE:
+                why += "; stop the program that has it, or name another port"
             text = f"cannot listen on {port.host}:{port.port} ({port.keys}): {why}"
             raise GatewayError(text) from exc
 

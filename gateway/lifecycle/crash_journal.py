@@ -27,6 +27,7 @@ import orjson
 import structlog
 
 from adapters.base import Clock
+from gateway.errors import GatewayError, StorageError
 from gateway.storage.queue.blame import Death, DeathCause
 
 log = structlog.get_logger()
@@ -329,11 +330,10 @@ def kept(home: Path) -> Iterator[CrashJournal]:
     journal.open()
     try:
         yield journal
-    except KeyboardInterrupt:
-        journal.close(None)
-        raise
     except BaseException as exc:
-        journal.close(exc)
+        # A start that was refused has told its operator why, in one line: nothing has died.
+        refused = isinstance(exc, GatewayError) and not isinstance(exc, StorageError)
+        journal.close(None if refused or isinstance(exc, KeyboardInterrupt) else exc)
         raise
     journal.close(None)
 

@@ -91,7 +91,8 @@ def backup(database: Path, target: Path) -> int:
         partial.replace(target)
     except (sqlite3.Error, OSError) as exc:
         partial.unlink(missing_ok=True)
-        raise StorageUnavailable(f"cannot back up to {target}: {exc}") from exc
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise StorageUnavailable(f"cannot back up to {target}: {why}") from exc
     return target.stat().st_size
 
 

@@ -72,12 +72,25 @@ export class Account {
       visitor = await whoAmI();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      this.ask(error.message);
-      return false;
+      visitor = proof.link ? await this.#signedInBefore() : null;
+      if (visitor === null) {
+        this.ask(error.message);
+        return false;
+      }
     }
     if ($("#sign-in").open) $("#sign-in").close();
     if (this.show(visitor)) this.onSignedIn();
     return true;
+  }
+
+  // Who opens a link a second time is there by the first time.
+  async #signedInBefore() {
+    try {
+      return await whoAmI();
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      return null;
+    }
   }
 
   async #leave() {

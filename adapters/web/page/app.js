@@ -9,7 +9,12 @@ import { load, newId, save } from "./storage.js";
 import { Stream } from "./stream.js";
 
 const $ = (selector) => document.querySelector(selector);
-const STATES = { connecting: "Connecting…", open: "Connected", reconnecting: "Reconnecting…" };
+const STATES = {
+  connecting: "Connecting…",
+  open: "Connected",
+  reconnecting: "Reconnecting…",
+  out: "Not signed in",
+};
 const narrow = matchMedia("(max-width: 48rem)");
 
 let chat = null;
@@ -34,7 +39,7 @@ const outbox = new Outbox({
 });
 const stream = new Stream({ onEvent: take, onState: showConnection, onBreak: refreshChats });
 const composer = new Composer({ onSend: send });
-const account = new Account({ onSignedIn: goOn, onAsked: () => stream.pause() });
+const account = new Account({ onSignedIn: goOn, onAsked: stopForNow });
 
 addEventListener("hashchange", openFromAddress);
 $("#new-chat").addEventListener("click", () => goTo(newId()));
@@ -189,6 +194,12 @@ function showDrawer(open) {
   $("#open-sidebar").setAttribute("aria-expanded", String(shown));
   if (shown) $("#new-chat").focus();
   else if (had) $("#open-sidebar").focus();
+}
+
+// Nobody is signed in.
+function stopForNow() {
+  stream.pause();
+  showConnection("out");
 }
 
 // Somebody has just signed in.

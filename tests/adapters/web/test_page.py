@@ -373,7 +373,7 @@ async def test_a_token_is_asked_for(serve: Serve) -> None:
 
 
 async def test_a_link_is_one_click(serve: Serve) -> None:
-    """It leads into the chat, and its secret stands neither in the address nor in the history."""
+    """It leads into the chat, there a second time as well; its secret is in no address after."""
     served = await serve()
     served.door.links["s3cret-of-ann"] = Visitor("ann", "ann", "member")
     async with page() as tab:
@@ -388,7 +388,13 @@ async def test_a_link_is_one_click(serve: Serve) -> None:
         await expect(tab.locator('article.message[data-who="you"]')).to_have_count(1)
         assert served.history.messages[0].sender == "ann"
         await tab.goto(served.url("/#sign-in=s3cret-of-ann"))
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        await expect(tab.locator("#account")).to_contain_text("ann (member)")
+    async with page() as tab:
+        await tab.goto(served.url("/#sign-in=s3cret-of-ann"))
         await expect(tab.locator("#sign-in-error")).to_contain_text("has been used or has expired")
+        await expect(tab.locator("#connection")).to_have_text("Not signed in")
+        await expect(tab.locator("#gauge")).to_be_hidden()
 
 
 async def test_signing_out_leaves_nothing_behind(chat: Served) -> None:

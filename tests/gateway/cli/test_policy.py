@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.settings import TerminalSettings, ToolSettings
+from agent.tools.catalog import builtin_tools
+from agent.tools.policy import SIDE_EFFECT, WORLD
+from gateway.cli.policy import _classes
 from tests.support.command_line import Run, one_line
 
 YAML = """
@@ -54,9 +58,21 @@ def test_a_ruling_is_explained(run: Run, options: list[str], verdict: str, rule:
     """By the row that decides, as data and in words."""
     found = json.loads(run("policy", "explain", *options, "--json").out)
     assert found == {"verdict": verdict, "rule": rule}
-    told = run("policy", "explain", *options).out
+    ended = run("policy", "explain", *options)
+    told = ended.out
+    assert ended.err == ""
     assert told.startswith(f"{verdict}: ")
     assert rule in told
+
+
+def test_the_command_tool_is_what_it_says() -> None:
+    """Its classes are told without making it, which not every machine can."""
+    terminal = TerminalSettings(confine=False, allow_root=True)
+    settings = ToolSettings(enabled=("terminal",), terminal=terminal)
+    made = builtin_tools(settings)
+    assert made.effect("terminal") == "side_effect"
+    assert made.restricted("terminal")
+    assert _classes("terminal", ToolSettings()) == {SIDE_EFFECT, WORLD}
 
 
 def test_a_role_that_there_is_not(run: Run) -> None:

@@ -66,6 +66,23 @@ def test_sessions_are_listed_and_ended(web: Run, store: Store) -> None:
     assert web("sessions").out == "nobody is signed in\n"
 
 
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        ("(X11; Linux x86_64) AppleWebKit/537.36 Chrome/130.0 Safari/537.36", "Chrome on Linux"),
+        ("(Windows NT 10.0) Chrome/130.0 Safari/537.36 Edg/130.0", "Edge on Windows"),
+        ("(Linux; Android 14; Pixel) Chrome/130.0 Safari/537.36", "Chrome on Android"),
+        ("(iPhone; CPU OS 17 like Mac OS X) Version/17 Safari/604.1", "Safari on iPhone"),
+        ("(Macintosh; Intel Mac OS X 14) Gecko/20100101 Firefox/131.0", "Firefox on Macintosh"),
+    ],
+)
+def test_a_session_names_its_browser(web: Run, store: Store, agent: str, name: str) -> None:
+    """As people call it: all begin with the same 60 characters."""
+    store.run(web_users.begin, "web", NewSession("0" * 64, "link", "::1", f"Mozilla/5.0 {agent}"))
+    _, line = web("sessions").out.splitlines()
+    assert line.endswith(name)
+
+
 def test_a_user_is_removed_and_comes_back(web: Run, store: Store) -> None:
     """To the chats of before, which is said."""
     web("invite", "ann")

@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from gateway.errors import SettingsError, StorageUnavailable
 from gateway.lifecycle import crash_journal
 from gateway.lifecycle.crash_journal import BEAT_S, CrashJournal, Ending, Machine, as_turn, kept
 from gateway.storage.queue.blame import Death
@@ -259,14 +260,23 @@ def test_a_fatal_signal_names_the_turn_whose_task_ran(
     journal.close(None)
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt()])
-def test_whatever_ends_a_process_goes_on_as_it_was(home: Path, error: BaseException) -> None:
-    """The journal only takes note; Ctrl-C is a stop."""
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (SystemExit(1), "SystemExit"),
+        (StorageUnavailable("disk full"), "StorageUnavailable"),
+        (KeyboardInterrupt(), None),
+        (SettingsError("the port is taken"), None),
+    ],
+)
+def test_whatever_ends_a_process_goes_on_as_it_was(
+    home: Path, error: BaseException, named: str | None
+) -> None:
+    """The journal only takes note; Ctrl-C is a stop, and so is a start that was refused."""
     with pytest.raises(type(error)), kept(home):
         raise error
     life = orjson.loads((home / "process.json").read_bytes())["life"]
-    wanted = "SystemExit" if isinstance(error, SystemExit) else None
-    assert (life["over"], life["error"]) == (True, wanted)
+    assert (life["over"], life["error"]) == (True, named)
 
 
 async def test_beats_are_noted_as_long_as_it_runs(

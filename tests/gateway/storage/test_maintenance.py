@@ -297,7 +297,7 @@ def test_a_backup_that_cannot_be_written_is_an_error(store: Store, tmp_path: Pat
     (tmp_path / "folder").mkdir()
     before = sorted(tmp_path.iterdir())
     for target in (tmp_path / "missing" / "copy.db", tmp_path / "folder"):
-        with pytest.raises(StorageUnavailable, match="cannot back up to"):
+        with pytest.raises(StorageUnavailable, match=r"cannot back up to [^']*: \w[\w ]*$"):
             maintenance.backup(store.path, target)
     assert sorted(tmp_path.iterdir()) == before
 
