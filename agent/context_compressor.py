@@ -20,16 +20,14 @@ from agent.context.phases.boundaries import (
     starts_before,
 )
 from agent.context.phases.convergence import converge, target_tokens
-from agent.context.phases.prune import may_be_pruned, prune
+from agent.context.phases.prune import prune_old_results
 from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
-from agent.messages import chars_of, user_message
+from agent.messages import user_message
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry, Summary, ViewPlan
 
-PRUNE_ESTIMATE_SLACK = 1.2
-"""How far a guess by characters may be off before pruned messages are counted exactly."""
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
 """What stays verbatim when a person asks for a compaction: this share of the view, or so many
@@ -143,42 +141,6 @@ def prepare_summary(request: CompressionRequest) -> Summary | None:
     cut = replace(found, pinned=())
     budget = budget_of(request, cut, sizes)
     return by_model(request, cut, facts_of(request, cut), budget).plan.summaries[0]
-
-
-def prune_old_results(
-    request: CompressionRequest, sizes: Sizes, tail_start: int
-) -> Compressed | None:
-    """Phase 1: return a plan that only prunes, if that is enough; None if it is not.
-
-    A manual compaction is asked for its summary, so pruning never replaces it.
-    """
-    target = target_tokens(request)
-    if request.trigger == "manual":
-        return None
-    # Counting pruned messages is slow; a guess by characters rules most views out.
-    if guess_after_pruning(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
-        return None
-    known = set(request.plan.edits)
-    fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
-    if not fresh:
-        return None
-    plan = replace(
-        request.plan,
-        edits=tuple(sorted({*known, *fresh}, key=lambda edit: (edit.seq, edit.kind))),
-        thinking_from=request.entries[-1].seq + 1,
-    )
-    tokens = sizes.view(plan)
-    return Compressed(plan, "prune", tokens) if tokens <= target else None
-
-
-def guess_after_pruning(request: CompressionRequest, tail_start: int) -> float:
-    """Return about how large the view is without what pruning may cut, by characters."""
-    total = left = 1
-    for place, (_, message) in enumerate(request.entries):
-        size = chars_of(message)
-        total += size
-        left += 0 if place < tail_start and may_be_pruned(message) else size
-    return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
 
 
 def fitting_prepared(request: CompressionRequest) -> Summary | None:

@@ -357,7 +357,7 @@ class Planner:
             focus=focus,
             summarise=calls,
             summary_window=self.rules.summariser.window_tokens if self.rules.summariser else 0,
-            today=_today(),
+            today=datetime.now(UTC).date().isoformat(),
             recall=self.rules.recall,
         )
 
@@ -493,7 +493,3 @@ def _report(compaction: Compaction) -> None:
         duration_ms=compaction.duration_ms,
         failure=compaction.failure,
     )
-
-
-def _today() -> str:
-    return datetime.now(UTC).date().isoformat()

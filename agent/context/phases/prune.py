@@ -1,23 +1,64 @@
-"""Phase 1 of the compressor: which old messages are shown shortened, without asking a model.
+"""Phase 1 of a compaction: which old messages are shown shortened, without asking a model.
 
 Only lengths and hashes are looked at here; agent/view/edits.py writes the texts when the
 plan is rendered.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
-from agent.messages import ChatMessage
+from agent.context.phases.convergence import target_tokens
+from agent.context_engine import Compressed, CompressionRequest, Sizes
+from agent.messages import ChatMessage, chars_of
 from agent.view.edits import IMAGE_PARTS, LONG_CHARS
 from agent.view.view import Edit, Entry
 
+PRUNE_ESTIMATE_SLACK = 1.2
+"""How far a guess by characters may be off before pruned messages are counted exactly."""
 LONG_RESULT_CHARS = 200
 """Tool results up to this length stay as they are. Source: Hermes."""
 
 LEAF_CHARS = 200
 """What is left of a string inside of long call arguments. Source: Hermes."""
+
+
+def prune_old_results(
+    request: CompressionRequest, sizes: Sizes, tail_start: int
+) -> Compressed | None:
+    """Return a plan that only prunes, if that is enough; None if it is not.
+
+    A manual compaction is asked for its summary, so pruning never replaces it.
+    """
+    target = target_tokens(request)
+    if request.trigger == "manual":
+        return None
+    # Counting pruned messages is slow; a guess by characters rules most views out.
+    if _guess_after(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
+        return None
+    known = set(request.plan.edits)
+    fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
+    if not fresh:
+        return None
+    plan = replace(
+        request.plan,
+        edits=tuple(sorted({*known, *fresh}, key=lambda edit: (edit.seq, edit.kind))),
+        thinking_from=request.entries[-1].seq + 1,
+    )
+    tokens = sizes.view(plan)
+    return Compressed(plan, "prune", tokens) if tokens <= target else None
+
+
+def _guess_after(request: CompressionRequest, tail_start: int) -> float:
+    """Return about how large the view is without what pruning may cut, by characters."""
+    total = left = 1
+    for place, (_, message) in enumerate(request.entries):
+        size = chars_of(message)
+        total += size
+        left += 0 if place < tail_start and _may_be_pruned(message) else size
+    return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
@@ -47,7 +88,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def may_be_pruned(message: ChatMessage) -> bool:
+def _may_be_pruned(message: ChatMessage) -> bool:
     """Whether there is an edit that shortens this message, wherever it stands."""
     return _is_long_result(message) or _has_long_arguments(message) or _has_image(message)
 

@@ -14,7 +14,8 @@ from typing_extensions import override
 
 from agent.context.phases.boundaries import Newest, around, protected_tail
 from agent.context.phases.convergence import Converged, converge, target_tokens
-from agent.context_compressor import clip_only, prune_old_results, thorough
+from agent.context.phases.prune import prune_old_results
+from agent.context_compressor import clip_only, thorough
 from agent.context_engine import (
     Archive,
     Compressed,
