@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from secrets import token_hex
 from typing import Literal, NamedTuple, Protocol
 
@@ -64,10 +65,6 @@ CALL_ID_BYTES = 6
 """Enough, since ids are compared within one turn."""
 
 
-def _new_id() -> str:
-    return token_hex(CALL_ID_BYTES)
-
-
 @dataclass(frozen=True, slots=True)
 class ModelCall:
     """One call of a model, as it is booked (ledger) and remembered (session).
@@ -94,7 +91,7 @@ class ModelCall:
     reported_name: str = ""
     ratio: float | None = None
     prefix: Prefix | None = None
-    id: str = field(default_factory=_new_id, compare=False)
+    id: str = field(default_factory=partial(token_hex, CALL_ID_BYTES), compare=False)
 
 
 class TurnJournal(Protocol):

@@ -3,8 +3,8 @@
 Imports nothing but the standard library, since the helper processes run on it alone.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Literal, Self
 
 CacheLayout = Literal["native", "envelope"]
 """How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
@@ -12,7 +12,16 @@ content parts of an OpenAI-like request (OpenRouter)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class Summed:
+    """What is added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        names = [each.name for each in fields(self)]
+        return type(self)(*(getattr(self, name) + getattr(other, name) for name in names))
+
+
+@dataclass(frozen=True, slots=True)
+class Usage(Summed):
     """Tokens of one model call as the provider reported them.
 
     `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
@@ -33,15 +42,6 @@ class Usage:
         """Everything the model read: input + cache read + cache creation."""
         created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
         return self.input_tokens + self.cache_read_tokens + created
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
-            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def read_message(
         return poison(raw, reading, flaw(exc))
     if decoded.subtype == "message_changed":
         return _edited(decoded, raw, reading)
-    return _said(decoded, raw, reading) if _is_persons(decoded, reading) else None
+    return _inbound(decoded, decoded, raw, reading) if _is_persons(decoded, reading) else None
 
 
 def poison(raw: str, reading: Reading, reason: str) -> Poison:
@@ -232,10 +232,6 @@ def _edited(event: _Event, raw: str, reading: Reading) -> InboundMessage | None:
     if before is not None and before.text == changed.text:
         return None
     return _inbound(changed, event, raw, reading, edit=changed.edited.ts)
-
-
-def _said(event: _Event, raw: str, reading: Reading) -> InboundMessage:
-    return _inbound(event, event, raw, reading)
 
 
 def _inbound(

@@ -98,6 +98,11 @@ def content_parts(message: ChatMessage) -> list[Part]:
     return parts
 
 
+def text_parts(text: Any) -> list[Part]:
+    """Return a text as a list of parts: none where there is nothing to be seen in it."""
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+
+
 def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
     """Return the parts with their markers on those that can carry one, and a marker left over.
 

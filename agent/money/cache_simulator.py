@@ -38,7 +38,7 @@ from agent.models.catalog import (
 from agent.money.costs import cost_usd
 from agent.money.prompt_blocks import THOUGHTS, Block, BlockReader, blocks_of
 from agent.prefix import LIFETIMES_S
-from agent.usage import Prices, Usage, is_claude
+from agent.usage import Prices, Summed, Usage, is_claude
 
 __all__ = [
     "BillingError",
@@ -289,14 +289,11 @@ def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Summed):
     """What some requests were billed, beside the least they could have been."""
 
     billed: Usage = field(default_factory=Usage)
     least: Usage = field(default_factory=Usage)
-
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(self.billed + other.billed, self.least + other.least)
 
     def ratio(self, prices: Prices = RELATIVE) -> float:
         """Return billed / minimum, answers left out; 1 for no requests."""

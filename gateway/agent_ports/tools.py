@@ -210,7 +210,7 @@ class Toolkit:
         return ToolContext(
             conversation=str(conversation),
             reader=Reader(self.database, conversation),
-            clock=_now,
+            clock=partial(datetime.now, UTC),
             files=self.files.files(turn),
             workspace=workspaces.path_for(conversation) if workspaces else None,
             rights=rights,
@@ -239,7 +239,3 @@ class MadeOnce:
         if self.made is None:
             self.made = await self.make()
         return self.made
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

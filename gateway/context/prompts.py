@@ -276,10 +276,6 @@ KNOWN_TEXTS = 256
 ExternalTexts = Callable[[], Sequence[SourcedText]]
 
 
-def _nothing() -> Sequence[SourcedText]:
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Prompts:
     """What prompts are written from, beside the database.
@@ -294,7 +290,7 @@ class Prompts:
     files: OperatorFiles
     access: Access
     timezone: str = "UTC"
-    external: ExternalTexts = _nothing
+    external: ExternalTexts = tuple
 
     def base(self, agent: Agent) -> PromptBase:
         """Return what a conversation's requests begin with where this agent answers in it."""

@@ -7,6 +7,7 @@ the only writer while it runs.
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,18 +42,6 @@ def _forget(conn: Connection, target: str) -> int:
     return maintenance.withdraw(conn, int(target))
 
 
-def _approve(conn: Connection, code: str) -> Decision:
-    return pairing.approve(conn, code, COMMAND_LINE)
-
-
-def _deny(conn: Connection, code: str) -> Decision:
-    return pairing.deny(conn, code, COMMAND_LINE)
-
-
-def _revoke(conn: Connection, member: str) -> Decision:
-    return pairing.revoke(conn, member, COMMAND_LINE)
-
-
 def _reindex(conn: Connection, _: str) -> None:
     index.clear(conn)
 
@@ -70,9 +59,9 @@ ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
     "drop-dead-letter": dead_letters.drop,
     "forget": _forget,
-    "approve-pairing": _approve,
-    "deny-pairing": _deny,
-    "revoke-member": _revoke,
+    "approve-pairing": partial(pairing.approve, by=COMMAND_LINE),
+    "deny-pairing": partial(pairing.deny, by=COMMAND_LINE),
+    "revoke-member": partial(pairing.revoke, by=COMMAND_LINE),
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,

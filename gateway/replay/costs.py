@@ -12,7 +12,7 @@ from agent.context_engine import Limits
 from agent.models.catalog import ModelFacts
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
 from agent.prefix import LIFETIMES_S
-from agent.usage import Usage
+from agent.usage import Summed, Usage
 from gateway.replay.recorded_model import Bill, Billed
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.reports.timeline import Timeline
@@ -213,7 +213,7 @@ def kept_tokens(row: CompactionRow) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Early:
+class Early(Summed):
     """Turns that found a dead cache.
 
     Attributes:
@@ -225,11 +225,6 @@ class Early:
     cold_turns: int = 0
     made: int = 0
     due: int = 0
-
-    def __add__(self, other: "Early") -> "Early":
-        return Early(
-            self.cold_turns + other.cold_turns, self.made + other.made, self.due + other.due
-        )
 
     def text(self, tariff: Tariff) -> str:
         """Return it for people."""

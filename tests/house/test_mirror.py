@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.house.source import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,13 +59,18 @@ def mirrors(test: Path) -> bool:
     return place.with_suffix(".py").exists() or place.is_dir()
 
 
-@pytest.mark.parametrize("test", [*files_of_tests()], ids=str)
-def test_a_test_mirrors_a_file_or_says_why_not(test: Path) -> None:
+def test_a_test_mirrors_a_file_or_says_why_not() -> None:
     """Else its file was moved without it, or it belongs to the tests of another one."""
-    if str(test) in APART:
-        assert not mirrors(test), f"{test} mirrors a file: strike it from APART"
-    else:
-        assert mirrors(test), f"{test}: name it after what it tests, or say in APART why not"
+    found = {str(test): mirrors(test) for test in files_of_tests()}
+    assert found
+    wrong = [
+        f"{test} mirrors a file: strike it from APART"
+        if is_one
+        else f"{test}: name it after what it tests, or say in APART why not"
+        for test, is_one in found.items()
+        if is_one == (test in APART)
+    ]
+    assert wrong == []
 
 
 def test_each_exception_is_there() -> None:

@@ -28,6 +28,7 @@ from agent.models.wire import (
     drop_surplus,
     settled,
     text_bytes,
+    text_parts,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
@@ -120,7 +121,7 @@ def _blocks(message: ChatMessage) -> list[Block]:
         return [_result(message)]
     content = message.get("content")
     in_parts = isinstance(content, list) or role == "system"
-    blocks = _content(message) if in_parts else _text(content)
+    blocks = _content(message) if in_parts else text_parts(content)
     if role == "assistant":
         blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
         # The API refuses a message that is nothing but thinking.
@@ -132,10 +133,6 @@ def _blocks(message: ChatMessage) -> list[Block]:
 
 
 _known_blocks = Remembered(_blocks, text_bytes)
-
-
-def _text(text: Any) -> list[Block]:
-    return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _content(message: ChatMessage) -> list[Block]:

@@ -35,6 +35,7 @@ from agent.models.wire import (
     drop_surplus,
     settled,
     text_bytes,
+    text_parts,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
@@ -164,14 +165,10 @@ def _parts(message: ChatMessage) -> list[Part]:
     """Return new parts; markers that are on none of them stand as parts of their own."""
     content = message.get("content")
     alone = isinstance(content, str) and message["role"] != "system"
-    parts = _text(content) if alone else _content(message)
+    parts = text_parts(content) if alone else _content(message)
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
     return parts
-
-
-def _text(text: Any) -> list[Part]:
-    return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _content(message: ChatMessage) -> list[Part]:

@@ -89,7 +89,7 @@ def load_rows(
 
 def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
     """Return rows as entries."""
-    return [_entry(seq, body) for seq, body in rows]
+    return [Entry(seq, decode(body)) for seq, body in rows]
 
 
 def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
@@ -152,10 +152,6 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
         .where(message.c.conversation == conversation_id, message.c.turn_id == turn_id)
         .order_by(message.c.seq)
     )
-
-
-def _entry(seq: int, body: str) -> Entry:
-    return Entry(seq, decode(body))
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from agent.money.costs import Money
 from agent.ports import ModelCall
-from agent.usage import Usage
+from agent.usage import Summed, Usage
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, step, turn
 from gateway.storage.statements import built_once, kept
@@ -170,7 +170,7 @@ Key = Literal["sender", "conversation", "model"]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Summed):
     """What prompts were billed, beside the least that they could have been (cache_simulator.py).
 
     Attributes:
@@ -180,13 +180,6 @@ class Compared:
     calls: int = 0
     billed_usd: float = 0.0
     least_usd: float = 0.0
-
-    def __add__(self, other: "Compared") -> "Compared":
-        return Compared(
-            self.calls + other.calls,
-            self.billed_usd + other.billed_usd,
-            self.least_usd + other.least_usd,
-        )
 
     @property
     def ratio(self) -> float | None:
@@ -199,7 +192,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Summed):
     """The sum of some calls, those for summaries and those without an answer included.
 
     Attributes:
@@ -210,14 +203,6 @@ class Spent:
     usage: Usage = field(default_factory=Usage)
     money: Money = field(default_factory=Money)
     prompts: Compared = field(default_factory=Compared)
-
-    def __add__(self, other: "Spent") -> "Spent":
-        return Spent(
-            self.calls + other.calls,
-            self.usage + other.usage,
-            self.money + other.money,
-            self.prompts + other.prompts,
-        )
 
     @property
     def hit_ratio(self) -> float | None:

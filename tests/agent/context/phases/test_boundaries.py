@@ -115,13 +115,15 @@ def test_every_cut_gives_a_valid_view(script: str, data: st.DataObject) -> None:
     assert cut.evicted
 
 
-@pytest.mark.parametrize("script", ["".join(rest) for rest in product("uag", repeat=6)])
-def test_there_is_a_cut_for_every_order_of_roles(script: str) -> None:
+@pytest.mark.parametrize("begun", ["".join(some) for some in product("uag", repeat=2)])
+def test_there_is_a_cut_for_every_order_of_roles(begun: str) -> None:
     """Whatever the users and the agent wrote after a first exchange, some middle can go."""
-    request = request_of(entries_of(f"ua{script}uaua"))
-    cut = cut_of(request, len(request.entries) - 2)
-    assert cut is not None
-    assert cut.evicted
+    for rest in product("uag", repeat=4):
+        script = f"ua{begun}{''.join(rest)}uaua"
+        request = request_of(entries_of(script))
+        cut = cut_of(request, len(request.entries) - 2)
+        assert cut is not None, script
+        assert cut.evicted, script
 
 
 @pytest.mark.parametrize(
