@@ -384,7 +384,7 @@ async def assembled(
         plugins: What was loaded of them.
         death: How that process ended; None where nothing is known of it.
     """
-    access, wakeups, traffic = Access(settings.access, settings.web.let_in), Wakeups(), Traffic()
+    access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
     context = build_context(settings, agent)
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]

@@ -320,7 +320,7 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
     files.read()
     return Prompts(
         files,
-        Access(settings.access, settings.web.let_in),
+        Access(settings.access, settings.web),
         settings.sessions.timezone,
         external=plugins.external,
     )

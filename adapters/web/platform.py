@@ -97,12 +97,20 @@ class WebSettings(PlatformSection):
         """The trusted proxies as networks."""
         return networks(self.trusted_proxies)
 
+    def page(self, port: int) -> str:
+        """Return where a browser finds the page on this port; it ends in a slash."""
+        if self.public_url is not None:
+            return self.public_url.rstrip("/") + "/"
+        # What a browser can open: these two mean all addresses, and are none.
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
     @property
     def callback_url(self) -> str | None:
         """Where the identity provider sends browsers back to; None where nothing says so."""
         if self.oidc.redirect_url or self.public_url is None:
             return self.oidc.redirect_url
-        return self.public_url.rstrip("/") + CALLBACK
+        return self.page(self.port).rstrip("/") + CALLBACK
 
     @property
     def let_in(self) -> Mapping[str, Literal["owner", "member", "guest"]]:

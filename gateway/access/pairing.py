@@ -55,7 +55,7 @@ _LONGEST = 64
 _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
-Kind = Literal["bound", "requested", "approved", "denied", "revoked", "limited"]
+Kind = Literal["bound", "requested", "approved", "denied", "revoked", "limited", "invited", "link"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +282,10 @@ def report(happening: Happening) -> None:
             log.info("pairing_denied", platform=platform, sender=sender, by=by)
         case "revoked":
             log.info("member_revoked", platform=platform, sender=sender, by=by)
+        case "invited":
+            log.info("web_user_invited", user=sender)
+        case "link":
+            log.info("web_link_made", user=sender)
         case "limited":
             log.info("rate_limited", platform=platform, sender=sender)
 

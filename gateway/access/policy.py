@@ -14,6 +14,7 @@ from adapters.base import Renderer
 from adapters.door import FIRST_OWNER
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
+from adapters.web.platform import WebSettings
 from agent.tools.registry import FOR_OWNERS
 from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.conversation.conversations import Conversation
@@ -33,11 +34,11 @@ class Access:
 
     Attributes:
         settings: The part that names people and groups.
-        let_in: Whom an identity provider lets in to the web chat, and as what (`web.oidc.allowed`).
+        web: Where the web chat is, and whom an identity provider lets in there.
     """
 
     settings: AccessSettings
-    let_in: Mapping[str, SenderRole] = field(default_factory=dict)
+    web: WebSettings = field(default_factory=WebSettings)
 
     def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return what the sender may do here.
@@ -76,7 +77,9 @@ class Access:
         """
         if user.role == "removed":
             return "stranger"
-        return user.role if user.let_in_by is None else self.let_in.get(user.let_in_by, "stranger")
+        return (
+            user.role if user.let_in_by is None else self.web.let_in.get(user.let_in_by, "stranger")
+        )
 
     def may_act(self, conn: Connection, senders: Collection[str]) -> bool:
         """Whether tools may have side effects for a turn that reads the words of these senders."""

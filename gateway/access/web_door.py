@@ -90,6 +90,7 @@ class Tries:
         self._strangers = SlidingWindow(STRANGERS_TRIES_PER_MIN, MINUTE_S, clock)
         self._of_address = SlidingWindow(ADDRESS_TRIES_PER_MIN, MINUTE_S, clock)
         self._told = SlidingWindow(1, MINUTE_S, clock)
+        self._told_in_all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
         self._known: Recent[str, bool] = Recent(REMEMBERED)
 
     def begin(self, address: str) -> Hashable:
@@ -101,12 +102,19 @@ class Tries:
         place, item = network_of(address), secrets.token_hex(8)
         windows = self._windows(place)
         if not all(window.has_room(whose, item) for window, whose in windows):
-            if self._told.count(place, item):
-                log.warning("web_sign_in_refused", address=address, reason="too_many")
             raise SignInRefused(TOO_MANY, int(MINUTE_S))
         for window, whose in windows:
             window.count(whose, item)
         return item
+
+    def is_news(self, address: str) -> bool:
+        """Whether it is yet to be told of this address that it had no more tries.
+
+        Once in a minute of each, and ten times of all: nobody fills a disk with refusals.
+        """
+        place, item = network_of(address), secrets.token_hex(8)
+        is_news = self._told.has_room(place, item) and self._told_in_all.has_room(None, item)
+        return is_news and self._told.count(place, item) and self._told_in_all.count(None, item)
 
     def was_right(self, address: str, item: Hashable) -> None:
         """Take a try back: it was a right one."""
@@ -255,7 +263,7 @@ class WebDoor:
             ProviderUnreachable: It does not say now who it is; that counts as no try.
             SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
         """
-        item, host = self._tries.begin(caller.address), self._there.host
+        item, host = await self._begin_try(caller), self._there.host
         try:
             identity = await self._there.identify(answer)
         except WrongAnswer as exc:
@@ -310,7 +318,7 @@ class WebDoor:
         self._seen = Recent(REMEMBERED)
 
     async def _check_token(self, offered: str, caller: Requester) -> None:
-        item = self._tries.begin(caller.address)
+        item = await self._begin_try(caller)
         if self._token is None or not hmac.compare_digest(hash_of(offered), self._token):
             await self._refused(caller, "wrong_token")
             raise SignInRefused(WRONG_TOKEN)
@@ -319,13 +327,21 @@ class WebDoor:
     async def _use_link(
         self, secret: str, caller: Requester, new: NewSession, replaces: str
     ) -> Visitor:
-        item = self._tries.begin(caller.address)
+        item = await self._begin_try(caller)
         visitor = await self._database.write(self._take_link, hash_of(secret), new, replaces)
         if visitor is None:
             await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
         self._tries.was_right(caller.address, item)
         return visitor
+
+    async def _begin_try(self, caller: Requester) -> Hashable:
+        try:
+            return self._tries.begin(caller.address)
+        except SignInRefused:
+            if self._tries.is_news(caller.address):
+                await self._refused(caller, "too_many")
+            raise
 
     async def _refused(self, caller: Requester, reason: str, identity: str = "") -> None:
         log.warning("web_sign_in_refused", address=caller.address, reason=reason)
@@ -343,7 +359,7 @@ class WebDoor:
     def _begin_as(
         self, conn: Connection, identity: Identity, new: NewSession, replaces: str
     ) -> Visitor | None:
-        entry = entry_for(identity, self._access.let_in)
+        entry = entry_for(identity, self._access.web.let_in)
         if entry is None:
             return None
         user = web_users.identified(conn, identity.key)
@@ -424,19 +440,32 @@ def sender_of(conn: Connection, name: str) -> str:
     return name
 
 
-def new_link(conn: Connection, name: str = OWNER.name, life_s: float = LINK_S) -> NewLink:
-    """Make a link that signs a user in.
+def sign_in_address(page: str, secret: str) -> str:
+    """Return a link that signs in: what stands behind the # no server, log or Referer gets."""
+    return f"{page}#sign-in={secret}"
+
+
+def new_link(
+    conn: Connection, name: str = OWNER.name, life_s: float = LINK_S, by: str = ""
+) -> NewLink:
+    """Make a link that signs a user in; on record with who asked for it.
 
     Raises:
         NotFound: There is no such user.
     """
     secret = secrets.token_urlsafe(SECRET_BYTES)
     web_users.enter_link(conn, hash_of(secret), sender_of(conn, name), life_s)
+    if by:
+        _put_on_record(conn, "web_link_made", name, {"life_s": int(life_s)}, by)
     return NewLink(name, secret, life_s)
 
 
 def invite(
-    conn: Connection, name: str, role: Literal["owner", "member", "guest"], same_as: str | None
+    conn: Connection,
+    name: str,
+    role: Literal["owner", "member", "guest"],
+    same_as: str | None = None,
+    by: str = COMMAND_LINE,
 ) -> NewLink:
     """Enter a user, and make the link that signs them in for the first time.
 
@@ -458,8 +487,8 @@ def invite(
     if before is not None and before.role != "removed":
         raise GatewayError(f"{name} is a web user already; `parley open {name}` makes a link")
     entered: WebRole = role
-    web_users.enter(conn, name, entered, same_as, COMMAND_LINE)
-    _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as})
+    web_users.enter(conn, name, entered, same_as, by)
+    _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as}, by)
     link = new_link(conn, name, INVITATION_S)
     return NewLink(name, link.secret, link.life_s, again=before is not None)
 
@@ -503,9 +532,13 @@ def revoke(conn: Connection, which: str) -> SignedOut:
 
 
 def _put_on_record(
-    conn: Connection, kind: AuditKind, name: str, detail: dict[str, str | int | None]
+    conn: Connection,
+    kind: AuditKind,
+    name: str,
+    detail: dict[str, str | int | None],
+    by: str = COMMAND_LINE,
 ) -> None:
-    audit_log.append(conn, AuditEntry(kind, by=COMMAND_LINE, subject=name, detail=detail))
+    audit_log.append(conn, AuditEntry(kind, by=by, subject=name, detail=detail))
 
 
 def report(happened: NewLink | SignedOut, *, invited: bool = False) -> None:

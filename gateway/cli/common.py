@@ -121,20 +121,6 @@ def settings_of(context: typer.Context) -> Settings:
     return loaded(context).settings
 
 
-def page_address(settings: Settings, port: int) -> str:
-    """Return where a browser finds the page; it ends in a slash."""
-    if settings.web.public_url is not None:
-        return settings.web.public_url.rstrip("/") + "/"
-    # What a browser can open: these two mean all addresses, and are none.
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def sign_in_address(page: str, secret: str) -> str:
-    """Return a link that signs in: what stands behind the # no server, log or Referer gets."""
-    return f"{page}#sign-in={secret}"
-
-
 def database_path(settings: Settings) -> Path:
     """Return the database's file."""
     return migrations.database_path(settings)

@@ -9,8 +9,9 @@ import typer
 from adapters.registry import account_types, platforms
 from agent.models.factory import resolve_provider
 from gateway import app
+from gateway.access.web_door import sign_in_address
 from gateway.app import Welcome
-from gateway.cli.common import loaded, page_address, sign_in_address
+from gateway.cli.common import loaded
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import close_web_token, own_home, with_web_token
 from gateway.logging.setup import configure_logging
@@ -48,7 +49,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
-    page = page_address(settings, welcome.port)
+    page = settings.web.page(welcome.port)
     checks = start_checks.lines(welcome.checks)
     lines = ["", *welcome.warnings, *checks, welcome.caching]
     if welcome.sign_in is None:

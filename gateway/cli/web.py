@@ -16,14 +16,12 @@ import typer
 
 from adapters.door import OWNER
 from gateway.access.policy import Access
-from gateway.access.web_door import name_of
+from gateway.access.web_door import name_of, sign_in_address
 from gateway.cli.common import (
     AsLines,
     act,
     opened,
-    page_address,
     settings_of,
-    sign_in_address,
 )
 from gateway.cli.output import say, show_lines, show_table
 from gateway.errors import GatewayError, GatewayNotRunning
@@ -67,7 +65,7 @@ def open_page(
         raise GatewayError("the page is switched off (web.enabled); `parley chat` works")
     port = asyncio.run(control.port_of(settings.home))
     made: dict[str, Any] = act(settings, "web-link", name)
-    link = sign_in_address(page_address(settings, port), made["secret"])
+    link = sign_in_address(settings.web.page(port), made["secret"])
     if name == OWNER.name and browser and shown(settings.home / OPENER, link):
         say("The web chat opens in your browser. If it does not, open this link, once:")
     say(link)
@@ -109,7 +107,7 @@ def web_invite(
     if made["again"]:
         say(f"{name} was here before: the chats of that time are theirs again.")
     say(f"Send this link to {name}; it works once, within {made['life_s'] / 3600:.0f} hours:")
-    say(sign_in_address(page_address(settings, _port(settings)), made["secret"]))
+    say(sign_in_address(settings.web.page(_port(settings)), made["secret"]))
 
 
 def _port(settings: Settings) -> int:
@@ -123,7 +121,7 @@ def _port(settings: Settings) -> int:
 def web_users_(context: typer.Context, *, json: AsLines = False) -> None:
     """List the users of the web chat; the owner is whoever has the token."""
     settings = settings_of(context)
-    own_role = Access(settings.access, settings.web.let_in).own_role
+    own_role = Access(settings.access, settings.web).own_role
     with opened(settings) as conn:
         found = [replace(each, role=own_role(each)) for each in web_users.everybody(conn)]
     if json:

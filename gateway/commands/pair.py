@@ -1,16 +1,19 @@
-"""`/pair`: an owner decides who may write to the bot.
+"""`/pair`: an owner decides who may write to the bot, and invites to the web chat.
 
-The same as `parley pair`; who stands in the settings is not touched. What it decides is part of the
-transaction that admits the message (gateway/access/pairing.py).
+The same as `parley pair` and `parley web invite`; who stands in the settings is not touched. What
+it decides is part of the transaction that admits the message (gateway/access/pairing.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from gateway.access import pairing
-from gateway.access.pairing import Decision, who
+from adapters.door import OWNER
+from adapters.registry import BUILT_IN
+from gateway.access import pairing, web_door
+from gateway.access.pairing import Decision, Happening, Kind, who
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.errors import NotFound
-from gateway.storage.people import members
+from gateway.errors import GatewayError
+from gateway.storage.people import members, web_users
 from gateway.storage.people.members import Member, PairingRequest
 
 LISTED = 20
@@ -22,7 +25,21 @@ Who may write to me:
 - `/pair list`: who asks, and who was let in
 - `/pair approve CODE`: let them in
 - `/pair deny CODE`: refuse; they cannot ask again for a day
-- `/pair revoke PLATFORM:ID`: take back that somebody was let in"""
+- `/pair revoke PLATFORM:ID`: take back that somebody was let in
+- `/pair invite NAME [owner | member | guest]`: a link for the web chat, which works once"""
+INVITED = """\
+This link signs **{name}** in to the web chat, once, within {life}:
+
+{link}
+
+Whoever opens it first is {name}. Send it to nobody else, and delete it here once it is used."""
+SWITCHED_OFF = "The web chat is switched off (`web.enabled`)."
+DECISIONS = {"approve": pairing.approve, "deny": pairing.deny, "revoke": pairing.revoke}
+ROLES: Mapping[str, Literal["owner", "member", "guest"]] = {
+    "owner": "owner",
+    "member": "member",
+    "guest": "guest",
+}
 
 
 @Command("pair", "say who may write to me", IMMEDIATE, 130, owner_only=True)
@@ -46,15 +63,34 @@ def _decide(context: CommandContext) -> Decision:
             case ("list",):
                 text = list_text(members.pending(conn), members.everybody(conn))
                 return Decision(text)
-            case "approve", code:
-                return pairing.approve(conn, code, by)
-            case "deny", code:
-                return pairing.deny(conn, code, by)
-            case "revoke", whom:
-                return pairing.revoke(conn, whom, by)
-    except NotFound as exc:
+            case ("approve" | "deny" | "revoke") as which, whom:
+                return DECISIONS[which](conn, whom, by)
+            case "invite", whom:
+                return _invite(context, *whom.split())
+    except GatewayError as exc:
         return Decision(str(exc))
     return Decision(USAGE)
+
+
+def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> Decision:
+    """Make a link that signs somebody in: a new user as member, or one who is there already."""
+    conn, web = context.conn, context.services.pairing.access.web
+    if rest or role not in {"", *ROLES}:
+        return Decision(USAGE)
+    if not web.enabled:
+        return Decision(SWITCHED_OFF)
+    kind: Kind = "invited"
+    user = web_users.user(conn, name)
+    is_known = name == OWNER.name or (user is not None and user.role != "removed")
+    if is_known and not role:
+        kind = "link"
+        made = web_door.new_link(conn, name, by=context.sender)
+    else:
+        made = web_door.invite(conn, name, ROLES.get(role, "member"), by=context.sender)
+    link = web_door.sign_in_address(web.page(web.port), made.secret)
+    life = "a day" if kind == "invited" else f"{made.life_s / 60:.0f} minutes"
+    happened = Happening(kind, BUILT_IN, made.name, context.sender)
+    return Decision(INVITED.format(name=made.name, life=life, link=link), happened=happened)
 
 
 def list_text(pending: Sequence[PairingRequest], everybody: Sequence[Member]) -> str:

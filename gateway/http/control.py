@@ -54,6 +54,10 @@ def _invite(conn: Connection, target: str) -> NewLink:
     return web_door.invite(conn, **orjson.loads(target))
 
 
+def _link(conn: Connection, name: str) -> NewLink:
+    return web_door.new_link(conn, name, by=COMMAND_LINE)
+
+
 Action = Callable[[Connection, str], Any]
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
@@ -65,7 +69,7 @@ ACTIONS: dict[str, Action] = {
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
-    "web-link": web_door.new_link,
+    "web-link": _link,
     "web-invite": _invite,
     "web-remove": web_door.remove,
     "web-revoke": web_door.revoke,

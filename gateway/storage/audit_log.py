@@ -40,6 +40,7 @@ AuditKind = Literal[
     "web_sign_in_refused",
     "web_signed_out",
     "web_sessions_revoked",
+    "web_link_made",
     "web_user_invited",
     "web_user_removed",
     "settings_changed",

@@ -78,7 +78,7 @@ def settings(provider: OidcServer, **changes: Any) -> WebSettings:
 
 
 async def door_to(database: Database, web: WebSettings, clock: Clock) -> WebDoor:
-    access = Access(AccessSettings(), web.let_in)
+    access = Access(AccessSettings(), web)
     provider = Provider(web.oidc, web.callback_url or "", clock)
     return WebDoor(database, access, SecretStr(TOKEN), clock, provider)
 
@@ -188,6 +188,7 @@ async def test_who_does_not_want_to_is_not_signed_in(at: At) -> None:
         {"aud": ["another-client"]},
         {"aud": None},
         {"aud": [CLIENT, "another-client"]},
+        {"aud": "another-client", "azp": CLIENT},
         {"azp": "another-client"},
         {"aud": [CLIENT, "another-client"], "azp": "another-client"},
         {"iss": "https://evil.example"},
@@ -267,7 +268,7 @@ async def test_the_list_of_today_says_what_somebody_is(at: At) -> None:
         assert visitor is not None
         assert visitor.role == role
     for web in (settings(at.provider, allowed={"subject:x": "owner"}), WebSettings()):
-        access = Access(AccessSettings(), web.let_in)
+        access = Access(AccessSettings(), web)
         visitor = await WebDoor(at.database, access, None).session(cookie)
         assert visitor is not None
         assert visitor.role == "stranger"

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, insert, update
 
+from adapters.door import Requester, SignInRefused
 from adapters.messages import CHOICE_BYTES, Choice
 from gateway.access import pairing, rate_limits
 from gateway.access.pairing import (
@@ -22,6 +23,7 @@ from gateway.access.pairing import (
     Pairing,
 )
 from gateway.access.policy import Access
+from gateway.access.web_door import WebDoor
 from gateway.commands import pair
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
@@ -31,6 +33,7 @@ from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
 from tests.support.gateway import Running, message, running, settings_of
+from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import Store, admit, inbound
 
 PAIRING: dict[str, Any] = {"mode": "pairing", "owners": []}
@@ -584,6 +587,75 @@ class TestDecisions:
             assert "no such code" in await owner(chat, f"/pair approve {code}")
             assert await chat.rows(schema.pairing) == []
             assert code_of(await stranger(chat)) != code
+
+
+LINK = re.compile(r"https://chat\.example/#sign-in=([A-Za-z0-9_-]{43})\n")
+WEB = {"public_url": "https://chat.example"}
+
+
+class TestInvitations:
+    async def test_an_owner_gets_a_link_that_works_once(self, tmp_path: Path) -> None:
+        """In the own direct chat; on record with who asked, and without the secret."""
+        async with running(tmp_path, access=OWNED, web=WEB) as chat:
+            text = await owner(chat, "/pair invite ann guest")
+            assert "signs **ann** in to the web chat, once, within a day" in text
+            [secret] = LINK.findall(text)
+            assert secret not in str(chat.log)
+            assert chat.events("web_user_invited") == [
+                {"event": "web_user_invited", "level": "info", "user": "ann"}
+            ]
+            database = chat.gateway.database
+            door = WebDoor(database, Access(AccessSettings()), None)
+            signed_in = await door.sign_in("link", secret, Requester("192.0.2.1"))
+            assert (signed_in.visitor.name, signed_in.visitor.role) == ("ann", "guest")
+            with pytest.raises(SignInRefused):
+                await door.sign_in("link", secret, Requester("192.0.2.1"))
+            [row, *_] = await chat.rows(schema.audit_log)
+            assert row.kind == "web_user_invited"
+            assert '"telegram:1"' in row.said
+            assert secret not in row.said
+
+    async def test_who_is_there_gets_another_link(self, tmp_path: Path) -> None:
+        """For ten minutes, in the role that they have; a role is not changed unseen."""
+        async with running(tmp_path, access=OWNED, web=WEB) as chat:
+            await owner(chat, "/pair invite ann")
+            assert "within 10 minutes" in await owner(chat, "/pair invite ann")
+            assert "within 10 minutes" in await owner(chat, "/pair invite owner")
+            assert "is a web user already" in await owner(chat, "/pair invite ann owner")
+            users = await chat.rows(schema.web_user)
+            assert [(each.name, each.role, each.invited_by) for each in users] == [
+                ("ann", "member", "telegram:1")
+            ]
+            kinds = [row.kind for row in await chat.rows(schema.audit_log)]
+            assert kinds == ["web_user_invited", "web_link_made", "web_link_made"]
+
+    async def test_the_web_chat_invites_as_well(self, tmp_path: Path) -> None:
+        """It is a chat like others; its owner is one."""
+        async with running(tmp_path, adapter=RecordingAdapter("web"), web=WEB) as chat:
+            fields = {"platform": "web", "sender": "web", "authenticated": True}
+            assert LINK.search(await chat.ask("/pair invite ann", **fields))
+
+    @pytest.mark.parametrize("said", ["ann boss", "ann guest now", "", "Ann"])
+    async def test_what_makes_no_sense_makes_no_link(self, tmp_path: Path, said: str) -> None:
+        """It is said how it is done."""
+        async with running(tmp_path, access=OWNED, web=WEB) as chat:
+            text = await owner(chat, f"/pair invite {said}")
+            assert "/pair invite NAME" in text or "is no name for a web user" in text
+            assert await chat.rows(schema.web_link) == []
+
+    async def test_nobody_else_gets_one(self, tmp_path: Path) -> None:
+        """Not in a group, where others read it; not who is no owner; not for a page that is off."""
+        access = OWNED | {"telegram": ["2"]}
+        async with running(tmp_path, access=access, web=WEB) as chat:
+            text = await owner(
+                chat, "/pair invite ann", place="g1", chat_kind="group", addressed="direct"
+            )
+            assert text == pair.DIRECT_ONLY
+            await chat.say("/pair invite ann", "dm2", sender="2")
+            assert await chat.rows(schema.web_link) == []
+        off = WEB | {"enabled": False}
+        async with running(tmp_path / "off", access=OWNED, web=off) as chat:
+            assert await owner(chat, "/pair invite ann") == pair.SWITCHED_OFF
 
 
 def test_buttons_fit_everywhere() -> None:

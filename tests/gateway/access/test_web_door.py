@@ -298,6 +298,39 @@ async def test_who_came_in_is_on_record(at: Doors) -> None:
     ]
 
 
+async def test_links_are_on_record(at: Doors) -> None:
+    """With who asked for one; the start's own is not, nor is any secret."""
+    secrets = [
+        await at.link(),
+        (await at.database.write(web_door.new_link, "owner", 600.0, "telegram:7")).secret,
+    ]
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    assert [(row.kind, *orjson.loads(row.said)[:3:2]) for row in rows] == [
+        ("web_link_made", "telegram:7", "owner")
+    ]
+    assert not any(secret in row.said for secret in secrets for row in rows)
+
+
+async def test_tries_beyond_the_limit_are_on_record_once_a_minute(at: Doors) -> None:
+    """Of each address, and ten of all: nobody fills the disk by trying."""
+    for _ in range(3 * ADDRESS_TRIES_PER_MIN):
+        await at.wrong("192.0.2.1")
+    assert await kinds_of(at) == ["wrong_token"] * ADDRESS_TRIES_PER_MIN + ["too_many"]
+    for n in range(300):
+        await at.wrong(f"198.51.100.{n % 250}")
+    assert (await kinds_of(at)).count("too_many") == TRIES_PER_MIN
+    at.clock.now = 60
+    for _ in range(2 * ADDRESS_TRIES_PER_MIN):
+        await at.wrong("192.0.2.1")
+    assert (await kinds_of(at)).count("too_many") == TRIES_PER_MIN + 1
+
+
+async def kinds_of(at: Doors) -> list[str]:
+    """Return why sign-ins were refused, in order."""
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    return [orjson.loads(row.said)[2] for row in rows]
+
+
 async def test_whom_a_proxy_names_must_be_a_user(at: Doors) -> None:
     """As long as they are one; who came is on record once."""
     await at.invited("ann", "guest")
