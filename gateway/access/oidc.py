@@ -206,7 +206,10 @@ class Provider:
         told = await _json(client, address, headers=bearer)
         if told.get("sub") != claims["sub"]:
             raise WrongAnswer("oidc_userinfo")
-        return {**told, **claims}
+        # The provider vouches for the address that it says so of, not for another one in the token.
+        vouched = "email_verified" in claims
+        kept = {name: each for name, each in claims.items() if vouched or name != "email"}
+        return {**told, **kept}
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
         subject, email, groups = (claims.get(name) for name in ("sub", "email", "groups"))

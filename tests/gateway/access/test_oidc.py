@@ -285,6 +285,13 @@ async def test_what_the_token_does_not_say_is_asked_for(at: At) -> None:
     assert await at.refused() == "oidc_userinfo"
 
 
+async def test_an_address_is_verified_by_who_tells_it(at: At) -> None:
+    """The token may hold one that somebody wrote themselves; what is verified is another one."""
+    at.provider.person = {"sub": "9", "email": "ann@example.org"}
+    at.provider.told_if_asked = {"email": "eve@example.org", "email_verified": True}
+    assert await at.refused() == "oidc_not_let_in"
+
+
 async def test_a_provider_that_is_down_costs_no_try(at: At) -> None:
     """The page says so, links still work, and it is not asked by everybody who comes meanwhile."""
     answer = await at.went()
