@@ -263,7 +263,11 @@ class WebDoor:
             ProviderUnreachable: It does not say now who it is; that counts as no try.
             SignInRefused: The answer is wrong, they are not let in, or there were too many tries.
         """
-        item, host = await self._begin_try(caller), self._there.host
+        host = self._there.host
+        if not answer.secret:
+            # Any site can have a browser ask this, which would use up the tries of its address.
+            raise SignInRefused(WRONG_ANSWER.format(host=host))
+        item = await self._begin_try(caller)
         try:
             identity = await self._there.identify(answer)
         except WrongAnswer as exc:

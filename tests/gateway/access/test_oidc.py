@@ -145,11 +145,21 @@ async def test_another_state_is_refused(at: At, state: str) -> None:
 
 
 async def test_another_browser_is_refused(at: At) -> None:
-    """Without the cookie, or with that of another errand, an answer is worth nothing."""
+    """With the cookie of another errand an answer is worth nothing."""
     mine, other = await at.went(), await at.went()
-    for secret in ("", other.secret):
-        stolen = ProviderAnswer(secret, mine.state, mine.code, mine.issuer)
-        assert await at.refused(stolen) == "oidc_state"
+    stolen = ProviderAnswer(other.secret, mine.state, mine.code, mine.issuer)
+    assert await at.refused(stolen) == "oidc_state"
+
+
+async def test_another_site_uses_up_nobodys_tries(at: At) -> None:
+    """It can have a browser come back, but without the cookie: in a picture, say."""
+    mine = await at.went()
+    for _ in range(ADDRESS_TRIES_PER_MIN + 1):
+        with pytest.raises(SignInRefused, match="does not say who you are"):
+            await at.door.come_back(ProviderAnswer("", mine.state, mine.code, mine.issuer), HERE)
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    assert rows == []
+    assert (await at.door.come_back(mine, HERE)).visitor.name == "ann"
 
 
 async def test_a_code_is_bound_to_its_errand(at: At) -> None:
@@ -317,7 +327,7 @@ async def test_a_provider_that_has_not_told_of_itself_is_left_alone_for_a_while(
 
 async def test_tries_are_counted(at: At) -> None:
     """What comes back wrong is a try like a wrong token."""
-    wrong = ProviderAnswer("", "", "", "")
+    wrong = ProviderAnswer("another", "", "", "")
     for _ in range(ADDRESS_TRIES_PER_MIN):
         assert await at.refused(wrong) == "oidc_state"
     with pytest.raises(SignInRefused) as refused:
