@@ -5,6 +5,7 @@ same message has the same bytes on every request (prompt caches live from that).
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 
@@ -88,6 +89,21 @@ def full_text(message: ChatMessage) -> str:
     return "\n".join([text_of(message), *(f"{c['name']}({c['arguments']})" for c in calls)]).strip(
         "\n"
     )
+
+
+IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+"""Types of the content parts that are images."""
+
+
+def is_image(part: Mapping[str, Any]) -> bool:
+    """Return whether a part of a content is an image."""
+    return part.get("type") in IMAGE_PARTS
+
+
+def images_in(message: ChatMessage) -> int:
+    """Return how many images a message holds."""
+    content = message.get("content")
+    return sum(map(is_image, content)) if isinstance(content, list) else 0
 
 
 def chars_of(message: ChatMessage) -> int:

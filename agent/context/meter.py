@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from agent.messages import ChatMessage, ToolSchema
-from agent.tokens.byte_classes import rough_tokens
-from agent.tokens.estimate import IMAGE_PARTS, estimate_message, estimate_tools
+from agent.messages import ChatMessage, ToolSchema, images_in
+from agent.tokens.estimate import estimate_message, estimate_tools
+from agent.tokens.rough import rough_tokens
 from agent.usage import Usage
 from agent.view.folds import Fold
 from agent.view.view import View
@@ -233,12 +233,7 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
 
 def _has_images(messages: Iterable[ChatMessage]) -> bool:
     """Return whether the flat cost of images would blur what is learned about text."""
-    return any(
-        part.get("type") in IMAGE_PARTS
-        for message in messages
-        if isinstance(content := message.get("content"), list)
-        for part in content
-    )
+    return any(map(images_in, messages))
 
 
 def _images_upto(found: int, messages: Sequence[ChatMessage], first: int) -> int:

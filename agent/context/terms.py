@@ -317,7 +317,7 @@ def telling(key: str) -> bool:
 def _tokens(text: str, key: str) -> float:
     """Return about how many tokens a term and its separator take.
 
-    By figures like those of agent/tokens/byte_classes.py, but without looking at bytes.
+    By figures like those of agent/tokens/rough.py, but without looking at bytes.
     """
     size = len(text)
     if not text.isascii():

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from agent.tokens.estimate import CALL_TOKENS, IMAGE_TOKENS
+from agent.tokens.estimate import CALL_TOKENS
+from agent.tokens.rough import IMAGE_TOKENS
 
 Count = Callable[[str], int]
 MARKER = "cache_control"

@@ -1,9 +1,8 @@
 """Token estimates of texts, messages and calls, for whichever model.
 
 Used wherever a provider has not reported yet: cold views, usage of models without a report. With
-the name of an OpenAI-family model a tokenizer counts (agent/tokens/tiktoken.py), else the
-byte-class model (agent/tokens/byte_classes.py). What the providers do report is
-agent/context/meter.py's.
+the name of an OpenAI-family model a tokenizer counts (agent/tokens/tiktoken.py), else the bytes do
+(agent/tokens/rough.py). What the providers do report is agent/context/meter.py's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,26 +12,8 @@ from typing import Any
 import orjson
 
 from agent.messages import ToolSchema
-from agent.tokens.byte_classes import rough_tokens
-from agent.tokens.tiktoken import (
-    IMAGE_PARTS,
-    IMAGE_TOKENS,
-    MESSAGE_TOKENS,
-    counter_for,
-    is_openai_family,
-    message_tokens,
-)
-
-__all__ = [
-    "CALL_TOKENS",
-    "IMAGE_PARTS",
-    "IMAGE_TOKENS",
-    "MESSAGE_TOKENS",
-    "estimate_message",
-    "estimate_messages",
-    "estimate_tokens",
-    "estimate_tools",
-]
+from agent.tokens.rough import message_tokens, rough_tokens
+from agent.tokens.tiktoken import counter_for, is_openai_family
 
 CALL_TOKENS = 40
 """Overhead of one tool call, its id included, for models that a tokenizer does not count.

@@ -8,34 +8,24 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import orjson
 import structlog
 
-from agent.tokens.byte_classes import rough_tokens
+from agent.tokens.rough import as_json, message_tokens, rough_tokens
 
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
 log = structlog.get_logger()
 
-MESSAGE_TOKENS = 4
-"""Overhead of one message (role, separators). Source: OpenAI cookbook."""
-
-IMAGE_TOKENS = 1600
-"""Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
-
 CALL_TOKENS = 8
 """Overhead of one tool call in OpenAI's format. Source: the reference counts of the peer bench."""
-
-IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
-"""Types of the content parts that are images."""
 
 PIECE_CHARS = 16_384
 """Longer texts are cut: tiktoken takes long runs of one kind for one word, and time and stack for
@@ -49,7 +39,7 @@ class TokenCounter:
     """Counts texts and messages as one model's tokenizer does; usable from several threads.
 
     Where the model's own encoding is not on this machine cl100k_base counts, and where that is
-    missing too, or fails on a text, the estimate of agent/tokens/byte_classes.py.
+    missing too, or fails on a text, the estimate of agent/tokens/rough.py.
     """
 
     def __init__(self, model: str = "gpt-4") -> None:
@@ -137,64 +127,9 @@ def is_openai_family(model: str | None) -> bool:
     return model is not None and _OPENAI.match(_plain_name(model)) is not None
 
 
-def message_tokens(
-    message: Mapping[str, Any], count: Callable[[str], int], call_tokens: int
-) -> int:
-    """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
-
-    Takes what other libraries make of OpenAI's format, too: missing keys, parts of any type.
-
-    Args:
-        message: `reasoning` and `opaque` are not counted: most requests leave them out.
-        count: Counts one text.
-        call_tokens: Overhead of one tool call.
-    """
-    tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)
-    for call in message.get("tool_calls") or ():
-        tokens += call_tokens + _call_tokens(call, count)
-    return tokens
-
-
-def _call_tokens(call: Any, count: Callable[[str], int]) -> int:
-    match call:
-        case {"function": {"name": name, "arguments": arguments}}:
-            return _content_tokens(name, count) + _content_tokens(arguments, count)
-    return count(_json(call))
-
-
-def _content_tokens(content: Any, count: Callable[[str], int]) -> int:
-    """Return the tokens of a content: a string, None, a part, or a list of parts."""
-    if isinstance(content, str):
-        return count(content)
-    if isinstance(content, list | tuple):
-        return sum(_content_tokens(part, count) for part in content)
-    return 0 if content is None else _part_tokens(content, count)
-
-
-def _part_tokens(part: Any, count: Callable[[str], int]) -> int:
-    match part:
-        case {"type": str(kind)} if kind in IMAGE_PARTS:
-            return IMAGE_TOKENS
-        case {"text": str(text)}:
-            return count(text)
-        case {"content": inner}:
-            return _content_tokens(inner, count)
-        case {"type": "tool_use"}:
-            return count(_json(part))
-    # Sound or a file, probably: its bytes are no text.
-    return min(count(_json(part)), IMAGE_TOKENS)
-
-
-def _json(value: Any) -> str:
-    try:
-        return orjson.dumps(value, default=str).decode()
-    except TypeError:  # lone surrogates; keys that are not strings
-        return repr(value)
-
-
 def _content_hash(message: Mapping[str, Any]) -> bytes:
     told = [message.get(key) for key in ("role", "content", "tool_calls")]
-    return hashlib.blake2b(_json(told).encode(), digest_size=16).digest()
+    return hashlib.blake2b(as_json(told).encode(), digest_size=16).digest()
 
 
 def _plain_name(model: str) -> str:

@@ -15,14 +15,13 @@ from typing import Any, cast
 
 import orjson
 
-from agent.messages import ChatMessage, FunctionCall, ToolCall, storable
+from agent.messages import ChatMessage, FunctionCall, ToolCall, images_in, is_image, storable
 from agent.view.outline import outline
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""
 DUPLICATE = "[Same output as a later tool result]"
 IMAGE = "[image]"
-IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
 
 LEAST_OUTLINED_CHARS = 8_000
 """Shorter texts are not outlined; no outline is so long itself."""
@@ -61,7 +60,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
         call: What it answers; None where that is unknown.
     """
     text = _text(message)
-    images = _images(message)
+    images = images_in(message)
     # Length first: no such line is longer, and the pattern would read megabytes.
     if text in {CLEARED, DUPLICATE} or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
         return message
@@ -73,7 +72,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
 
 def duplicate(message: ChatMessage) -> ChatMessage:
     """Return a tool result as one line that says that a later result is identical."""
-    if _images(message) or len(DUPLICATE) < len(_text(message)):
+    if images_in(message) or len(DUPLICATE) < len(_text(message)):
         return _with_content(message, DUPLICATE)
     return message
 
@@ -94,10 +93,10 @@ def with_short_arguments(message: ChatMessage, leaf_chars: int) -> ChatMessage:
 
 def without_images(message: ChatMessage) -> ChatMessage:
     """Return the message with a label in place of each image."""
-    if not _images(message):
+    if not images_in(message):
         return message
     label = {"type": "text", "text": IMAGE}
-    return _with_content(message, [label if _is_image(part) else part for part in _parts(message)])
+    return _with_content(message, [label if is_image(part) else part for part in _parts(message)])
 
 
 def without_thinking(message: ChatMessage) -> ChatMessage:
@@ -156,14 +155,6 @@ def outlined(message: ChatMessage, seq: int) -> ChatMessage:
 def _parts(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
     content = message.get("content")
     return content if isinstance(content, list) else ()
-
-
-def _is_image(part: Mapping[str, Any]) -> bool:
-    return part.get("type") in IMAGE_PARTS
-
-
-def _images(message: ChatMessage) -> int:
-    return sum(map(_is_image, _parts(message)))
 
 
 def _text(message: ChatMessage) -> str:

@@ -21,9 +21,8 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from agent.context_engine import Node
-from agent.messages import ChatMessage, decode, is_ephemeral
+from agent.messages import IMAGE_PARTS, ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
-from agent.tokens.estimate import IMAGE_PARTS
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,

@@ -12,7 +12,8 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.models.images import UNSEEN, Images, image_part, with_pictures
 from agent.models.openai.wire import request_body as openai_body
-from agent.tokens.estimate import IMAGE_TOKENS, estimate_messages
+from agent.tokens.estimate import estimate_messages
+from agent.tokens.rough import IMAGE_TOKENS
 from agent.usage import CacheLayout
 from tests.agent.turn.test_loop import USAGE, Bench, look
 from tests.support.scripted_model import Step

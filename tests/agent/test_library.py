@@ -17,8 +17,8 @@ from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.safety.redaction import MASK, Redactor
 from agent.tokens import estimate
-from agent.tokens.byte_classes import rough_tokens
 from agent.tokens.estimate import estimate_messages
+from agent.tokens.rough import rough_tokens
 from agent.view.view import MARKER, NOTE, REFERENCE
 from tests.agent.test_context_compressor import Writer
 from tests.support.conversations import PNG, faults

@@ -71,7 +71,7 @@ BARS = {
     "… that import more of it than `Connection`": Bar(0),
     "`Row[` annotations": Bar(None, now=43),
     "… outside of storage, or that leave it": Bar(0),
-    HELLO: Bar(70, now=88),
+    HELLO: Bar(70, now=87),
     APP: Bar(460, now=769),
     HELP: Bar(295),
     READY: Bar(None, now=895),

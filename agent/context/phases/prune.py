@@ -4,16 +4,15 @@ Only lengths and hashes are looked at here; agent/view/edits.py writes the texts
 plan is rendered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import orjson
 
 from agent.context.phases.convergence import target_tokens
 from agent.context_engine import Compressed, CompressionRequest, Sizes
-from agent.messages import ChatMessage, chars_of
-from agent.view.edits import IMAGE_PARTS, LONG_CHARS
+from agent.messages import ChatMessage, chars_of, images_in
+from agent.view.edits import LONG_CHARS
 from agent.view.view import Edit, Entry
 
 PRUNE_ESTIMATE_SLACK = 1.2
@@ -81,7 +80,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
         elif _is_long_result(message):
             edits.append(Edit(seq, "prune"))
         # The newest image may be what the question is about.
-        elif place < asked_about and _has_image(message):
+        elif place < asked_about and images_in(message):
             edits.append(Edit(seq, "images"))
         if _has_long_arguments(message):
             edits.append(Edit(seq, "arguments", LEAF_CHARS))
@@ -90,7 +89,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
 
 def _may_be_pruned(message: ChatMessage) -> bool:
     """Whether there is an edit that shortens this message, wherever it stands."""
-    return _is_long_result(message) or _has_long_arguments(message) or _has_image(message)
+    return _is_long_result(message) or _has_long_arguments(message) or images_in(message) > 0
 
 
 def _repeated_later(entries: Sequence[Entry]) -> set[int]:
@@ -113,7 +112,7 @@ def _newest_user_image(entries: Sequence[Entry]) -> int:
     """Return the position of the newest message of the user with an image; 0 if there is none."""
     for place in range(len(entries) - 1, 0, -1):
         message = entries[place].message
-        if message["role"] == "user" and _has_image(message):
+        if message["role"] == "user" and images_in(message):
             return place
     return 0
 
@@ -125,16 +124,7 @@ def _is_long_result(message: ChatMessage) -> bool:
     if isinstance(content, str):
         return len(content) > LONG_RESULT_CHARS
     chars = sum(len(part.get("text") or "") for part in content or ())
-    return chars > LONG_RESULT_CHARS or _has_image(message)
-
-
-def _has_image(message: ChatMessage) -> bool:
-    content = message.get("content")
-    return isinstance(content, list) and any(map(_is_image, content))
-
-
-def _is_image(part: Mapping[str, Any]) -> bool:
-    return part.get("type") in IMAGE_PARTS
+    return chars > LONG_RESULT_CHARS or images_in(message) > 0
 
 
 def _has_long_arguments(message: ChatMessage) -> bool:

@@ -27,7 +27,7 @@ MAX_NAME_CHARS = 40
 _redactor = Redactor()
 _PARTS_OF_TOKEN = 20
 # Twentieths of a token for each byte; those that continue a character count nothing.
-# Source: the classes of agent/tokens/byte_classes.py, rounded up.
+# Source: the classes of agent/tokens/rough.py, rounded up.
 _CLASSES = (
     (range(0x20), 21),  # newline, tab, control
     (range(0x20, 0x21), 9),  # space: with most of the weight of the word behind it

@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
 from agent.models.base import ModelRequest, estimate_usage
-from agent.tokens.byte_classes import rough_tokens
 from agent.tokens.estimate import (
     CALL_TOKENS,
-    IMAGE_TOKENS,
-    MESSAGE_TOKENS,
     estimate_message,
     estimate_messages,
     estimate_tokens,
     estimate_tools,
 )
+from agent.tokens.rough import IMAGE_TOKENS, MESSAGE_TOKENS, rough_tokens
 from tests.bench.estimates import SESSIONS, segments
 from tests.support.shared import SHARED
 

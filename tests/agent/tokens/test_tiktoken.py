@@ -14,10 +14,9 @@ from structlog.testing import capture_logs
 
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.tokens import tiktoken as token_counter
-from agent.tokens.byte_classes import rough_tokens
+from agent.tokens.rough import MESSAGE_TOKENS, rough_tokens
 from agent.tokens.tiktoken import (
     CALL_TOKENS,
-    MESSAGE_TOKENS,
     PIECE_CHARS,
     TokenCounter,
     counter_for,

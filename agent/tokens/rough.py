@@ -1,17 +1,85 @@
-"""How many tokens a text has, told from its bytes: a linear model over UTF-8, no data files.
+"""What messages take, and how many tokens a text has, told from its bytes: no data files.
 
-Used for Claude and unknown models, and where a tokenizer is not at hand; see
-agent/tokens/estimate.py.
+A text is counted by a linear model over classes of UTF-8 bytes. Used for Claude and unknown models,
+and where a tokenizer is not at hand; see agent/tokens/estimate.py.
 """
 
 import re
 import zlib
 from binascii import unhexlify
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from agent.messages import IMAGE_PARTS
+
+MESSAGE_TOKENS = 4
+"""Overhead of one message (role, separators). Source: OpenAI cookbook."""
+
+IMAGE_TOKENS = 1600
+"""Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
 
 CHUNK_CHARS = 32_768
 """Long texts are counted in pieces, so that the memory needed does not grow with them."""
+
+
+def message_tokens(
+    message: Mapping[str, Any], count: Callable[[str], int], call_tokens: int
+) -> int:
+    """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
+
+    Takes what other libraries make of OpenAI's format, too: missing keys, parts of any type.
+
+    Args:
+        message: `reasoning` and `opaque` are not counted: most requests leave them out.
+        count: Counts one text.
+        call_tokens: Overhead of one tool call.
+    """
+    tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)
+    for call in message.get("tool_calls") or ():
+        tokens += call_tokens + _call_tokens(call, count)
+    return tokens
+
+
+def _call_tokens(call: Any, count: Callable[[str], int]) -> int:
+    match call:
+        case {"function": {"name": name, "arguments": arguments}}:
+            return _content_tokens(name, count) + _content_tokens(arguments, count)
+    return count(as_json(call))
+
+
+def _content_tokens(content: Any, count: Callable[[str], int]) -> int:
+    """Return the tokens of a content: a string, None, a part, or a list of parts."""
+    if isinstance(content, str):
+        return count(content)
+    if isinstance(content, list | tuple):
+        return sum(_content_tokens(part, count) for part in content)
+    return 0 if content is None else _part_tokens(content, count)
+
+
+def _part_tokens(part: Any, count: Callable[[str], int]) -> int:
+    match part:
+        case {"type": str(kind)} if kind in IMAGE_PARTS:
+            return IMAGE_TOKENS
+        case {"text": str(text)}:
+            return count(text)
+        case {"content": inner}:
+            return _content_tokens(inner, count)
+        case {"type": "tool_use"}:
+            return count(as_json(part))
+    # Sound or a file, probably: its bytes are no text.
+    return min(count(as_json(part)), IMAGE_TOKENS)
+
+
+def as_json(value: Any) -> str:
+    """Return what is no text as one, whatever it holds."""
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # lone surrogates; keys that are not strings
+        return repr(value)
 
 
 def rough_tokens(text: str, model: str | None = None) -> int:

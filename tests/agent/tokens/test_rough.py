@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tokens.byte_classes import CHUNK_CHARS, rough_tokens
+from agent.tokens.rough import CHUNK_CHARS, rough_tokens
 from tests.support.effort import effort
 
 CLAUDE_4 = "claude-opus-4-5"
