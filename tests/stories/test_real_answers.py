@@ -7,7 +7,7 @@ from tests.support.answers import longest_answers
 from tests.support.renderers import DISCORD, HOSTILE, LONG, PLATFORMS, SLOW, Platform
 from tests.support.shared import SHARED
 from tests.support.shown_text import COMMONMARK, bare, markdown_text
-from tests.support.thorough import amount
+from tests.support.thorough import amount, sampled
 
 every_platform = pytest.mark.parametrize("platform", PLATFORMS, ids=lambda it: it.name)
 
@@ -75,7 +75,7 @@ def test_long_texts(platform: Platform, markdown: str) -> None:
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("name", SLOW)
+@pytest.mark.parametrize("name", sampled([*SLOW], 3))
 def test_texts_that_make_parsers_slow(name: str) -> None:
     """100,000 hostile characters are rendered, within the limits; `tests.bench` has their time."""
     payloads = DISCORD.render(SLOW[name])
