@@ -14,9 +14,11 @@ from agent.processes import confinement, helpers
 from agent.processes.supervisor import Report
 from agent.processes.walls import Sandbox
 from agent.settings import SandboxSettings, TerminalSettings, ToolSettings, WorkspaceSettings
-from agent.tools.context import ToolOutcome
+from agent.tools import policy
+from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.sandbox import terminal
-from agent.tools.sandbox.terminal import Terminal, make_terminal
+from agent.tools.sandbox.terminal import Terminal, TerminalArguments, make_terminal
+from tests.agent.tools.doubles import NOW, MemoryReader
 from tests.agent.tools.sandbox.calling import use_with
 from tests.support.bombs import FORKS, SESSIONS, THREADS
 from tests.support.confined import TAKES_LANDLOCK
@@ -227,6 +229,23 @@ async def test_the_network_is_there_where_the_operator_says_so(tmp_path: Path) -
     )
     outcome = await shell(tmp_path, command, network=True)
     assert outcome.text == "1\n2\n2\n3\n[exit code 0]"
+
+
+@TAKES_LANDLOCK
+@pytest.mark.parametrize(
+    ("options", "taints"),
+    [({}, False), ({"network": True}, True), ({"confine": False}, True)],
+    ids=["confined", "with a network", "without walls"],
+)
+async def test_what_reaches_the_network_reads_what_strangers_wrote(
+    tmp_path: Path, options: dict[str, Any], *, taints: bool
+) -> None:
+    """A command without walls does, though `network` is not set."""
+    settings = TerminalSettings.model_validate({"allow_root": True} | options)
+    turn = ToolContext("c1", MemoryReader(), lambda: NOW, workspace=tmp_path)
+    tool = make_terminal(ToolSettings(terminal=settings))
+    assert "[exit code 0]" in await tool.run(turn, TerminalArguments(command=":", timeout_s=None))
+    assert policy.taints(turn.rights.read.origins) is taints
 
 
 def made(backend: Any = "landlock", **options: Any) -> str:
