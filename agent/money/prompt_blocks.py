@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from agent.messages import IMAGE_PARTS, is_image
 from agent.tokens.estimate import CALL_TOKENS
 from agent.tokens.rough import IMAGE_TOKENS
 
 Count = Callable[[str], int]
 MARKER = "cache_control"
 THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-IMAGES = frozenset({"image", "image_url", "input_image"})
 KEY_BYTES = 16
 
 _VERSION = re.compile(r"claude-(opus|sonnet)-(\d+)(?:-(\d{1,2})(?!\d))?")
@@ -112,7 +112,7 @@ class BlockReader:
         data = orjson.dumps([role, sorted(plain.items())])
         key = blake2b(data, digest_size=KEY_BYTES).digest()
         parts = [plain, *plain["content"]]
-        if any(part.get("type") in IMAGES for part in parts):
+        if any(map(is_image, parts)):
             self._with_images.add(key)
         if any((part.get("citations") or {}).get("enabled") for part in parts):
             self._with_citations.add(key)
@@ -128,7 +128,7 @@ class BlockReader:
             case "tool_use":
                 called = f"{part.get('name')}{orjson.dumps(part.get('input')).decode()}"
                 return self._count(called) + CALL_TOKENS
-            case kind if kind in IMAGES:
+            case kind if kind in IMAGE_PARTS:
                 return IMAGE_TOKENS
             case _:
                 said = {name: value for name, value in part.items() if name != "content"}

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from agent.messages import count
 from agent.money.costs import format_usd
 from gateway.errors import SettingsError
 from gateway.pipeline.hygiene import HYGIENE_SHARE
@@ -110,7 +111,7 @@ def _conversations_table(results: Sequence[Replayed]) -> Table:
     for result in results:
         work = result.work
         counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
-        cells = (result.name, *(f"{count:,}" for count in counts), _changes(result))
+        cells = (result.name, *(f"{each:,}" for each in counts), _changes(result))
         table.add_row(*map(Text, (*cells, f"{result.duration_s:.1f}", result.problem or "all")))
     return table
 
@@ -201,7 +202,7 @@ def page(results: Sequence[Replayed], conditions: Conditions) -> str:
     ordered = sorted(results, key=lambda result: len(result.timeline.calls), reverse=True)
     sections = [_section(number, each, conditions) for number, each in enumerate(ordered, start=1)]
     return Template(PAGE.read_text("utf-8")).substitute(
-        title=f"Replay of {_count(len(results), 'conversation')}",
+        title=f"Replay of {count(len(results), 'conversation')}",
         conditions=_pairs(_conditions(conditions)),
         totals=_pairs(_totals(results)),
         costs=_costs(ordered, conditions),
@@ -221,12 +222,12 @@ def _conditions(conditions: Conditions) -> Iterable[tuple[str, str]]:
     yield "hygiene", f"{HYGIENE_SHARE:.0%}, {scale.hygiene_tokens:,} tokens"
     yield "engine", conditions.engine
     kept = f"{conditions.target_ratio:.0%} of the threshold"
-    yield "tail", f"{kept}, at least {_count(conditions.protect_last_n, 'message')}"
+    yield "tail", f"{kept}, at least {count(conditions.protect_last_n, 'message')}"
     yield "files", ", ".join(conditions.files)
     yield "prices", conditions.tariff.prices_text()
     yield "cache", f"entries live {conditions.tariff.ttl}; pauses: {conditions.pauses}"
     if conditions.restart_every is not None:
-        yield "restarts", f"after every {_count(conditions.restart_every, 'request')}"
+        yield "restarts", f"after every {count(conditions.restart_every, 'request')}"
 
 
 def _totals(results: Sequence[Replayed]) -> Iterable[tuple[str, str]]:
@@ -310,8 +311,8 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> str:
     return "\n".join((
         f"<details{unfolded}>",
         f'<summary><span class="name">{escape(result.name)}</span>',
-        f"<span>{_count(len(timeline.calls), 'call')}</span>",
-        f"<span>{_count(len(timeline.compactions), 'compaction')}</span>",
+        f"<span>{count(len(timeline.calls), 'call')}</span>",
+        f"<span>{count(len(timeline.compactions), 'compaction')}</span>",
         f'<span class="{state}">{escape(result.problem or "all answered")}</span></summary>',
         f'<div class="wide">{graph}</div>' if graph else "<p>There was no model call.</p>",
         f'<dl class="figures">{_pairs(figures)}</dl>',
@@ -397,7 +398,3 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     return "\n".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs
     )
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
