@@ -36,8 +36,7 @@ from gateway import descriptors
 from gateway.access import web_door
 from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
-from gateway.access.policy import Access, Owners
-from gateway.access.rate_limits import Quotas
+from gateway.access.policy import Access, Owners, Quotas
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, with_pictures_of

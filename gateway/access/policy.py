@@ -1,12 +1,15 @@
-"""Who may talk to the bot, what it listens to in groups, and who its owners are.
+"""Who may talk to the bot and how much, what it listens to in groups, and who its owners are.
 
 Default deny: whoever is neither named in the settings (`access`) nor let in by an owner is a
 stranger. What owners are told is a row of the outbox, like all else.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
@@ -16,12 +19,14 @@ from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
 from adapters.web.platform import WebSettings
 from agent.tools.registry import FOR_OWNERS
-from gateway.settings.tree import AccessSettings, GroupRule
+from gateway.access.rate_limits import DAY_S, HOUR_S, MINUTE_S, SlidingWindow
+from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.people import members, web_users
 from gateway.storage.people.web_users import WebUser
-from gateway.storage.queue import outbox
+from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import parts_of
+from gateway.storage.reports import ledger
 
 SenderRole = Literal["owner", "member", "guest", "stranger"]
 """owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have
@@ -224,3 +229,80 @@ class Owners:
         render = self.renderers[place.platform, place.account]
         parts = parts_of(render, key, text, choices=choices)
         return outbox.append(conn, place.id, parts, inbox_seq=place.inbox_head)
+
+
+class Quotas:
+    """What a sender may have in a day: messages, files, tokens.
+
+    Counted from rows of the inbox, of files and of the ledger, and only where there is a limit.
+    """
+
+    def __init__(self, settings: QuotaSettings | None = None, timezone: str = "UTC") -> None:
+        """Have these limits, or none; a day of tokens begins at midnight in the zone."""
+        self._settings = settings or QuotaSettings()
+        self._zone = ZoneInfo(timezone)
+        self._told = SlidingWindow(1, HOUR_S)
+
+    def refusal(self, conn: Connection, message: InboundMessage) -> str | None:
+        """Return what the sender of too much is told; None where it is not too much.
+
+        One statement for each quota that is set. It is empty where they were told within the last
+        hour.
+        """
+        whose = f"{message.address.platform}:{message.sender}"
+        told = (
+            self._tokens_used_up(conn, whose)
+            or self._messages_used_up(conn, message)
+            or self._files_used_up(conn, message)
+        )
+        if told is None:
+            return None
+        return told if self._told.count(whose, inbox.key_of(message)) else ""
+
+    def _messages_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
+        if (limit := self._settings.messages_per_day) is None:
+            return None
+        return _no_room(limit, "message", inbox.ages_s(conn, message, DAY_S, limit), 1)
+
+    def _files_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
+        limit, files = self._settings.files_per_day, len(message.attachments)
+        if limit is None or not files:
+            return None
+        return _no_room(limit, "file", inbox.file_ages_s(conn, message, DAY_S, limit), files)
+
+    def _tokens_used_up(self, conn: Connection, whose: str) -> str | None:
+        if (limit := self._settings.tokens_per_day) is None:
+            return None
+        now = datetime.now(self._zone)
+        start = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        if ledger.used_tokens(conn, start.timestamp(), whose) < limit:
+            return None
+        anew = start + timedelta(days=1)
+        return (
+            f"I did not take this message: your {limit:,} tokens of today are used up. They start"
+            f" anew at {anew:%H:%M} {self._zone}."
+        )
+
+
+def _no_room(limit: int, what: str, ages_s: Sequence[float], more: int) -> str | None:
+    """Return why so many more are too many; None where there is room.
+
+    Args:
+        limit: How many there may be in 24 hours.
+        what: What is counted.
+        ages_s: Of those that there were, the newest first.
+        more: How many come now.
+    """
+    too_many = len(ages_s) + more - limit
+    if too_many <= 0:
+        return None
+    most = f"{limit} {what}{'s' if limit > 1 else ''}"
+    if more > limit:
+        return f"I did not take this message: I take at most {most} a day from you."
+    wait_s = max(1.0, DAY_S - ages_s[-too_many])
+    hours, minutes = divmod(math.ceil(wait_s / MINUTE_S), 60)
+    span = f"{hours} h {minutes} min" if hours else f"{minutes} min"
+    return (
+        f"I did not take this message: I take at most {most} in 24 hours from you."
+        f" There is room again in {span}."
+    )

@@ -38,6 +38,8 @@ BODY_S = 30.0
 UPLOAD_S = 600.0
 """Likewise of a form, which may have files."""
 MAX_HEADERS = 64
+MAX_LINE_BYTES = 8_192
+"""Of a request's first line, and of a header; a proxy's cookies have a few thousand."""
 _NET_V6 = 64
 """Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
 

@@ -23,7 +23,15 @@ from adapters.messages import Address, OutgoingFile
 from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, StorageError
-from gateway.http.connections import IDLE_S, MAX_HEADERS, Connections, Handler, Site, counting
+from gateway.http.connections import (
+    IDLE_S,
+    MAX_HEADERS,
+    MAX_LINE_BYTES,
+    Connections,
+    Handler,
+    Site,
+    counting,
+)
 from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
@@ -160,6 +168,8 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
         # Of aiohttp also the deadline for the first request's head, which bytes do not put off.
         keepalive_timeout=IDLE_S,
         max_headers=MAX_HEADERS,
+        max_line_size=MAX_LINE_BYTES,
+        max_field_size=MAX_LINE_BYTES,
     )
 
 

@@ -14,8 +14,7 @@ from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
 from gateway.access.pairing import Happening, Kind, Pairing
-from gateway.access.policy import Access, SenderRole, is_for_bot
-from gateway.access.rate_limits import Quotas
+from gateway.access.policy import Access, Quotas, SenderRole, is_for_bot
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Reply, ReplyOutcome, SettledQuestion
 from gateway.commands.help import nearest, unknown_text
@@ -37,7 +36,6 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
-from gateway.storage.reports import ledger
 
 TOO_MANY = (
     "Those were too many messages in one minute: I leave out what comes now."
@@ -216,19 +214,12 @@ class AdmissionBatch:
             return self._tx.refuse(message, row.id, _unreadable_text(message))
         if row.pending >= self._tx.rules.queue.max_pending:
             return self._tx.refuse(message, row.id, self._full_text())
-        over = None if role == "owner" else self._over_quota(message)
+        tx = self._tx
+        over = None if role == "owner" else tx.rules.quotas.refusal(tx.conn, message)
         if over is not None:
             self._tx.happens("limited", message)
             return self._tx.refuse(_in_short(message), row.id, over or None)
         return self._enqueue(message, row)
-
-    def _over_quota(self, message: InboundMessage) -> str | None:
-        """Count a message; return what is said where its sender has had too much, as `Quotas`."""
-        quotas, used = self._tx.rules.quotas, 0
-        if (day := quotas.token_day) is not None:
-            sender = f"{message.address.platform}:{message.sender}"
-            used = ledger.used_tokens(self._tx.conn, day.timestamp(), sender)
-        return quotas.refusal(message, used)
 
     def _full_text(self) -> str:
         most = self._tx.rules.queue.max_pending

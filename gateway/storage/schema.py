@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0018"
+REVISION = "0019"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -238,6 +238,10 @@ _partial_index(
 is_noted = inbox.c.state == "noted"
 """Context of the next turn: what was overheard, or changed after it was answered."""
 _partial_index("ix_inbox_noted", inbox.c.conversation, inbox.c.seq, where="state = 'noted'")
+is_said = inbox.c.kind.in_(("message", "command"))
+_partial_index(
+    "ix_inbox_sender_at", inbox.c.sender, inbox.c.at, where="kind IN ('message', 'command')"
+)
 _partial_index("ix_inbox_raw_at", inbox.c.at, where="raw IS NOT NULL")
 
 cursor = Table(

@@ -38,6 +38,7 @@ from gateway.storage.schema import (
     is_noted,
     is_pending,
     is_running,
+    is_said,
     is_unsent,
     now_s,
     outbox,
@@ -114,6 +115,59 @@ def _known(source: str, dedupe_key: str) -> Any:
     )
 
 
+def key_of(message: InboundMessage) -> tuple[str, str]:
+    """Return by what a message is told from all others."""
+    return source_of(message), message.dedupe_key
+
+
+def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
+    """Return how long ago the sender's messages for the model came, the newest first.
+
+    Not those that were refused, nor what was answered at once: no turn has taken that.
+
+    Args:
+        conn: A connection.
+        message: What its sender sends now, on any account of the platform.
+        within_s: Older ones are left out.
+        limit: Of the list.
+    """
+    sources = f"{message.address.platform}:%"
+    return list(conn.scalars(*_ages(message.sender, sources, within_s, limit)))
+
+
+def file_ages_s(
+    conn: Connection, message: InboundMessage, within_s: float, limit: int
+) -> list[float]:
+    """Return the same of the files that came with them."""
+    sources = f"{message.address.platform}:%"
+    return list(conn.scalars(*_file_ages(message.sender, sources, within_s, limit)))
+
+
+@built_once
+def _ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
+    return _of_sender(sender, sources, within_s).limit(limit)
+
+
+@built_once
+def _file_ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
+    files = attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq
+    return _of_sender(sender, sources, within_s).join(attachment, and_(*files)).limit(limit)
+
+
+def _of_sender(sender: str, sources: str, within_s: float) -> Any:
+    return (
+        select(now_s() - inbox.c.at)
+        .where(
+            inbox.c.sender == sender,
+            inbox.c.at > now_s() - within_s,
+            is_said,
+            or_(inbox.c.turn_id.is_not(None), inbox.c.state.not_in(("done", "refused"))),
+            inbox.c.source.like(sources),
+        )
+        .order_by(inbox.c.at.desc())
+    )
+
+
 class Arrival(NamedTuple):
     """What is known about a message that arrives.
 
@@ -128,7 +182,7 @@ class Arrival(NamedTuple):
 
 def arrival(conn: Connection, session_key: str, message: InboundMessage) -> Arrival:
     """Look up a message and its conversation; one statement where there is that conversation."""
-    its_key = source_of(message), message.dedupe_key
+    its_key = key_of(message)
     row = conn.execute(*_arrival(session_key, *its_key)).one_or_none()
     if row is None:
         return Arrival(is_known(conn, *its_key), None)

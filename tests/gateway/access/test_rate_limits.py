@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.messages import Attachment
-from gateway.access.rate_limits import DAY_S, SWEEP_FROM, AdmissionLimits, Quotas, SlidingWindow
-from gateway.settings.tree import QuotaSettings
-from tests.support.storage import inbound
+from gateway.access.rate_limits import SWEEP_FROM, AdmissionLimits, SlidingWindow
 
 
 class Clock:
@@ -86,61 +83,3 @@ def test_zero_is_any_number() -> None:
     """`rate_per_min: 0` switches the limit off."""
     assert AdmissionLimits(0).messages is None
     assert AdmissionLimits(1).messages is not None
-
-
-FILE = Attachment(name="a.txt", kind="file", mime="text/plain", content=b"hi")
-
-
-def quotas(clock: Clock, **limits: int) -> Quotas:
-    """Return quotas with these limits."""
-    return Quotas(QuotaSettings(**limits), "Europe/Berlin", clock)
-
-
-def test_messages_of_a_day(clock: Clock) -> None:
-    """For each sender; what was refused does not count, and is told of once in an hour."""
-    limits = quotas(clock, messages_per_day=2)
-    first, *others = (inbound() for _ in range(4))
-    assert [limits.refusal(each) for each in (first, first, others[0])] == [None] * 3
-    clock.now = DAY_S / 2
-    told = limits.refusal(others[1])
-    assert told is not None
-    assert "at most 2 messages in 24 hours" in told
-    assert "There is room again in 12 h 0 min" in told
-    assert limits.refusal(others[2]) == ""
-    assert limits.refusal(inbound(chat="43")) is None
-    clock.now = DAY_S + 1
-    assert limits.refusal(inbound()) is None
-
-
-def test_files_of_a_day(clock: Clock) -> None:
-    """A message is taken with all of its files, or not at all."""
-    limits = quotas(clock, files_per_day=3)
-    assert limits.refusal(inbound(attachments=(FILE, FILE))) is None
-    told = limits.refusal(inbound(attachments=(FILE, FILE)))
-    assert told is not None
-    assert "at most 3 files in 24 hours" in told
-    assert limits.refusal(inbound()) is None
-    assert limits.refusal(inbound(attachments=(FILE,))) is None
-    many = limits.refusal(inbound(chat="43", attachments=(FILE,) * 4))
-    assert many is not None
-    assert "a day from you" in many
-
-
-def test_without_quotas_nothing_is_asked(clock: Clock) -> None:
-    """No look at the ledger, and no room that could run out."""
-    limits = quotas(clock)
-    assert limits.token_day is None
-    assert {limits.refusal(inbound(attachments=(FILE,) * 9)) for _ in range(50)} == {None}
-
-
-def test_tokens_of_a_day(clock: Clock) -> None:
-    """The day begins at midnight in the zone of the settings."""
-    limits = quotas(clock, tokens_per_day=1_000)
-    day = limits.token_day
-    assert day is not None
-    assert (day.hour, str(day.tzinfo)) == (0, "Europe/Berlin")
-    assert limits.refusal(inbound(), 999) is None
-    told = limits.refusal(inbound(), 1_000)
-    assert told is not None
-    assert "your 1,000 tokens of today are used up" in told
-    assert "00:00 Europe/Berlin" in told

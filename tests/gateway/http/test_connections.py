@@ -237,3 +237,44 @@ async def test_a_proxy_comes_for_many(serve: Serve) -> None:
 def test_a_network_of_ipv6_is_one_address(address: str, counted_as: str) -> None:
     """Its owner chooses the rest at will."""
     assert module._counted_as(address) == counted_as
+
+
+async def status(connection: socket.socket) -> bytes:
+    """Return the status of the answer that a connection gets."""
+    connection.setblocking(False)
+    async with asyncio.timeout(10):
+        return (await asyncio.get_running_loop().sock_recv(connection, 100))[9:12]
+
+
+@pytest.mark.parametrize(
+    ("line", "header", "answer"),
+    [
+        (module.MAX_LINE_BYTES - 100, module.MAX_LINE_BYTES - 100, b"200"),
+        (module.MAX_LINE_BYTES + 10, 1, b"400"),
+        (1, module.MAX_LINE_BYTES + 10, b"400"),
+    ],
+)
+async def test_a_head_has_a_longest_line(
+    serve: Serve, line: int, header: int, answer: bytes
+) -> None:
+    """One that is longer is answered with a refusal."""
+    head = f"GET /?{'a' * line} HTTP/1.1\r\nHost: x\r\nX: {'b' * header}\r\n\r\n"
+    with opened(await serve(Connections()), sent=head.encode()) as asking:
+        assert await status(asking) == answer
+
+
+async def test_a_head_has_so_many_headers(serve: Serve) -> None:
+    """One more is no request."""
+    port = await serve(Connections())
+    for more, answer in ((0, b"200"), (1, b"400")):
+        headers = "".join(f"X-{n}: y\r\n" for n in range(module.MAX_HEADERS - 1 + more))
+        head = f"GET / HTTP/1.1\r\nHost: x\r\n{headers}\r\n"
+        with opened(port, sent=head.encode()) as asking:
+            assert await status(asking) == answer
+
+
+async def test_a_line_that_never_ends_is_not_kept(serve: Serve) -> None:
+    """It is refused once it is too long, not when all of it is there."""
+    endless = b"GET / HTTP/1.1\r\nX: " + b"b" * (2 * module.MAX_LINE_BYTES)
+    with opened(await serve(Connections()), sent=endless) as asking:
+        assert await status(asking) == b"400"

@@ -1,9 +1,11 @@
 """What becomes of a message: group rules, what is overheard, rate limits, late edits, files."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from adapters.messages import Admission, Attachment
 from agent.errors import CredentialsRefused
@@ -239,6 +241,50 @@ class TestQuotas:
             [text] = [text for text in await told(chat) if "did not take" in text]
             assert "at most 1 message in 24 hours" in text
 
+    async def test_a_restart_gives_no_new_quota(self, tmp_path: Path) -> None:
+        """Nor does another chat; what was refused does not count, and is told once in an hour."""
+        quotas = {"messages_per_day": 2}
+        given = {"access": {**MEMBERS, "telegram": ["u2", "u3"]}, "quotas": quotas}
+        async with running(tmp_path, at_work=False, **given) as chat:
+            outcomes = [(await chat.say("hi", c, sender="u2")).outcome for c in ("c1", "c2", "c3")]
+            assert outcomes == ["queued", "queued", "refused"]
+            assert (await chat.say("hi", "c4", sender="u3")).outcome == "queued"
+        async with running(tmp_path, at_work=False, **given) as chat:
+            older = update(schema.inbox).values(at=schema.inbox.c.at - 12 * 3_600)
+            await chat.execute(older)
+            outcomes = [(await chat.say("hi", "c1", sender="u2")).outcome for _ in range(2)]
+            assert outcomes == ["refused", "refused"]
+            texts = [text for text in await told(chat) if "at most 2 messages in 24 h" in text]
+            assert sorted(text.partition("again in ")[2] for text in texts) == [
+                *("12 h 0 min.", "24 h 0 min.")
+            ]
+            await chat.execute(older)
+            assert (await chat.say("hi", "c1", sender="u2")).outcome == "queued"
+
+    async def test_files_of_a_day(self, tmp_path: Path) -> None:
+        """A message is taken with all of its files, or not at all."""
+        given = {"access": MEMBERS, "quotas": {"files_per_day": 3}}
+        async with running(tmp_path, at_work=False, **given) as chat:
+
+            async def send(files: int) -> str:
+                photos = tuple(replace(PHOTO, ref=f"file-{n}") for n in range(files))
+                return (await chat.say("see", sender="u2", attachments=photos)).outcome
+
+            assert [await send(n) for n in (2, 2, 0, 1, 1)] == [
+                *("queued", "refused", "queued", "queued", "refused")
+            ]
+            [text] = [text for text in await told(chat) if "did not take" in text]
+            assert "at most 3 files in 24 hours" in text
+            assert "There is room again in 24 h 0 min" in text
+
+    async def test_more_files_than_ever_fit(self, tmp_path: Path) -> None:
+        """There is no time to wait for."""
+        async with running(
+            tmp_path, at_work=False, access=MEMBERS, quotas={"files_per_day": 1}
+        ) as chat:
+            await chat.say("see", sender="u2", attachments=(PHOTO, PHOTO))
+            assert "at most 1 file a day from you" in str(await told(chat))
+
     async def test_tokens_of_a_day(self, tmp_path: Path) -> None:
         """Of all calls for the sender, as they are booked; for others it goes on."""
         access = {**MEMBERS, "telegram": ["u2", "u3"]}
@@ -248,6 +294,7 @@ class TestQuotas:
             assert (await chat.say("mine", "c3", sender="u3")).outcome == "queued"
             [text] = [text for text in await told(chat) if "did not take" in text]
             assert "your 1 tokens of today are used up" in text
+            assert "anew at 00:00 UTC" in text
 
 
 class TestRates:

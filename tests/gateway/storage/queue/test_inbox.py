@@ -281,6 +281,14 @@ def test_raw_updates_are_pruned_by_age(store: Store) -> None:
     assert [row.text for row in store.rows(inbox_table)] == ["old", "new"]
 
 
+def test_what_a_sender_has_sent_is_found_by_an_index(store: Store) -> None:
+    """For quotas; whatever is in the inbox, only the rows of a day of one sender are read."""
+    for count in (inbox.ages_s, inbox.file_ages_s):
+        first, *others = store.plans(count, inbound(), 86_400.0, 5)
+        assert first == "SEARCH inbox USING INDEX ix_inbox_sender_at (sender=? AND at>?)"
+        assert all("attachment" in line for line in others)
+
+
 def test_what_is_old_enough_is_found_by_indexes(store: Store) -> None:
     """The writer is not held up by a look at every row."""
     found = store.plans(inbox.prune_raw, 1.0)
