@@ -135,6 +135,15 @@ class LazyGroup(TyperGroup):
         for name, words in COMMANDS.items():
             self.add_command(LaterCommand(name, help=words, short_help=words))
 
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what is said of a wrong value is a sentence without its class."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            exc.message = exc.message.removeprefix("Value error, ")
+            raise
+
 
 app = typer.Typer(
     cls=LazyGroup,

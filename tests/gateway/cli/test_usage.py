@@ -155,6 +155,12 @@ def test_help_names_what_calls_are_grouped_by(usage: Run) -> None:
     assert "day, sender, conversation, model, outcome" in told
 
 
+def test_what_calls_are_not_grouped_by_is_told(usage: Run) -> None:
+    """With the words that are meant, and none of the library that reads them."""
+    told = " ".join(usage("--by", "foo").err.split())
+    assert "Invalid value for '--by': 'foo' is not one of 'day', 'sender'" in told
+
+
 @pytest.mark.parametrize(
     ("since", "calls"),
     [
