@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, true
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.pipeline.intake import GatewayIntake
@@ -91,7 +91,10 @@ def no_fence(_: Any) -> None:
         held = replace(lease, replica=owner.owner, epoch=owner.epoch)
         return take_seqs(conn, held, *args, **rest)
 
-    replace_in(leases, fence=unfenced, take_seqs=taken_by_anybody)
+    def unconditional(*lease: Any) -> Any:
+        return true()
+
+    replace_in(leases, fence=unfenced, take_seqs=taken_by_anybody, fenced=unconditional)
     for module in (turns, turn_journal):
         replace_in(module, fence=unfenced)
 

@@ -52,6 +52,7 @@ NOT_A_STEP = {
     "append",
     "new_link",
     "take_link",
+    "begin_as",
     "note_use",
     "end",
 }

@@ -389,6 +389,8 @@ def as_of_version_0_5(database: Path) -> None:
     with closing(connect(old)) as conn, conn.begin():
         command.upgrade(migrations._config(conn), "0013")
     with closing(sqlite3.connect(old)) as before, closing(sqlite3.connect(database)) as books:
+        for index in indexes_of(books) - indexes_of(before):
+            books.execute(f"DROP INDEX {index}")
         for table in metadata.tables:
             columns, known = columns_of(books, table), columns_of(before, table)
             for column in columns - known if known else ():
@@ -397,6 +399,11 @@ def as_of_version_0_5(database: Path) -> None:
                 books.execute(f"DROP TABLE {table}")
         books.execute("UPDATE alembic_version SET version_num = '0013'")
         books.commit()
+
+
+def indexes_of(books: sqlite3.Connection) -> set[str]:
+    found = books.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
+    return {row[0] for row in found}
 
 
 def columns_of(books: sqlite3.Connection, table: str) -> set[str]:
