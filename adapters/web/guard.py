@@ -115,7 +115,8 @@ class Guard:
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
-                request[VISIT] = await self._admit(request, public=public)
+                request[VISIT] = visit = Visit(caller_of(request, self._trusted))
+                await self._admit(request, visit, public=public)
                 return await handler(request)
             except Refusal as refusal:
                 _report(request, refusal)
@@ -194,25 +195,25 @@ class Guard:
         secret, visitor = request[VISIT].secret, visitor_of(request)
         return not visitor.has_session or await self._door.session(secret) is not None
 
-    async def _admit(self, request: web.Request, *, public: bool) -> Visit:
-        caller = caller_of(request, self._trusted)
+    async def _admit(self, request: web.Request, visit: Visit, *, public: bool) -> None:
+        caller = visit.caller
         if over_unix_socket(request):
-            return Visit(caller, visitor=OWNER)
+            visit.visitor = OWNER
+            return
         check_origin(request, caller)
-        cookie = cookie_name(request, caller)
-        visit = Visit(caller, cookie, request.cookies.get(cookie, ""))
+        visit.cookie = cookie_name(request, caller)
+        visit.secret = request.cookies.get(visit.cookie, "")
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not public:
             # Another site's page cannot know it, whatever name it comes under.
             visit.visitor = await self._by_token(offered.strip(), caller)
-            return visit
+            return
         if not caller.proxied:
             check_loopback(request)
         if not public and caller.proxied and self._proxy_secret is not None:
             visit.visitor = await self._by_proxy(request, caller, self._proxy_secret)
         elif not public:
             visit.visitor = await self._by_session(request, visit)
-        return visit
 
     async def _by_token(self, offered: str, caller: Requester) -> Visitor:
         try:
@@ -247,8 +248,11 @@ class Guard:
 
 
 def _report(request: web.Request, refusal: Refusal) -> None:
-    address, code, status = request.remote or "", refusal.code, refusal.status
-    log.info("web_request_refused", address=address, code=code, status=status)
+    address, proxy, visit = request.remote or "", None, request.get(VISIT)
+    if visit is not None and visit.caller.proxied:
+        address, proxy = visit.caller.address, address
+    code, status = refusal.code, refusal.status
+    log.info("web_request_refused", address=address, code=code, proxy=proxy, status=status)
 
 
 def visitor_of(request: web.Request) -> Visitor:
@@ -371,7 +375,9 @@ def names_loopback(host: str, port: int) -> bool:
 def check_origin(request: web.Request, caller: Requester) -> None:
     """Refuse what another site's page sends: a foreign Origin, or a form without our marks."""
     origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2] != caller.host:
+    # Under TLS a plain page of the same name may be anybody's who sits on the way.
+    schemes = ("https",) if caller.secure else ("http", "https")
+    if origin is not None and origin not in {f"{scheme}://{caller.host}" for scheme in schemes}:
         text = (
             "Another site's page may not use this web chat. If this is your proxy's name, have the"
             " proxy pass the Host header on, and add its address to web.trusted_proxies."

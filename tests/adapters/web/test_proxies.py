@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from multidict import CIMultiDict
+from structlog.testing import capture_logs
 
 from adapters.web.platform import networks
 from adapters.web.proxies import (
@@ -151,6 +152,48 @@ async def test_behind_a_trusted_proxy_any_name_is_served(serve: Serve) -> None:
     del proxied["X-Forwarded-Proto"]
     async with served.client.get("/api/me", headers=proxied | known) as response:
         assert response.status == 401
+
+
+@pytest.mark.parametrize(
+    ("origin", "passes"),
+    [
+        ("https://chat.example", True),
+        ("http://chat.example", False),
+        ("ftp://chat.example", False),
+        ("chat.example", False),
+        ("https://chat.example.evil.example", False),
+    ],
+)
+async def test_behind_tls_a_plain_page_is_another_site(
+    serve: Serve, origin: str, passes: bool
+) -> None:
+    """Whoever sits on the way can serve one under the same name."""
+    served = await serve(signed_in=False, trusted_proxies=("127.0.0.1",))
+    forwarded = {"X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "https"}
+    headers = {"Host": "chat.example", "Origin": origin, **forwarded}
+    body = {"token": TOKEN}
+    async with served.client.post("/api/sign-in", json=body, headers=headers) as response:
+        assert response.status == (204 if passes else 403)
+        assert passes or (await response.json())["error"] == "origin_refused"
+
+
+async def test_a_refusal_is_logged_with_the_client_and_its_proxy(serve: Serve) -> None:
+    """Of what no trusted proxy brought there is one address."""
+    served = await serve(signed_in=False, trusted_proxies=("127.0.0.1",))
+    with capture_logs() as logs:
+        for headers in (
+            {"X-Forwarded-For": "192.0.2.1"},
+            {"X-Forwarded-For": "192.0.2.1", "Origin": "http://evil.example"},
+            {},
+        ):
+            async with served.client.get("/api/me", headers=headers) as response:
+                assert response.status in {401, 403}
+    seen = [(each["code"], each["address"], each["proxy"]) for each in logs]
+    assert seen == [
+        ("sign_in_needed", "192.0.2.1", "127.0.0.1"),
+        ("origin_refused", "192.0.2.1", "127.0.0.1"),
+        ("sign_in_needed", "127.0.0.1", None),
+    ]
 
 
 SECRET = "secret-of-the-proxy-0123"
