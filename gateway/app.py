@@ -26,6 +26,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.registry import BUILT_IN
+from adapters.web.guard import Guard
 from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
@@ -452,7 +453,9 @@ async def assembled(
     wakeups.forgotten.listen(context.views.clear)
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
-    health = Health(database, replica.id, supervised, platforms.watch)
+    health = Health(
+        database, replica.id, supervised, platforms.watch, Guard(door, settings.web).visitor
+    )
     routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
     server = _server(settings, supervised, health, routes)
     async with _closed_at_the_end(models, server, adapters.values()):
@@ -518,7 +521,7 @@ def _server(
         Port(on.host, on.port, public),
         settings.home / control.SOCKET,
         private=[*private, *hidden],
-        webhooks=_webhook_port(settings, [*health.routes(), *webhooks]),
+        webhooks=_webhook_port(settings, [*health.bare_routes(), *webhooks]),
         connections=Connections(on.max_connections, on.max_connections_per_address, on.trusted),
     )
 

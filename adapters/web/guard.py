@@ -195,6 +195,15 @@ class Guard:
         secret, visitor = request[VISIT].secret, visitor_of(request)
         return not visitor.has_session or await self._door.session(secret) is not None
 
+    async def visitor(self, request: web.Request) -> Visitor | None:
+        """Return who asks where everybody may; None for whom a protected handler would not see."""
+        try:
+            visit = Visit(caller_of(request, self._trusted))
+            await self._admit(request, visit, public=False)
+        except Refusal:
+            return None
+        return visit.visitor
+
     async def _admit(self, request: web.Request, visit: Visit, *, public: bool) -> None:
         caller = visit.caller
         if over_unix_socket(request):

@@ -8,9 +8,8 @@ the web chat reads (`adapters.base.History`).
 import asyncio
 import errno
 import os
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import structlog
 from aiohttp import web
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
+from adapters.door import OWNER, Visitor
 from adapters.messages import Address, OutgoingFile
 from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
@@ -174,31 +174,56 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
 
 
 class Health:
-    """The health routes of a running gateway."""
+    """The health routes of a running gateway.
+
+    Args:
+        who: Returns who asks, None for nobody who is known.
+    """
 
     def __init__(
-        self, database: Database, replica: int, adapters: Sequence[Supervised], watch: Watch
+        self,
+        database: Database,
+        replica: int,
+        adapters: Sequence[Supervised],
+        watch: Watch,
+        who: Callable[[web.Request], Awaitable[Visitor | None]],
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._watch = watch
+        self._who = who
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return both routes; over the port `/readyz` says only whether all is well."""
+        """Return both routes; `/readyz` tells owners why, everybody else whether all is well."""
         return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+
+    def bare_routes(self) -> list[web.RouteDef]:
+        """Return both routes for a port where nobody signs in."""
+        return [web.get("/healthz", self._healthz), web.get("/readyz", self._whether_ready)]
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        if _is_local(request):
-            body = await self._look()
-        else:
-            body = {"ready": await self._is_ready()}
+        if not await self._is_owner(request):
+            return await self._whether_ready(request)
+        body = await self._look()
         return web.json_response(body, status=200 if body["ready"] else 503)
+
+    async def _whether_ready(self, _: web.Request) -> web.Response:
+        is_ready = await self._is_ready()
+        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
+
+    async def _is_owner(self, request: web.Request) -> bool:
+        try:
+            visitor = await self._who(request)
+        except StorageError:
+            # Whose session it is cannot be read; the token and the Unix socket need no database.
+            return False
+        return visitor is not None and visitor.role == OWNER.role
 
     async def _is_ready(self) -> bool:
         """Look at most once in `READY_S`, however many ask: each look is a commit."""
@@ -245,13 +270,6 @@ class Health:
         return "writable", {
             ":".join(account): _rounded(asdict(found[account])) for account in found
         }
-
-
-def _is_local(request: web.Request) -> bool:
-    """Whether somebody asks over the Unix socket, which only its owner can open."""
-    found = None if request.transport is None else request.transport.get_extra_info("socket")
-    # By the kind of the socket: an address in a header can be made up.
-    return found is not None and found.family == socket.AF_UNIX
 
 
 def _rounded(figures: dict[str, Any]) -> dict[str, Any]:

@@ -273,12 +273,15 @@ class Serving:
     force: asyncio.Event
     task: asyncio.Task[None]
 
-    async def get(self, path: str, *, local: bool = True) -> tuple[int, Any]:
+    async def get(self, path: str, *, local: bool = True, **headers: str) -> tuple[int, Any]:
         """Return status and JSON of a page, by way of the Unix socket or of the port."""
         home = self.chat.gateway.settings.home
         connector = aiohttp.UnixConnector(str(home / "parley.sock")) if local else None
         url = f"http://parley{path}" if local else f"http://127.0.0.1:{self.port}{path}"
-        async with aiohttp.ClientSession(connector=connector) as http, http.get(url) as response:
+        async with (
+            aiohttp.ClientSession(connector=connector, headers=headers) as http,
+            http.get(url) as response,
+        ):
             is_json = response.content_type == "application/json"
             return response.status, await response.json() if is_json else await response.text()
 

@@ -17,17 +17,22 @@ import pytest
 from aiohttp import web
 
 from adapters.base import Adapter, ContextGauge
+from adapters.door import FIRST_OWNER
 from adapters.errors import AdapterRefused, SendRejected
 from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
+from gateway.access import web_door
 from gateway.app import assembled
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
 from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer, Port
 from gateway.pipeline import notices
 from gateway.storage.migrations import database_path, open_database
+from gateway.storage.people import web_users
+from gateway.storage.people.web_users import NewSession
 from gateway.wiring import accounts_of
+from tests.support.door import AUTHORIZED, TOKEN
 from tests.support.gateway import (
     HeldModel,
     RecordingModel,
@@ -38,6 +43,7 @@ from tests.support.gateway import (
     serving,
     settings_of,
 )
+from tests.support.process import free_port
 from tests.support.recording_adapter import RecordingAdapter, Watch
 from tests.support.scripted_model import ScriptedModel
 
@@ -172,6 +178,53 @@ async def test_a_stopped_adapter_says_why(tmp_path: Path) -> None:
         status, body = await gateway.get("/readyz")
         assert status == 503
         assert body["adapters"]["telegram:default"] == "stopped: the token is wrong"
+
+
+async def test_owners_are_told_which_part_is_not_ready(tmp_path: Path) -> None:
+    """Over the port by token or session; everybody else gets the least."""
+    adapter = RecordingAdapter()
+    adapter.connected = False
+    async with serving(tmp_path, adapter=adapter, web={"token": TOKEN}) as gateway:
+        database, cookie = gateway.chat.gateway.database, f"parley_{gateway.port}"
+        await database.write(web_door.invite, "ann", "member")
+        for sender in (FIRST_OWNER, "ann"):
+            session = NewSession(web_door.hash_of(f"of-{sender}"), "link", "", "")
+            await database.write(web_users.begin, sender, session)
+        for headers, is_owner in (
+            (AUTHORIZED, True),
+            ({"Cookie": f"{cookie}=of-web"}, True),
+            ({"Cookie": f"{cookie}=of-ann"}, False),
+            ({"Authorization": "Bearer wrong"}, False),
+            ({"Cookie": f"{cookie}=of-web", "Origin": "https://evil.example"}, False),
+            ({"Cookie": f"{cookie}=of-web", "Host": "evil.example"}, False),
+            ({"X-Forwarded-For": "127.0.0.1"} | AUTHORIZED, False),
+        ):
+            status, body = await gateway.get("/readyz", local=False, **headers)
+            assert (status, body["ready"], "adapters" in body) == (503, False, is_owner)
+            assert is_owner or body == {"ready": False}
+            assert await gateway.get("/healthz", local=False, **headers) == (200, {"status": "ok"})
+
+
+async def test_owners_are_told_that_the_database_is_the_trouble(tmp_path: Path) -> None:
+    """By the token: whose a session is cannot be read then."""
+    async with serving(tmp_path, web={"token": TOKEN}) as gateway:
+        (tmp_path / "parley.db").unlink()
+        with pytest.raises(DatabaseReplaced):
+            await gateway.chat.say("into nowhere")
+        status, body = await gateway.get("/readyz", local=False, **AUTHORIZED)
+        assert status == 503
+        assert "parley.db was removed while Parley runs" in body["database"]
+        known = {"Cookie": f"parley_{gateway.port}=of-web"}
+        assert await gateway.get("/readyz", local=False, **known) == (503, {"ready": False})
+
+
+async def test_a_port_of_webhooks_tells_nobody_more(tmp_path: Path) -> None:
+    """Nobody signs in there."""
+    web = {"token": TOKEN, "webhook_port": free_port()}
+    async with serving(tmp_path, web=web) as gateway:
+        gateway.port = web["webhook_port"]
+        told = await gateway.get("/readyz", local=False, **AUTHORIZED)
+        assert told == (200, {"ready": True})
 
 
 async def test_a_blocked_database_is_not_ready(
