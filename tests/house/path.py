@@ -6,7 +6,6 @@ of the path.
 """
 
 import asyncio
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -28,7 +27,6 @@ from tests.support.gateway import HeldModel, RecordingModel, agent_of, echo
 from tests.support.gateway import running as test_running
 from tests.support.scripted_model import Step, tool_call
 
-ROOT = Path(__file__).resolve().parents[2]
 WARM_UP = 2
 MESSAGES = 4
 STARTS = 2
@@ -111,7 +109,6 @@ KINDS = ("statements", "transactions", "thread hops")
 
 
 START = "a start"
-FIRST = "modules imported by a first message"
 
 
 def named(kind: str, way: str) -> str:
@@ -119,7 +116,7 @@ def named(kind: str, way: str) -> str:
     return f"{kind}: {way}"
 
 
-PATH = [*(named(kind, way) for way in (*WAYS, START) for kind in KINDS), FIRST]
+PATH = [named(kind, way) for way in (*WAYS, START) for kind in KINDS]
 """The names of all figures, in their order."""
 
 
@@ -128,7 +125,7 @@ async def path(home: Path) -> list[Figure]:
     figures: list[Figure] = []
     for n, (way, opened) in enumerate(WAYS.items()):
         figures += figures_of(way, await messages(home / f"{n}", opened))
-    return [*figures, *figures_of(START, await starts(home / "start")), imported()]
+    return [*figures, *figures_of(START, await starts(home / "start"))]
 
 
 async def messages(home: Path, opened: Way) -> list[Counts]:
@@ -181,14 +178,6 @@ def figures_of(way: str, found: Sequence[Counts]) -> list[Figure]:
         Figure(named(kind, way), value, places if kind == "statements" else [])
         for kind, value in zip(KINDS, values, strict=True)
     ]
-
-
-def imported() -> Figure:
-    """Count in a new Python what the first message imports, once a gateway is ready for it."""
-    command = [sys.executable, "-m", "tests.house.path"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    modules = ran.stdout.split()
-    return Figure(FIRST, len(modules), modules)
 
 
 async def _of_first_message(home: Path) -> list[str]:

@@ -6,7 +6,9 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alembic import command
@@ -299,11 +301,19 @@ def compact(conn: Connection, current: Turn, plan: ViewPlan, **changes: Any) -> 
 
 def outdated_file(path: Path, revision: str) -> Path:
     """Create a database with the schema of an earlier revision."""
-    store = Store(path)
-    with store.connection.begin():
-        command.upgrade(migrations._config(store.connection), revision)
-    store.close()
+    path.write_bytes(_outdated(revision))
     return path
+
+
+@cache
+def _outdated(revision: str) -> bytes:
+    """Return an empty database of an earlier revision; migrating takes long."""
+    with TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "outdated.db")
+        with store.connection.begin():
+            command.upgrade(migrations._config(store.connection), revision)
+        store.close()
+        return store.path.read_bytes()
 
 
 def outdated_copy(source: Path, target: Path, revision: str) -> Path:

@@ -14,7 +14,7 @@ from gateway.errors import DatabaseReplaced, StorageUnavailable
 from gateway.storage import identity
 from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
-from tests.support.storage import Store, admit, inbound, migrated_file
+from tests.support.storage import Store, admit, copy_database, inbound, migrated_file
 
 
 def add(conn: Connection, name: str) -> None:
@@ -71,10 +71,10 @@ HARM = [unlink, replace_by_a_copy, move_its_folder, unlink_the_log, cut_the_log]
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, database_template: Path) -> Path:
     """A new database in a folder of its own."""
     (tmp_path / "home").mkdir()
-    return migrated_file(tmp_path / "home" / "parley.db")
+    return copy_database(database_template, tmp_path / "home" / "parley.db")
 
 
 async def write_some(file: Path, count: int = 3) -> None:

@@ -67,10 +67,15 @@ def test_where_no_files_are_taken_all_fail(store: Store) -> None:
     assert store.one(attachment).error == "files are not taken here"
 
 
+def content_of(size: int) -> bytes:
+    """Return so many bytes, of which no part is like another one."""
+    return (bytes(range(251)) * (size // 251 + 1))[:size]
+
+
 @pytest.mark.parametrize("size", [0, 3, PART_BYTES, 2 * PART_BYTES + 7])
 def test_what_came_with_its_bytes_is_stored_in_parts(store: Store, size: int) -> None:
     """In the message's own transaction, and comes back as it was."""
-    content = bytes(n % 251 for n in range(size))
+    content = content_of(size)
     conversation, _ = enter(store, Attachment(name="a", kind="file", content=content))
     row = store.one(attachment)
     assert (row.state, row.size_bytes) == ("stored", size)
@@ -162,7 +167,7 @@ def test_a_conversation_goes_on_when_its_last_file_is_settled(store: Store, how:
 @pytest.mark.parametrize("size", [0, 9, PART_BYTES, PART_BYTES + 1])
 def test_the_beginning_of_a_file_is_as_long_as_is_asked_for(store: Store, size: int) -> None:
     """Across parts."""
-    content = bytes(n % 251 for n in range(PART_BYTES + 9))
+    content = content_of(PART_BYTES + 9)
     enter(store, Attachment(name="a", kind="file", content=content))
     assert store.run(attachments.beginning, 1, size) == content[:size]
 

@@ -1,6 +1,7 @@
 """Conversations: two files write to their table, and few others read its columns."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -31,13 +32,19 @@ READ_IN_JOINS = {
 """They select other tables' rows by what a conversation is; a split would be a statement more."""
 
 
+WRITES = re.compile(r"\b(?:update|insert|delete)\b")
+"""What a file has that is worth parsing."""
+
+
 def _named(path: Path) -> str:
     return path.relative_to(STORAGE).as_posix()
 
 
 def _uses(path: Path) -> list[ast.expr]:
     """Return where a module uses the table, by the name under which it imports it."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    # Most files do not name it, and need not be parsed.
+    tree = ast.parse(text if "gateway.storage.schema" in text else "")
     names = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -59,8 +66,8 @@ def test_only_its_owners_write_to_the_table() -> None:
     written = [
         _named(path)
         for path in STORAGE.rglob("*.py")
-        if _named(path) not in OWNERS
-        for node in ast.walk(ast.parse(path.read_text()))
+        if _named(path) not in OWNERS and WRITES.search(text := path.read_text())
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and _is_write(node)
     ]
     assert written == []
