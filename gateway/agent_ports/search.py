@@ -2,11 +2,13 @@
 
 A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
 index is fed in the background from what turns have committed. Rows are the truth: what is missing
-is read from the transcript, so a lost hint costs seconds and a kill nothing. Terms are made in a
-thread, and each write is short: turns share the writer with it.
+is read from the transcript, so a lost hint costs seconds and a kill nothing. Messages go first: the
+feeder waits for a quiet moment, its steps are short (gateway/storage/search/index.py), and between
+two of them it pauses. A search does not wait for that: it feeds what it needs itself.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +34,11 @@ log = structlog.get_logger()
 POLL_S = 30.0
 """How long a message whose hint was lost stays out of the index."""
 GATHER_S = 0.5
-"""A hint is followed by others: what a turn writes within this time is fed together."""
+"""A hint is followed by others: what is written within this time is fed together."""
+GATHERINGS = 10
+"""While hints go on the feeder waits so often: not longer, since they may never end."""
+PAUSE = 3.0
+"""How long it pauses behind a step, in parts of what the step took: messages have the time."""
 AT_ONCE = 50
 """Conversations that are looked up together."""
 CATCH_UP_S = 2.0
@@ -61,22 +67,31 @@ class Indexer:
     async def run(self) -> None:
         """Feed until cancelled; an index of another version is built anew first."""
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._hinted.wait()
-                    await asyncio.sleep(GATHER_S)
-            except TimeoutError:
-                pass
-            self._hinted.clear()
+            await self._until_quiet()
             try:
-                await self.feed_all()
+                await self.feed_all(PAUSE)
             except StorageError as exc:
                 log.warning("search_index_not_fed", error=str(exc))
             except Exception:
                 log.exception("search_index_feeding_failed")
 
-    async def feed_all(self) -> int:
-        """Feed what is missing; returns how many messages were looked at."""
+    async def _until_quiet(self) -> None:
+        for _ in range(GATHERINGS):
+            self._hinted.clear()
+            await asyncio.sleep(GATHER_S)
+            if not self._hinted.is_set():
+                return
+        self._hinted.clear()
+
+    async def feed_all(self, pause: float = 0.0) -> int:
+        """Feed what is missing; returns how many messages were looked at.
+
+        Args:
+            pause: As `PAUSE`.
+        """
         if not await self._database.read(index.is_current) and await self._database.write(
             index.clear
         ):
@@ -84,33 +99,35 @@ class Indexer:
         fed = 0
         self._broken.clear()
         while found := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
-            fed += await self.catch_up(found)
+            fed += await self.catch_up(found, pause)
         return fed
 
-    async def catch_up(self, conversations: Sequence[int]) -> int:
+    async def catch_up(self, conversations: Sequence[int], pause: float = 0.0) -> int:
         """Feed what these conversations lack now; returns how many messages were looked at.
 
         What is wrong with a message of one of them holds up no other.
         """
         try:
-            return await self._feed(conversations)
+            return await self._feed(conversations, pause)
         except StorageError:
             raise
         except Exception:
             if len(conversations) > 1:
-                return sum([await self.catch_up([each]) for each in conversations])
+                return sum([await self.catch_up([each], pause) for each in conversations])
             (broken,) = conversations
             log.exception("conversation_not_indexed", conversation=broken)
             self._broken.add(broken)
             return 0
 
-    async def _feed(self, conversations: Sequence[int]) -> int:
-        """Feed many conversations with one transaction: each would else have one of its own."""
-        fed = 0
+    async def _feed(self, conversations: Sequence[int], pause: float) -> int:
+        """Feed in steps of one transaction, which several conversations share."""
+        fed, began = 0, time.monotonic()
         while found := await self._database.read(index.waiting_in, conversations):
             batches = await asyncio.to_thread(_prepared, found)
             entered = await self._database.write(index.feed_together, batches)
             fed += sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
+            await asyncio.sleep((time.monotonic() - began) * pause)
+            began = time.monotonic()
         return fed
 
 

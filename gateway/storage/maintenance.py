@@ -50,6 +50,7 @@ from gateway.storage.schema import (
     step,
     summary_candidate,
     turn,
+    view_plan,
 )
 from gateway.storage.search import index
 
@@ -269,6 +270,8 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     here = session.c.conversation == conversation_id
     # Segments refer to each other: without this their order would decide whether they can go.
     conn.execute(update(session).where(here).values(parent_session_id=None))
+    plans = view_plan.c.session_id.in_(select(session.c.id).where(here))
+    conn.execute(delete(view_plan).where(plans))
     # Asked before they go: they name their bases.
     used = sessions.bases_of(conn, conversation_id)
     conn.execute(delete(session).where(here))

@@ -56,6 +56,7 @@ from gateway.storage.schema import (
     session,
     step,
     turn,
+    view_plan,
 )
 from gateway.storage.search import index
 from gateway.storage.search.terms import terms_of
@@ -445,16 +446,16 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     """
     empty = dump_plan(ViewPlan())
     is_last = ~exists().where(message.c.conversation == conversation_id)
-    ended = (
+    ended = select(session.c.id).where(
         session.c.conversation == conversation_id,
         session.c.ended_at.is_not(None),
         or_(session.c.ended_at < now_s() - age_s, session.c.end_reason == REASON, is_last),
-        session.c.view_plan.contains("summaries"),
     )
-    conn.execute(update(session).where(*ended).values(view_plan=empty))
+    told = (view_plan.c.session_id.in_(ended), view_plan.c.body.contains("summaries"))
+    conn.execute(update(view_plan).where(*told).values(body=empty))
     left = sessions.active(conn, conversation_id).plan.first_seq
-    told = (node.c.conversation == conversation_id, node.c.last_seq < left)
-    conn.execute(delete(node).where(*told, or_(_old(node, age_s), is_last)))
+    over = (node.c.conversation == conversation_id, node.c.last_seq < left)
+    conn.execute(delete(node).where(*over, or_(_old(node, age_s), is_last)))
 
 
 def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[OldMessage]:

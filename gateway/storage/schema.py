@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0019"
+REVISION = "0020"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -285,7 +285,6 @@ session = Table(
     Column("parent_session_id", Integer, ForeignKey("session.id"), unique=True),
     Column("start_reason", Text, nullable=False),
     Column("end_reason", Text),
-    Column("view_plan", Text, nullable=False),
     Column("prompt_tokens", Integer),  # last reported by the model
     Column("prompt_upto_seq", Integer),  # newest message that the report covers
     Column("started_at", Double, nullable=False),
@@ -305,6 +304,15 @@ session = Table(
 )
 # Whether a base is still used is asked for each segment that is erased.
 _partial_index("ix_session_base_id", session.c.base_id, where="base_id IS NOT NULL")
+
+# What a segment shows. Apart from its row, which each call of a model writes anew: a plan holds
+# summaries, and SQLite writes a row whose size changes with all of its pages.
+view_plan = Table(
+    "view_plan",
+    metadata,
+    _session("session_id", primary_key=True),
+    Column("body", Text, nullable=False),  # versioned JSON (agent/view/view.py)
+)
 
 compaction = Table(
     "compaction",

@@ -136,7 +136,7 @@ async def _commits() -> list[Figure]:
         Figure("smallest durable commit, p50", empty, "ms"),
         Figure(f"split of {MESSAGES:,} messages, p50", long, "ms", at_most=5),
         Figure(f"split of {FEW_MESSAGES:,} messages, p50", short, "ms"),
-        Figure(f"split of {MESSAGES:,} to smallest commit", long / empty, "times", at_most=3),
+        Figure(f"split of {MESSAGES:,} to smallest commit", long / empty, "times", at_most=2.5),
         Figure(f"rows changed, {MESSAGES:,} messages", rows["long"], "", at_most=rows["short"]),
     ]
 

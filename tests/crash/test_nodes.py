@@ -38,7 +38,7 @@ def stored(crashes: Crashes) -> set[int]:
 def in_plans(crashes: Crashes) -> set[int]:
     """Return the numbers of the nodes that plans show, and of those that these condense."""
     with closing(sqlite3.connect(crashes.database)) as books:
-        plans = [orjson.loads(plan) for (plan,) in books.execute("SELECT view_plan FROM session")]
+        plans = [orjson.loads(plan) for (plan,) in books.execute("SELECT body FROM view_plan")]
         below = [orjson.loads(each) for (each,) in books.execute("SELECT children FROM node")]
     shown = {each["node"] for plan in plans for each in plan.get("summaries", ())}
     return shown.union(*below)

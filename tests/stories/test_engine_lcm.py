@@ -31,7 +31,7 @@ LCM: dict[str, Any] = {"context": {"engine": "lcm"}, "compression": {"protect_la
 
 
 async def plan_of(chat: Running) -> ViewPlan:
-    return load_plan((await chat.rows(schema.session))[-1].view_plan)
+    return load_plan((await chat.rows(schema.view_plan))[-1].body)
 
 
 async def test_a_long_chat_grows_a_tree(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.engines.lcm import tools
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.view.view import ViewPlan, load_plan
+from agent.view.view import ViewPlan
 from gateway.agent_ports.journal import ConversationArchive
 from gateway.storage import schema
 from gateway.storage.conversation import delegates, sessions, transcript, turn_journal, turns
@@ -104,9 +104,8 @@ async def check(store: Store, max_tokens: int) -> None:
     for talk in store.rows(schema.conversation):
         records = ConversationArchive(cast("Any", Rows(store)), talk.id, loop)
         own = [(row.seq, row.body) for row in rows if row.conversation == talk.id]
-        plans = [
-            load_plan(row.view_plan) for row in store.rows(schema.session, conversation=talk.id)
-        ]
+        segments = store.rows(schema.session, conversation=talk.id)
+        plans = [store.run(sessions.get, row.id).plan for row in segments]
         views = [store.run(transcript.load_rows, talk.id, plan) for plan in (ViewPlan(), *plans)]
         assert set().union(*views) == set(own)
         assert await asyncio.to_thread(records.bodies, 1, 10**9, 10**6) == own

@@ -305,7 +305,7 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
         model.writing.clear()
         await until_compacted(chat, n)
         [row] = await compactions(chat)
-        plan = load_plan((await chat.rows(schema.session))[-1].view_plan)
+        plan = load_plan((await chat.rows(schema.view_plan))[-1].body)
         assert await chat.rows(schema.summary_candidate) == []
     assert len(model.prompts) == 1
     assert plan.summaries[0].text == prepared.text

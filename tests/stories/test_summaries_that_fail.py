@@ -142,7 +142,7 @@ async def nothing_is_lost(chat: Running, model: LongChatModel, count: int) -> No
 
 async def summaries(chat: Running) -> list[Summary]:
     """Return the summaries of all segments that have one, oldest first."""
-    plans = [load_plan(row.view_plan) for row in await chat.rows(schema.session)]
+    plans = [load_plan(row.body) for row in await chat.rows(schema.view_plan)]
     return [plan.summaries[0] for plan in plans if plan.summaries]
 
 

@@ -339,6 +339,7 @@ _OF_BASE = "FROM newer.prompt_base AS base WHERE base.id = base_id"
 _OF_TEXT = "FROM newer.prompt_text AS stored JOIN newer.prompt_base AS base ON base.id = base_id"
 _OWN_LAYER = "json_array('session', length(own_prompt) - 2)"
 _GONE = {
+    "view_plan": "(SELECT body FROM newer.view_plan WHERE session_id = id)",
     "system_prompt": f"(SELECT body || own_prompt {_OF_TEXT} WHERE stored.id = prompt_id)",
     "tools": f"(SELECT body {_OF_TEXT} WHERE stored.id = tools_id)",
     "prompt_inputs": f"(SELECT inputs {_OF_BASE})",

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, delete, select
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.view.view import Summary
+from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
@@ -63,16 +64,18 @@ def compact(
             the turn has ended; the caller's transaction must write nothing.
         TurnCancelled: Its user stopped the turn; nothing was written.
     """
-    turns.proceed(conn, current)
-    # Read before the split, which drops it with the segment that ends.
-    only_pruned = compaction.plan.summaries == current.session.plan.summaries
-    ahead = candidate(conn, current.session.id) if only_pruned else None
-    child = sessions.split(conn, current.session, "compression", compaction.plan, state)
-    turns.move_on(conn, current, child)
-    if ahead is not None:
-        # What was written ahead stays valid.
-        put_candidate(conn, child.id, child.conversation, ahead)
-    conn.execute(_INSERT, _values(compaction, current.session, child))
+    parent, plan = current.session, compaction.plan
+    # What was written ahead of a summary that is not written yet stays valid.
+    only_pruned = plan.summaries == parent.plan.summaries
+    try:
+        child = sessions.split(
+            conn, parent, "compression", plan, state, keeps_candidate=only_pruned
+        )
+        turns.move_on(conn, current, child)
+    except LeaseLost:
+        turns.proceed(conn, current)
+        raise
+    conn.execute(_INSERT, _values(compaction, parent, child))
     store_nodes(conn, child.conversation, compaction.nodes)
     return child
 

@@ -40,6 +40,7 @@ from gateway.storage.schema import (
     prompt_text,
     session,
     summary_candidate,
+    view_plan,
 )
 from gateway.storage.statements import built_once, kept
 
@@ -107,16 +108,18 @@ def digest_of(*parts: str | None) -> bytes:
 
 
 def with_base(*columns: Any) -> Select[Any]:
-    """Select columns of segments, with what their base says; one row for each segment."""
+    """Select columns of segments, with plan and what their base says; a row for each segment."""
     shared, tools = prompt_text.alias("shared"), prompt_text.alias("tools")
     return select(
         *columns,
+        view_plan.c.body.label("plan"),
         shared.c.body.label("shared_prompt"),
         tools.c.body.label("tools"),
         prompt_base.c.layers.label("prompt_layers"),
         prompt_base.c.inputs.label("prompt_inputs"),
     ).select_from(
         session
+        .join(view_plan, view_plan.c.session_id == session.c.id)
         .outerjoin(prompt_base, prompt_base.c.id == session.c.base_id)
         .outerjoin(shared, shared.c.id == prompt_base.c.prompt_id)
         .outerjoin(tools, tools.c.id == prompt_base.c.tools_id)
@@ -272,6 +275,8 @@ def split(
     reason: str,
     plan: ViewPlan,
     state: PlannerState | None = None,
+    *,
+    keeps_candidate: bool = False,
 ) -> Session:
     """End `parent` and move the conversation on to a child with another plan, as one step.
 
@@ -279,11 +284,16 @@ def split(
     the meter has learned, and the planner's state where no other is given; it has no report, since
     its view has another size.
 
+    Args:
+        keeps_candidate: Whether a summary that was prepared for `parent` is one of the child, and
+            not dropped.
+
     Raises:
         LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
             write nothing.
     """
-    if not end(conn, parent.id, reason):
+    ended = conn.execute(*_end(parent.id, reason)).one_or_none()
+    if ended is None:
         raise LeaseLost(f"session {parent.id} has ended")
     fresh = replace(
         parent,
@@ -296,9 +306,11 @@ def split(
         prompt_upto_seq=None,
         planner_state=parent.planner_state if state is None else state,
         # Tools that run meanwhile may have noted more than the caller knows.
-        origins=load_origins(conn.execute(*_origins(parent.id)).scalar_one()),
+        origins=load_origins(ended.origins),
     )
     child = _insert(conn, fresh, parent.id)
+    left = _hand_on(parent.id, child.id) if keeps_candidate else _drop_candidate(parent.id)
+    conn.execute(*left)
     if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
         raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
     return child
@@ -310,7 +322,7 @@ def end(conn: Connection, session_id: int, reason: str) -> bool:
     Returns:
         False where it had ended before, and nothing was done.
     """
-    if conn.execute(*_end(session_id, reason)).rowcount == 0:
+    if conn.execute(*_end(session_id, reason)).one_or_none() is None:
         return False
     conn.execute(*_drop_candidate(session_id))
     return True
@@ -323,12 +335,19 @@ def _end(session_id: int, reason: str) -> Any:
         # Of two that split a segment one finds it ended: a parent has one child.
         .where(session.c.id == session_id, session.c.ended_at.is_(None))
         .values(end_reason=reason, ended_at=now_s())
+        .returning(session.c.origins)
     )
 
 
 @built_once
 def _drop_candidate(session_id: int) -> Any:
     return delete(summary_candidate).where(summary_candidate.c.session_id == session_id)
+
+
+@built_once
+def _hand_on(session_id: int, child_id: int) -> Any:
+    here = summary_candidate.c.session_id == session_id
+    return update(summary_candidate).where(here).values(session_id=child_id)
 
 
 def active(conn: Connection, conversation_id: int) -> Session:
@@ -516,7 +535,6 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "conversation": fresh.conversation,
         "parent_session_id": parent_id,
         "start_reason": fresh.start_reason,
-        "view_plan": dump_plan(fresh.plan),
         "number": fresh.number,
         "report_model": fresh.report_model,
         "token_ratio": fresh.token_ratio,
@@ -527,10 +545,13 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
         "origins": dump_origins(fresh.origins),
     }
-    return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
+    stored = replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
+    conn.execute(_INSERT_PLAN, {"session_id": stored.id, "body": dump_plan(stored.plan)})
+    return stored
 
 
 _INSERT = kept(session.insert().values(started_at=now_s()).returning(session.c.id))
+_INSERT_PLAN = kept(view_plan.insert())
 
 
 def in_row(row: Any) -> Session:
@@ -539,7 +560,7 @@ def in_row(row: Any) -> Session:
     return Session(
         id=row.id,
         conversation=row.conversation,
-        plan=load_plan(row.view_plan),
+        plan=load_plan(row.plan),
         system_prompt=None if prompt is None else prompt.text,
         prompt_tokens=row.prompt_tokens,
         number=row.number,

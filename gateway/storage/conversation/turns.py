@@ -20,7 +20,7 @@ from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.transcript import END, MessagePlace
-from gateway.storage.queue import inbox
+from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import is_running, message, now_s, session, step, turn
@@ -311,18 +311,26 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
 
 
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
-    """Move the running turn to the segment that it has begun, also for when it is resumed.
+    """Fence, and move the turn to the segment that it has begun, also for when it is resumed.
 
     Raises:
-        LeaseLost: The turn is not running any more.
+        LeaseLost: The turn does not run any more, its lease is lost or its user has stopped it:
+            `proceed` tells. The caller's transaction must write nothing.
     """
-    if conn.execute(*_move_on(current.id, session.id)).rowcount == 0:
+    lease = current.lease
+    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
+    if conn.execute(*_move_on(current.id, session.id, *held, current.upto_seq)).rowcount == 0:
         raise LeaseLost(f"turn {current.id} has ended")
 
 
 @built_once
-def _move_on(turn_id: int, session_id: int) -> Any:
-    return update(turn).where(turn.c.id == turn_id, is_running).values(session_id=session_id)
+def _move_on(
+    turn_id: int, session_id: int, conversation_id: int, replica_id: int, epoch: int, upto_seq: int
+) -> Any:
+    fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
+    return (
+        update(turn).where(turn.c.id == turn_id, is_running, fenced).values(session_id=session_id)
+    )
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:

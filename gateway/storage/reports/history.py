@@ -28,6 +28,7 @@ from gateway.storage.schema import (
     outbox,
     session,
     turn,
+    view_plan,
 )
 from gateway.storage.statements import built_once
 
@@ -334,7 +335,10 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
         row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
     }
     rows = conn.execute(
-        select(*_OF_SEGMENT).where(session.c.conversation == conversation_id).order_by(session.c.id)
+        select(*_OF_SEGMENT, view_plan.c.body.label("plan"))
+        .join(view_plan, view_plan.c.session_id == session.c.id)
+        .where(session.c.conversation == conversation_id)
+        .order_by(session.c.id)
     )
     named = of_segments(conn, conversation_id)
     return [
@@ -348,16 +352,14 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
             started_at=row.started_at,
             ended_at=row.ended_at,
             prompt_tokens=row.prompt_tokens,
-            plan=load_plan(row.view_plan),
+            plan=load_plan(row.plan),
             compaction=by_child.get(row.id),
         )
         for row in rows
     ]
 
 
-_OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name in session.c] + [
-    session.c.view_plan
-]
+_OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name in session.c]
 """Not the prompts and tools, which every segment has."""
 
 

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 SEQ_BITS = 32
 """Of an id that hold the seq, which has at most 31."""
-BATCH_ROWS = 200
-"""Most messages of one transaction; beyond that turns would wait for the writer."""
-BATCH_CHARS = 2_000_000
-"""Most characters of them as they are stored, likewise."""
+BATCH_ROWS = 40
+"""Most messages of one step. Turns wait for the writer as long as it enters them, and for Python's
+lock as long as their terms are made: at most 3 ms each."""
+BATCH_CHARS = 8_000
+"""A step ends behind the message that goes beyond so many characters as they are stored."""
 END = 2**31 - 1
 """The largest seq."""
 MERGED_PAGES = 64

@@ -328,6 +328,43 @@ async def test_many_conversations_are_fed_by_one_transaction(
     assert store.run(conversations.unsearched, 9) == []
 
 
+async def test_hints_that_never_end_are_fed_in_the_end(store: Store, database: Database) -> None:
+    """The feeder waits for a quiet moment, but not for ever."""
+    store.run(tell, chat(store), [said("a zebra")])
+    indexer = Indexer(database)
+
+    async def hinting() -> None:
+        while True:
+            indexer.notify()
+            await asyncio.sleep(0)
+
+    async with feeding(indexer):
+        hints = asyncio.create_task(hinting())
+        await until_fed(database)
+        hints.cancel()
+    assert len(found(store, None, "zebra")) == 1
+
+
+async def test_messages_have_time_between_two_steps(
+    store: Store, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who feeds in the background pauses behind each; a search that waits does not."""
+    monkeypatch.setattr(index, "BATCH_ROWS", 1)
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay: float) -> None:
+        pauses.append(delay)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    here, indexer = chat(store), Indexer(database)
+    for pause in (2.0, 0.0):
+        store.run(tell, here, [said("a zebra"), said("a horse")])
+        assert await indexer.feed_all(pause) == 2
+    assert [delay > 0 for delay in pauses] == [True, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("trouble", "event"),
     [
@@ -347,10 +384,10 @@ async def test_trouble_is_logged_and_passes(
     store.run(tell, chat(store), [said("a zebra")])
     feed_all, failures = Indexer.feed_all, [trouble]
 
-    async def failing(indexer: Indexer) -> int:
+    async def failing(indexer: Indexer, pause: float) -> int:
         if failures:
             raise failures.pop()
-        return await feed_all(indexer)
+        return await feed_all(indexer, pause)
 
     monkeypatch.setattr(Indexer, "feed_all", failing)
     with capture_logs() as logs:

@@ -240,7 +240,7 @@ async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
     model = roomy(summary=ModelUnreachable("503"))
     async with running(tmp_path, model, compression=FEW) as chat:
         n = await until_compacted(chat)
-        first = load_plan((await chat.rows(schema.session))[-1].view_plan).summaries[0]
+        first = load_plan((await chat.rows(schema.view_plan))[-1].body).summaries[0]
         assert first.source == "extract"
         if not is_whole:
             seq = schema.message.c.seq

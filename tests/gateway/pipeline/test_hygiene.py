@@ -150,7 +150,7 @@ async def test_a_hanging_summary_model_is_not_waited_for(
         await chatted(chat, 21, 21)
         [row] = await compactions(chat)
         [event] = chat.events("context_compressed")
-        plan = load_plan((await chat.rows(schema.session))[-1].view_plan)
+        plan = load_plan((await chat.rows(schema.view_plan))[-1].body)
         assert await chat.answers(1) == chat.texts()
         await chat.until(lambda: model.given_up)
     assert row.failure == event["failure"] == "the summary took too long"

@@ -217,7 +217,7 @@ def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None
             assert count_of(lived, table, conversation_id) == 0
         assert lived.run(sessions.active, conversation_id).start_reason == "retention"
         assert found(lived, [conversation_id], "alpha beta") == []
-    assert "They met." not in "".join(row.view_plan for row in lived.rows(schema.session))
+    assert "They met." not in "".join(row.body for row in lived.rows(schema.view_plan))
     assert lived.one(schema.attachment, conversation=TOOLS).state == "failed"
     assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 
@@ -255,9 +255,9 @@ def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> 
     """An extract is written anew from the originals; a node can be recalled."""
     plan = ViewPlan(summaries=(Summary("They met.", 1, 2, **summary),), tail_from=3)
     active = lived.conversation(COMPACTED).active_session_id
-    changed = update(schema.session).where(schema.session.c.id == active)
+    changed = update(schema.view_plan).where(schema.view_plan.c.session_id == active)
     stored = sessions.dump_plan(plan)
-    lived.run(lambda conn: conn.execute(changed.values(view_plan=stored)))
+    lived.run(lambda conn: conn.execute(changed.values(body=stored)))
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
     assert prune(lived.path)["transcript"].rows == 0
@@ -358,7 +358,7 @@ def test_no_summary_outlives_the_last_message(lived: Store) -> None:
     lived.run(lambda conn: conn.execute(update(schema.session).values(ended_at=schema.now_s())))
     prune(lived.path, RetentionSettings(transcript_days=30))
     assert count_of(lived, schema.message, COMPACTED) == 0
-    assert "They met." not in "".join(row.view_plan for row in lived.rows(schema.session))
+    assert "They met." not in "".join(row.body for row in lived.rows(schema.view_plan))
 
 
 def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:

@@ -188,7 +188,7 @@ def test_a_finished_turn_is_not_compacted(store: Store, current: Turn) -> None:
 
 @pytest.mark.parametrize("count", [20, 2_000])
 def test_a_compaction_writes_few_rows(store: Store, current: Turn, count: int) -> None:
-    """Child, parent, pointer, turn, report and candidate: six, however long the conversation."""
+    """Child, its plan, parent, pointer, turn, report, candidate: however long the conversation."""
     store.without_sync()
     fill(store, current, count)
     put(store, current)
@@ -196,7 +196,7 @@ def test_a_compaction_writes_few_rows(store: Store, current: Turn, count: int) -
     assert changes is not None
     before = changes.total_changes
     compact_once(store, current, replace(PLAN, tail_from=count))
-    assert changes.total_changes - before == 6
+    assert changes.total_changes - before == 7
 
 
 def test_the_first_report_tells_what_a_compaction_led_to(store: Store, current: Turn) -> None:

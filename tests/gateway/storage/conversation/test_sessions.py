@@ -5,6 +5,7 @@ In a replay, time passes for them.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from agent.ports import ModelCall, PlannerState
 from agent.prefix import Prefix
 from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
 from agent.usage import Usage
-from agent.view.view import ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, transcript, turn_journal
@@ -26,6 +27,7 @@ from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import prompt_base, prompt_text, session
+from gateway.storage.scrubbing import empty_log
 from tests.support.searching import feed
 from tests.support.storage import (
     Store,
@@ -258,6 +260,25 @@ def test_the_planner_remembers_over_splits(store: Store, root: Session) -> None:
     assert store.run(begin_anew, root.conversation).planner_state == PlannerState()
 
 
+def test_a_report_does_not_write_the_summaries_again(store: Store, root: Session) -> None:
+    """Each call reports: it writes as much in a segment with a long summary as in a root."""
+    call = replace(CALL, usage=Usage(70_000, 20), prefix=replace(PREFIX, model="another-model"))
+    of_root = log_bytes(store, root, call)
+    plan = ViewPlan(summaries=(Summary("What was said. " * 4_000, 1, 9, "user", "model"),))
+    child = store.run(sessions.split, root, "compression", plan)
+    assert log_bytes(store, child, call) == of_root
+
+
+def log_bytes(store: Store, segment: Session, call: ModelCall) -> int:
+    """Return what a report, behind a smaller one, writes into an empty log."""
+    report(store, segment)
+    raw = store.connection.connection.driver_connection
+    assert raw is not None
+    assert empty_log(raw)
+    report(store, segment, call)
+    return Path(f"{store.path}-wal").stat().st_size
+
+
 def test_a_split_of_what_is_not_active_writes_nothing(store: Store, root: Session) -> None:
     """The pointer is moved by compare-and-set: from the parent, or not at all."""
     other = store.run(sessions.start_root, root.conversation, "new")
@@ -271,7 +292,7 @@ def test_a_split_of_what_is_not_active_writes_nothing(store: Store, root: Sessio
 def test_the_database_refuses_a_second_child(store: Store, root: Session) -> None:
     """What the code checks is an index too: parent_session_id is unique."""
     store.run(sessions.split, root, "retry", root.plan)
-    row = {"conversation": root.conversation, "view_plan": "", "started_at": 0}
+    row = {"conversation": root.conversation, "started_at": 0}
     double = session.insert().values(parent_session_id=root.id, start_reason="x", **row)
     with pytest.raises(IntegrityError):
         store.run(lambda conn: conn.execute(double))
@@ -317,7 +338,7 @@ def test_many_conversations_store_a_prompt_once(store: Store) -> None:
 def test_a_conversation_costs_no_second_copy_of_its_prompt(store: Store) -> None:
     """A segment's row takes hundreds of bytes, not the thousands that prompt and tools have."""
     begun(store, "first")
-    sizes = "SELECT sum(length(view_plan) + length(own_prompt)) FROM session"
+    sizes = "SELECT sum(length(own_prompt)) FROM session"
     begun(store, "second")
     assert store.run(lambda conn: conn.exec_driver_sql(sizes).scalar_one()) < 1_000
     assert len(texts(store)) == 2
