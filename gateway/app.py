@@ -35,6 +35,7 @@ from agent.tokens.tiktoken import counter_for, is_openai_family
 from agent.turn.state import Agent
 from gateway import descriptors
 from gateway.access import web_door
+from gateway.access.chat_links import ChatLinks
 from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners, Quotas
@@ -391,7 +392,7 @@ async def assembled(
     # Once more: now with the models that write summaries.
     refuse_unpriced(settings.budget, models)
     prompts = build_prompts(settings, plugins)
-    facts = status_facts(agent, context, prompts)
+    facts, links = status_facts(agent, context, prompts), ChatLinks(settings.web.token)
     rules = IntakeRules(
         access,
         settings.queue,
@@ -403,10 +404,10 @@ async def assembled(
         Quotas(settings.quotas, settings.sessions.timezone),
     )
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
-    door = WebDoor(database, access, settings.web.token, provider=provider_of(settings.web))
+    door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
     adapters = {
         (adapter.platform, adapter.account): adapter
-        for adapter in accounts.connect(intake, ChatHistory(database, facts), door)
+        for adapter in accounts.connect(intake, ChatHistory(database, facts, links), door)
     }
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
@@ -448,7 +449,7 @@ async def assembled(
     replica = await registered(database, death or Death(), settings.queue.give_up_after_s)
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica.id, adapters, traffic, burials)
+    delivery = Delivery(database, replica.id, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery)
     wakeups.forgotten.listen(context.views.clear)
     supervised = [Supervised(adapter) for adapter in adapters.values()]

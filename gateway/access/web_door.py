@@ -450,14 +450,25 @@ def sign_in_address(page: str, secret: str) -> str:
 
 
 def new_link(
-    conn: Connection, name: str = OWNER.name, life_s: float = LINK_S, by: str = ""
+    conn: Connection,
+    name: str = OWNER.name,
+    life_s: float = LINK_S,
+    by: str = "",
+    secret: str = "",
 ) -> NewLink:
     """Make a link that signs a user in; on record with who asked for it.
+
+    Args:
+        conn: The writing connection.
+        name: Whom.
+        life_s: How long it holds.
+        by: Who asked for it; "" for Parley itself.
+        secret: That of the link; "" for a new one.
 
     Raises:
         NotFound: There is no such user.
     """
-    secret = secrets.token_urlsafe(SECRET_BYTES)
+    secret = secret or secrets.token_urlsafe(SECRET_BYTES)
     web_users.enter_link(conn, hash_of(secret), sender_of(conn, name), life_s)
     if by:
         _put_on_record(conn, "web_link_made", name, {"life_s": int(life_s)}, by)
@@ -470,6 +481,7 @@ def invite(
     role: Literal["owner", "member", "guest"],
     same_as: str | None = None,
     by: str = COMMAND_LINE,
+    secret: str = "",
 ) -> NewLink:
     """Enter a user, and make the link that signs them in for the first time.
 
@@ -478,6 +490,8 @@ def invite(
         name: Theirs, for good.
         role: What they may do, where they are nobody on another platform.
         same_as: "platform:sender id" of whom they are there; None for nobody.
+        by: Who invites.
+        secret: That of the link; "" for a new one.
 
     Raises:
         GatewayError: The name is taken or is none, or `same_as` is no identity.
@@ -493,7 +507,7 @@ def invite(
     entered: WebRole = role
     web_users.enter(conn, name, entered, same_as, by)
     _put_on_record(conn, "web_user_invited", name, {"role": role, "same_as": same_as}, by)
-    link = new_link(conn, name, INVITATION_S)
+    link = new_link(conn, name, INVITATION_S, secret=secret)
     return NewLink(name, link.secret, link.life_s, again=before is not None)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from adapters.door import OWNER
 from adapters.registry import BUILT_IN
 from gateway.access import pairing, web_door
+from gateway.access.chat_links import ChatLinks
 from gateway.access.pairing import Decision, Happening, Kind, who
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.errors import GatewayError
@@ -80,14 +81,15 @@ def _invite(context: CommandContext, name: str, role: str = "", *rest: str) -> D
     if not web.enabled:
         return Decision(SWITCHED_OFF)
     kind: Kind = "invited"
+    link, secret = ChatLinks(web.token).new(web.page(web.port), context.conversation)
     user = web_users.user(conn, name)
     is_known = name == OWNER.name or (user is not None and user.role != "removed")
     if is_known and not role:
         kind = "link"
-        made = web_door.new_link(conn, name, by=context.sender)
+        made = web_door.new_link(conn, name, by=context.sender, secret=secret)
     else:
-        made = web_door.invite(conn, name, ROLES.get(role, "member"), by=context.sender)
-    link = web_door.sign_in_address(web.page(web.port), made.secret)
+        entered, by = ROLES.get(role, "member"), context.sender
+        made = web_door.invite(conn, name, entered, by=by, secret=secret)
     life = "a day" if kind == "invited" else f"{made.life_s / 60:.0f} minutes"
     happened = Happening(kind, BUILT_IN, made.name, context.sender)
     return Decision(INVITED.format(name=made.name, life=life, link=link), happened=happened)

@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from aiohttp import web
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.door import OWNER, Visitor
 from adapters.messages import Address, OutgoingFile
+from gateway.access.chat_links import ChatLinks
 from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, StorageError
@@ -286,10 +287,12 @@ class ChatHistory:
     Attributes:
         facts: Returns the figures of the model that was chosen, None for the default, as they are
             now.
+        links: Those in chats.
     """
 
     database: Database
     facts: Callable[[str | None], StatusFacts]
+    links: ChatLinks
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
         """Return somebody's own conversations, newest activity first."""
@@ -300,7 +303,18 @@ class ChatHistory:
     ) -> list[ChatItem]:
         """Return what was said after the two positions, in order."""
         key = address_key(address)
-        return await self.database.read(history.items, key, after_inbox, after_outbox)
+        found = await self.database.read(history.items, key, after_inbox, after_outbox)
+        answers = (item.markdown for item in found if item.outbox_seq)
+        if not any(map(self.links.are_in, answers)):
+            return found
+        here = await self.database.read(conversations.find, key)
+        return [item if here is None else self._with_links(item, here) for item in found]
+
+    def _with_links(self, item: ChatItem, conversation: int) -> ChatItem:
+        # What people write stays as they wrote it.
+        is_answer = item.outbox_seq > 0
+        shown = self.links.shown(item.markdown, conversation) if is_answer else item.markdown
+        return replace(item, markdown=shown)
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
         """Return a file of this chat, and of no other."""

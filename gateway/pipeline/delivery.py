@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from adapters.base import Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
+from gateway.access.chat_links import ChatLinks
 from gateway.access.policy import Owners
 from gateway.errors import StorageError
 from gateway.lifecycle.supervision import Traffic
@@ -170,6 +171,7 @@ class Delivery:
         replica: Id of this process.
         traffic: Told what went out and what failed.
         burials: What is done about a message that is given up.
+        links: Those in chats.
     """
 
     def __init__(
@@ -179,12 +181,14 @@ class Delivery:
         adapters: Mapping[tuple[str, str], Adapter],
         traffic: Traffic,
         burials: Burials,
+        links: ChatLinks,
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._traffic = traffic
         self._burials = burials
+        self._links = links
         self._least_failures = least_failures(burials.retry_for_s)
         self._waiting: asyncio.Queue[int | Due] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
@@ -284,7 +288,7 @@ class Delivery:
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
             return None
         try:
-            return await adapter.send(await self._with_file(due))
+            return await adapter.send(await self._complete(due))
         except ChatMoved as exc:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
@@ -331,11 +335,13 @@ class Delivery:
         conversation, seq = due.message.conversation, due.message.seq
         log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
 
-    async def _with_file(self, due: Due) -> Outgoing:
-        if due.attachment is None:
-            return due.message
-        file = await self._database.read(attachments.outgoing, due.attachment)
-        return replace(due.message, file=file)
+    async def _complete(self, due: Due) -> Outgoing:
+        """Return a message with what is not in its row."""
+        message, file = due.message, None
+        if due.attachment is not None:
+            file = await self._database.read(attachments.outgoing, due.attachment)
+        shown = self._links.shown(message.payload, message.conversation)
+        return replace(message, payload=shown, file=file)
 
     async def _move(self, due: Due, new_chat: str) -> None:
         """Re-key the chat's conversations; the row is sent there next."""

@@ -27,6 +27,7 @@ from agent.errors import (
 from agent.models.base import ChatModel, ModelInfo
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
+from gateway.access.chat_links import ChatLinks
 from gateway.commands.registry import menu
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
@@ -43,7 +44,7 @@ from gateway.wiring import (
     learn_windows,
 )
 from tests.support.door import AUTHORIZED, MemoryDoor
-from tests.support.gateway import running, settings_of
+from tests.support.gateway import Running, running, settings_of
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -126,10 +127,14 @@ def test_further_fields_go_to_the_same_provider_only(
     assert [settings.extra_body for settings in built] == [sent]
 
 
+def history_of(chat: Running) -> ChatHistory:
+    return ChatHistory(chat.gateway.database, no_facts, ChatLinks(None))
+
+
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
     """A bot only with its token."""
     async with running(tmp_path, at_work=False) as chat:
-        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, no_facts)
+        intake, chats = chat.gateway.intake, history_of(chat)
         [page] = build_accounts(settings_of(tmp_path, web={"enabled": False})).connect(
             intake, chats, MemoryDoor()
         )
@@ -148,7 +153,7 @@ async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
 async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
     """From the one list that all platforms have their menus from."""
     async with running(tmp_path, at_work=False) as chat:
-        settings, chats = settings_of(tmp_path), ChatHistory(chat.gateway.database, no_facts)
+        settings, chats = settings_of(tmp_path), history_of(chat)
         [adapter] = build_accounts(settings).connect(chat.gateway.intake, chats, MemoryDoor())
         app = web.Application()
         assert isinstance(adapter, WebAdapter)

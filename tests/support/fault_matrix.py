@@ -29,6 +29,7 @@ from adapters.slack.platform import SlackSettings
 from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
+from gateway.access.chat_links import ChatLinks
 from gateway.access.policy import Access, Owners
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.delivery import Burials, Delivery
@@ -327,7 +328,8 @@ class _Work:
         account = (adapter.platform, adapter.account)
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
-        self.delivery = Delivery(database, 1, {account: adapter}, Traffic(), Burials(owners, DAY_S))
+        burials, links = Burials(owners, DAY_S), ChatLinks(None)
+        self.delivery = Delivery(database, 1, {account: adapter}, Traffic(), burials, links)
 
     async def begin(self) -> None:
         """Open the conversation."""

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import SecretStr
 from sqlalchemy import Connection, insert, update
 
 from adapters.door import Requester, SignInRefused
 from adapters.messages import CHOICE_BYTES, Choice
 from gateway.access import pairing, rate_limits
+from gateway.access.chat_links import ChatLinks
 from gateway.access.pairing import (
     ALPHABET,
     CODE_CHARS,
@@ -32,6 +34,7 @@ from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
+from tests.support.door import TOKEN
 from tests.support.gateway import Running, message, running, settings_of
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import Store, admit, inbound
@@ -589,8 +592,8 @@ class TestDecisions:
             assert code_of(await stranger(chat)) != code
 
 
-LINK = re.compile(r"https://chat\.example/#sign-in=([A-Za-z0-9_-]{43})\n")
-WEB = {"public_url": "https://chat.example"}
+LINK = re.compile(r"https://chat\.example/#sign-in=([0-9a-f]{43})\n")
+WEB = {"public_url": "https://chat.example", "token": TOKEN}
 
 
 class TestInvitations:
@@ -599,7 +602,9 @@ class TestInvitations:
         async with running(tmp_path, access=OWNED, web=WEB) as chat:
             text = await owner(chat, "/pair invite ann guest")
             assert "signs **ann** in to the web chat, once, within a day" in text
-            [secret] = LINK.findall(text)
+            [conversation] = await chat.rows(schema.conversation)
+            links = ChatLinks(SecretStr(TOKEN))
+            [secret] = LINK.findall(links.shown(text, conversation.id))
             assert secret not in str(chat.log)
             assert chat.events("web_user_invited") == [
                 {"event": "web_user_invited", "level": "info", "user": "ann"}

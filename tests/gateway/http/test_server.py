@@ -23,6 +23,7 @@ from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.access import web_door
+from gateway.access.chat_links import ChatLinks
 from gateway.app import assembled
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
@@ -272,7 +273,7 @@ FACTS = StatusFacts("claude-test", 1000, 500, "compressor", 10)
 
 
 def history_of(chat: Running) -> ChatHistory:
-    return ChatHistory(chat.gateway.database, lambda _: FACTS)
+    return ChatHistory(chat.gateway.database, lambda _: FACTS, ChatLinks(None))
 
 
 async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:
