@@ -63,13 +63,16 @@ class ReferencedSecret(SecretStr):
         """Have somebody learn each later value before it is used."""
         self._told.append(learner)
 
-    def read_again(self) -> bool:
-        """Read it where it is; whether it is another one now. May block.
+    def read(self) -> str:
+        """Return what is there now; the value before stays in use. May block.
 
         Raises:
-            SecretUnreadable: The value before stays.
+            SecretUnreadable: It cannot be read, or there is none.
         """
-        value = self._source.read()
+        return self._source.read()
+
+    def take(self, value: str) -> bool:
+        """Use another value from now on; whether it is another one."""
         if value == self._secret_value:
             return False
         for learner in self._told:

@@ -26,7 +26,6 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.registry import BUILT_IN
-from adapters.web.guard import Guard
 from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
@@ -35,7 +34,6 @@ from agent.tokens.tiktoken import counter_for, is_openai_family
 from agent.turn.state import Agent
 from gateway import descriptors
 from gateway.access import web_door
-from gateway.access.chat_links import ChatLinks
 from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners, Quotas
@@ -73,6 +71,7 @@ from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
 from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_locked
+from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.wiring import (
@@ -454,11 +453,9 @@ async def assembled(
     wakeups.forgotten.listen(context.views.clear)
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
-    health = Health(
-        database, replica.id, supervised, platforms.watch, Guard(door, settings.web).visitor
-    )
+    health = Health(database, replica.id, supervised, platforms.watch)
     routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
-    server = _server(settings, supervised, health, routes)
+    server = _server(settings, supervised, health, routes, door)
     async with _closed_at_the_end(models, server, adapters.values()):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 
@@ -505,8 +502,12 @@ def _server(
     supervised: Sequence[Supervised],
     health: Health,
     private: Sequence["web.RouteDef"],
+    door: WebDoor,
 ) -> HttpServer:
     """Return the server of the public port and of the Unix socket, which is the command line's."""
+    # The web chat has imported it by now.
+    from adapters.web.guard import Guard  # noqa: PLC0415
+
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
     for each in supervised:
@@ -515,14 +516,15 @@ def _server(
         (chat_page if each.adapter.platform == BUILT_IN else webhooks).extend(routes)
     on = settings.web
     apart = on.webhook_port is not None
-    public = [*health.routes(), *([] if apart else webhooks), *(chat_page if on.enabled else [])]
+    page = chat_page if on.enabled else []
+    public = [*health.routes(Guard(door, on)), *([] if apart else webhooks), *page]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
     hidden = [] if on.enabled else chat_page
     return HttpServer(
         Port(on.host, on.port, public),
         settings.home / control.SOCKET,
         private=[*private, *hidden],
-        webhooks=_webhook_port(settings, [*health.bare_routes(), *webhooks]),
+        webhooks=_webhook_port(settings, [*health.routes(None), *webhooks]),
         connections=Connections(on.max_connections, on.max_connections_per_address, on.trusted),
     )
 

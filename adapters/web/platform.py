@@ -42,7 +42,8 @@ class OidcSettings(PlatformSection):
     `issuer`: its address, as it names itself. `client_secret`: null for a public client. `allowed`:
     who may come in, and as what: `email:…`, `subject:…` or `group:…`; of several that fit the first
     one counts. `redirect_url`: where browsers come back to, as the provider knows it; null: below
-    `web.public_url`.
+    `web.public_url`. `session_hours`: how long a session holds that it has begun; then it is asked
+    again who that is, and in which groups.
     """
 
     issuer: str | None = None
@@ -51,6 +52,12 @@ class OidcSettings(PlatformSection):
     scopes: tuple[str, ...] = ("openid", "email", "profile")
     allowed: Mapping[str, Literal["owner", "member", "guest"]] = Field(default={})
     redirect_url: str | None = None
+    session_hours: int = Field(default=24, ge=1, le=720)
+
+    @property
+    def session_s(self) -> float:
+        """The same in seconds."""
+        return self.session_hours * 3600.0
 
 
 class WebSettings(PlatformSection):

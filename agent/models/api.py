@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import httpx2
 import orjson
+from pydantic import SecretStr
 from typing_extensions import override
 
 from agent.errors import (
@@ -29,7 +30,15 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink
+from agent.models.base import (
+    NO_KEY,
+    Completion,
+    ModelInfo,
+    ModelRequest,
+    TextSink,
+    can_be_key,
+    checked_key,
+)
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable, usage_so_far
 from agent.prompt_caching import cache_layout_of
@@ -183,8 +192,13 @@ class ApiModel(ABC, Generic[A]):
         """Read the key again where the settings refer to it; see `agent.models.base.Renewable`."""
         secret = self._settings.api_key
         if isinstance(secret, ReferencedSecret):
-            secret.read_again()
+            secret.take(checked_key(secret.read()))
         return self.take_key()
+
+    @property
+    def secret(self) -> SecretStr | None:
+        """The key as the settings have it; see `agent.models.base.Renewable`."""
+        return self._settings.api_key
 
     def take_key(self) -> bool:
         """Use the key that was read last; see `agent.models.base.Renewable`."""
@@ -234,8 +248,8 @@ def api_key(settings: ModelSettings) -> str:
         CredentialsRefused: The key holds characters that no HTTP header can carry.
     """
     key = settings.api_key.get_secret_value().strip() if settings.api_key else ""
-    if key and not (key.isascii() and key.isprintable()):
-        raise CredentialsRefused("model.api_key holds characters that no key has")
+    if not can_be_key(key):
+        raise CredentialsRefused(f"model.api_key {NO_KEY}")
     return key
 
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
+from pydantic import SecretStr
+
+from agent.errors import SecretUnreadable
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.catalog import ModelFacts
 from agent.tokens.estimate import estimate_message, estimate_messages, estimate_tools
@@ -117,25 +120,44 @@ class ChatModel(Protocol):
         ...
 
 
+NO_KEY = "holds characters that no key has"
+
+
+def can_be_key(text: str) -> bool:
+    """Whether an HTTP header can carry it."""
+    return text.isascii() and text.isprintable()
+
+
+def checked_key(text: str) -> str:
+    """Return what was read as a key.
+
+    Raises:
+        SecretUnreadable: It can be none.
+    """
+    if not can_be_key(text.strip()):
+        raise SecretUnreadable(NO_KEY)
+    return text
+
+
 @runtime_checkable
 class Renewable(Protocol):
     """A model whose key may be replaced while it is in use."""
+
+    @property
+    def secret(self) -> SecretStr | None:
+        """The key as the settings have it; None without one."""
+        ...
 
     def renew_key(self) -> bool:
         """Read the key again where the settings refer to it; whether it is another one. May block.
 
         Raises:
-            SecretUnreadable: It cannot be read; the one before stays in use.
-            CredentialsRefused: It holds characters that no key has.
+            SecretUnreadable: It cannot be read, or can be no key; the one before stays in use.
         """
         ...
 
     def take_key(self) -> bool:
-        """Use the key that was read last; whether it is another one than before.
-
-        Raises:
-            CredentialsRefused: It holds characters that no key has.
-        """
+        """Use the key that was read last; whether it is another one than before."""
         ...
 
 

@@ -384,7 +384,7 @@ class WebDoor:
         return self._named(conn, sender)
 
     def _visitor(self, conn: Connection, hash_: str) -> tuple[Visitor, web_users.WebSession] | None:
-        session = web_users.find(conn, hash_)
+        session = web_users.find(conn, hash_, self._access.web.oidc.session_s)
         return None if session is None else (self._named(conn, session.sender), session)
 
     def _named(self, conn: Connection, sender: str) -> Visitor:

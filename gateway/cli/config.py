@@ -61,17 +61,19 @@ def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
     if json:
         show_json(found)
         return
-    for words, key in _BECAME.items():
-        for line in found[key]:
-            say(f"{words}: {line}")
-    if not any(found.values()):
-        say("nothing has changed")
+    if not found["references"]:
+        say("no setting refers to a secret, so there is nothing to read again")
+        return
+    lines = [f"{words}: {line}" for key, words in _BECAME.items() for line in found[key]]
+    for line in lines or ["nothing has changed"]:
+        say(line)
 
 
 _BECAME = {
-    "in use": "renewed",
-    "needs a restart": "restart",
-    "cannot be read": "unreadable",
+    "renewed": "in use",
+    "restart": "needs a restart",
+    "refused": "in use, but refused",
+    "unreadable": "not taken, the value before goes on",
 }
 
 

@@ -146,8 +146,9 @@ def web_remove(context: typer.Context, name: Name) -> None:
 @web_app.command("sessions")
 def web_sessions(context: typer.Context, *, json: AsLines = False) -> None:
     """List who is signed in, the one who was here last first."""
-    with opened(settings_of(context)) as conn:
-        found = web_users.sessions(conn)
+    settings = settings_of(context)
+    with opened(settings) as conn:
+        found = web_users.sessions(conn, settings.web.oidc.session_s)
     if json:
         show_lines(_as_data(each) for each in found)
         return

@@ -10,12 +10,12 @@ from typing import Literal
 from adapters.door import OWNER
 from adapters.registry import BUILT_IN
 from gateway.access import pairing, web_door
-from gateway.access.chat_links import ChatLinks
 from gateway.access.pairing import Decision, Happening, Kind, who
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.errors import GatewayError
 from gateway.storage.people import members, web_users
 from gateway.storage.people.members import Member, PairingRequest
+from gateway.storage.people.web_users import ChatLinks
 
 LISTED = 20
 """Requests and members that `/pair list` shows, of each kind."""

@@ -153,14 +153,14 @@ async def port_of(home: Path) -> int:
         raise GatewayNotRunning(text) from exc
 
 
-async def reload_secrets(home: Path) -> dict[str, list[str]]:
+async def reload_secrets(home: Path) -> dict[str, Any]:
     """Have the gateway that runs in `home` read its secrets again; see `Reloaded`.
 
     Raises:
         GatewayNotRunning: None does.
     """
     try:
-        found: dict[str, list[str]] = await _ask(home / SOCKET, RELOAD, "")
+        found: dict[str, Any] = await _ask(home / SOCKET, RELOAD, "")
     except aiohttp.ClientConnectorError as exc:
         text = f"no gateway runs in {home}; secrets are read when it starts"
         raise GatewayNotRunning(text) from exc

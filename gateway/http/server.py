@@ -9,18 +9,18 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from aiohttp import web
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
-from adapters.door import OWNER, Visitor
+from adapters.door import OWNER
 from adapters.messages import Address, OutgoingFile
-from gateway.access.chat_links import ChatLinks
 from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, StorageError
@@ -37,8 +37,12 @@ from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.engine import Database
+from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage
+
+if TYPE_CHECKING:
+    from adapters.web.guard import Guard
 
 log = structlog.get_logger()
 
@@ -175,56 +179,36 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
 
 
 class Health:
-    """The health routes of a running gateway.
-
-    Args:
-        who: Returns who asks, None for nobody who is known.
-    """
+    """The health routes of a running gateway."""
 
     def __init__(
-        self,
-        database: Database,
-        replica: int,
-        adapters: Sequence[Supervised],
-        watch: Watch,
-        who: Callable[[web.Request], Awaitable[Visitor | None]],
+        self, database: Database, replica: int, adapters: Sequence[Supervised], watch: Watch
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._watch = watch
-        self._who = who
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
 
-    def routes(self) -> list[web.RouteDef]:
-        """Return both routes; `/readyz` tells owners why, everybody else whether all is well."""
-        return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
+    def routes(self, guard: "Guard | None") -> list[web.RouteDef]:
+        """Return both routes; `/readyz` tells owners why, everybody else whether all is well.
 
-    def bare_routes(self) -> list[web.RouteDef]:
-        """Return both routes for a port where nobody signs in."""
-        return [web.get("/healthz", self._healthz), web.get("/readyz", self._whether_ready)]
+        Args:
+            guard: Knows owners; None where nobody signs in.
+        """
+        ready = partial(self._readyz, guard)
+        return [web.get("/healthz", self._healthz), web.get("/readyz", ready)]
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
-    async def _readyz(self, request: web.Request) -> web.Response:
-        if not await self._is_owner(request):
-            return await self._whether_ready(request)
-        body = await self._look()
+    async def _readyz(self, guard: "Guard | None", request: web.Request) -> web.Response:
+        if guard is not None and await _is_owner(guard, request):
+            body = await self._look()
+        else:
+            body = {"ready": await self._is_ready()}
         return web.json_response(body, status=200 if body["ready"] else 503)
-
-    async def _whether_ready(self, _: web.Request) -> web.Response:
-        is_ready = await self._is_ready()
-        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
-
-    async def _is_owner(self, request: web.Request) -> bool:
-        try:
-            visitor = await self._who(request)
-        except StorageError:
-            # Whose session it is cannot be read; the token and the Unix socket need no database.
-            return False
-        return visitor is not None and visitor.role == OWNER.role
 
     async def _is_ready(self) -> bool:
         """Look at most once in `READY_S`, however many ask: each look is a commit."""
@@ -273,6 +257,15 @@ class Health:
         }
 
 
+async def _is_owner(guard: "Guard", request: web.Request) -> bool:
+    try:
+        visitor = await guard.visitor(request)
+    except StorageError:
+        # Whose session it is cannot be read; the token and the Unix socket need no database.
+        return False
+    return visitor is not None and visitor.role == OWNER.role
+
+
 def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
     return {
         name: round(value, 1) if isinstance(value, float) else value
@@ -305,7 +298,7 @@ class ChatHistory:
         key = address_key(address)
         found = await self.database.read(history.items, key, after_inbox, after_outbox)
         answers = (item.markdown for item in found if item.outbox_seq)
-        if not any(map(self.links.are_in, answers)):
+        if not any(STORED_LINK in text for text in answers):
             return found
         here = await self.database.read(conversations.find, key)
         return [item if here is None else self._with_links(item, here) for item in found]

@@ -10,12 +10,12 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.errors import CredentialsRefused, SecretUnreadable
-from agent.models.base import ChatModel, Renewable
+from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, SecretUnreadable
+from agent.models.base import ChatModel, Renewable, checked_key
 from agent.turn.recovery import Rests
 from gateway.settings.references import references_in, told
 from gateway.settings.tree import Settings, dotted
@@ -23,6 +23,9 @@ from gateway.settings.tree import Settings, dotted
 log = structlog.get_logger()
 
 _OF_MODELS = frozenset({"model", "fallbacks", "auxiliary"})
+_READ_EACH_TIME = frozenset({("web", "oidc", "client_secret")})
+ASKED_WITHIN_S = 5.0
+"""How long providers have to say whether they take a new key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,16 @@ class Reloaded:
     Attributes:
         renewed: Those with another value, which is used from now on.
         restart: Those with another value that is used after a restart.
+        refused: Keys with another value, which is used from now on, and which the provider refuses.
         unreadable: Those that cannot be read, and why; the value before goes on.
+        references: How many there are.
     """
 
     renewed: tuple[str, ...] = ()
     restart: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    references: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +63,17 @@ class Rotation:
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def reload(self) -> Reloaded:
-        """Read every secret that is referred to; has models use what is new."""
+        """Read every secret that is referred to; has models use what is new, and asks about it."""
         async with self._one:
             done = await asyncio.to_thread(self._read)
+            done = await self._told_apart(done)
+        trouble = done.restart or done.refused or done.unreadable
         log.log(
-            logging.WARNING if done.restart or done.unreadable else logging.INFO,
+            logging.WARNING if trouble else logging.INFO,
             "secrets_reloaded",
             renewed=list(done.renewed),
             restart_needed=list(done.restart),
+            refused=list(done.refused),
             unreadable=list(done.unreadable),
         )
         return done
@@ -72,19 +82,34 @@ class Rotation:
         renewed: list[str] = []
         restart: list[str] = []
         unreadable: list[str] = []
-        for path, secret in references_in(self.settings):
+        found = list(references_in(self.settings))
+        for path, secret in found:
+            is_key = path[0] in _OF_MODELS
             try:
-                if secret.read_again():
-                    (renewed if path[0] in _OF_MODELS else restart).append(dotted(path))
+                value = secret.read()
+                if secret.take(checked_key(value) if is_key else value):
+                    at_once = is_key or path in _READ_EACH_TIME
+                    (renewed if at_once else restart).append(dotted(path))
             except SecretUnreadable as exc:
                 unreadable.append(f"{dotted(path)}: {told(secret.reference)} {exc}")
-        for model in self.models:
-            try:
-                if isinstance(model, Renewable) and model.take_key():
-                    self.rests.clear(model)
-            except CredentialsRefused as exc:
-                unreadable.append(f"{model.label}: {exc}")
-        return Reloaded(tuple(renewed), tuple(restart), tuple(unreadable))
+        return Reloaded(tuple(renewed), tuple(restart), (), tuple(unreadable), len(found))
+
+    async def _told_apart(self, done: Reloaded) -> Reloaded:
+        """Have models take their keys; returns which of them a provider refuses."""
+        names = {id(secret): dotted(path) for path, secret in references_in(self.settings)}
+        taking = [each for each in self.models if isinstance(each, Renewable) and each.take_key()]
+        for model in taking:
+            self.rests.clear(model)
+        answers = await asyncio.gather(*map(_is_refused, taking))
+        # A model may have its key since it was refused the one before: that is no news.
+        refused = {
+            names.get(id(model.secret), model.label)
+            for model, is_refused in zip(taking, answers, strict=True)
+            if is_refused
+        }
+        renewed = tuple(name for name in done.renewed if name not in refused)
+        lines = tuple(f"{name}: the provider refuses it" for name in sorted(refused))
+        return replace(done, renewed=renewed, refused=lines)
 
     async def on_hang_up(self) -> None:
         """Reload at each SIGHUP, to the end.
@@ -103,3 +128,15 @@ class Rotation:
                 await self.reload()
         finally:
             loop.remove_signal_handler(signal.SIGHUP)
+
+
+async def _is_refused(model: ChatModel) -> bool:
+    try:
+        async with asyncio.timeout(ASKED_WITHIN_S):
+            await model.look_up()
+    except CredentialsRefused as exc:
+        return not isinstance(exc, CreditUsedUp)
+    except (ModelError, TimeoutError):
+        # Nobody knows: it is asked with the next message.
+        return False
+    return False

@@ -22,7 +22,6 @@ from sqlalchemy import Connection
 from adapters.base import Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
-from gateway.access.chat_links import ChatLinks
 from gateway.access.policy import Owners
 from gateway.errors import StorageError
 from gateway.lifecycle.supervision import Traffic
@@ -30,6 +29,7 @@ from gateway.pipeline import notices
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.engine import Database
+from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import DEAD_NOTICE, Due
 from gateway.storage.schema import now
@@ -340,6 +340,8 @@ class Delivery:
         message, file = due.message, None
         if due.attachment is not None:
             file = await self._database.read(attachments.outgoing, due.attachment)
+        if file is None and STORED_LINK not in message.payload:
+            return message
         shown = self._links.shown(message.payload, message.conversation)
         return replace(message, payload=shown, file=file)
 

@@ -27,12 +27,12 @@ from agent.errors import (
 from agent.models.base import ChatModel, ModelInfo
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
-from gateway.access.chat_links import ChatLinks
 from gateway.commands.registry import menu
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.settings.tree import Settings
+from gateway.storage.people.web_users import ChatLinks
 from gateway.wiring import (
     Configured,
     build_accounts,

@@ -29,7 +29,6 @@ from adapters.slack.platform import SlackSettings
 from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
-from gateway.access.chat_links import ChatLinks
 from gateway.access.policy import Access, Owners
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.delivery import Burials, Delivery
@@ -38,6 +37,7 @@ from gateway.storage import schema
 from gateway.storage.conversation import attachments
 from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
+from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN

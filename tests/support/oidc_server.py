@@ -54,6 +54,7 @@ class OidcServer:
         sign: RS256; `none` and HS256 as an attacker would, or `another` key under our id.
         denies: The person does not want to sign in.
         is_down: Answers 503 to everything.
+        secret: What the client has to show.
         violations: What a correct client never does.
         asked: How often each path was asked for.
     """
@@ -65,6 +66,7 @@ class OidcServer:
         self.claims: dict[str, Any] = {}
         self.sign = "RS256"
         self.denies = self.is_down = False
+        self.secret = SECRET
         self.violations: list[str] = []
         self.asked: dict[str, int] = {}
         self.metadata: dict[str, Any] = {}
@@ -162,7 +164,7 @@ class OidcServer:
     async def _token(self, request: web.Request) -> web.Response:
         form = await request.post()
         shown = request.headers.get("Authorization", "")
-        if shown != f"Basic {base64.b64encode(f'{CLIENT}:{SECRET}'.encode()).decode()}":
+        if shown != f"Basic {base64.b64encode(f'{CLIENT}:{self.secret}'.encode()).decode()}":
             self.violations.append("token: client authentication")
             return web.json_response({"error": "invalid_client"}, status=401)
         grant = self._grants.get(str(form.get("code")))

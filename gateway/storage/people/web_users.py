@@ -1,14 +1,19 @@
 """Users of the web chat, their sessions, and links that sign in.
 
 The tables `web_user`, `web_session` and `web_link`. A secret is stored as its hash alone. Lives are
-in seconds.
+in seconds. Nor does a chat hold the secret of a link that stands in it (`ChatLinks`).
 """
 
+import hashlib
+import hmac
+import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Connection, delete, select, update
+from pydantic import SecretStr
+from sqlalchemy import Connection, and_, delete, or_, select, update
 
 from gateway.storage.schema import now_s, web_link, web_session, web_user
 from gateway.storage.statements import built_once
@@ -21,6 +26,12 @@ NOTED_EVERY_S = 3600.0
 """How often it is noted at most that a session was used."""
 AT_ONCE = 500
 """Users who are looked up by one statement."""
+STORED_LINK, SHOWN_LINK = "#invited=", "#sign-in="
+_LINK_CHARS = 43
+"""Of 16 each: no renderer of any platform writes them in another way."""
+_NUMBER = re.compile(f"{STORED_LINK}([0-9a-f]{{{_LINK_CHARS}}})")
+_OF_THIS_PROCESS = secrets.token_bytes(32)
+"""Where there is no token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,6 @@ class NewSession:
     browser: str
 
 
-_holds = web_session.c.expires_at > now_s()
 _OF_SESSION = [
     *(web_session.c[field.name] for field in fields(WebSession) if field.name != "stale"),
     web_session.c.used_at <= now_s() - NOTED_EVERY_S,
@@ -169,15 +179,20 @@ def begin(conn: Connection, sender: str, new: NewSession) -> int:
     return int(entered.scalar_one())
 
 
-def find(conn: Connection, hash_: str) -> WebSession | None:
-    """Return the session with a secret of this hash, if it holds."""
-    row = conn.execute(*_session(hash_)).one_or_none()
+def find(conn: Connection, hash_: str, oidc_s: float) -> WebSession | None:
+    """Return the session with a secret of this hash, if it holds; see `sessions`."""
+    row = conn.execute(*_session(hash_, oidc_s)).one_or_none()
     return None if row is None else WebSession(*row)
 
 
 @built_once
-def _session(hash_: str) -> Any:
-    return select(*_OF_SESSION).where(web_session.c.hash == hash_, _holds)
+def _session(hash_: str, oidc_s: float) -> Any:
+    return select(*_OF_SESSION).where(web_session.c.hash == hash_, _holds(oidc_s))
+
+
+def _holds(oidc_s: float) -> Any:
+    c = web_session.c
+    return and_(c.expires_at > now_s(), or_(c.signed_in_by != "oidc", c.at > now_s() - oidc_s))
 
 
 def note_use(conn: Connection, session_id: int) -> None:
@@ -186,10 +201,15 @@ def note_use(conn: Connection, session_id: int) -> None:
     conn.execute(used.values(used_at=now_s(), expires_at=now_s() + SESSION_S))
 
 
-def sessions(conn: Connection) -> list[WebSession]:
-    """Return all sessions that hold, the one that was used last first."""
+def sessions(conn: Connection, oidc_s: float) -> list[WebSession]:
+    """Return all sessions that hold, the one that was used last first.
+
+    Args:
+        conn: A connection.
+        oidc_s: How long one holds that an identity provider has begun, however much it is used.
+    """
     last = (web_session.c.used_at.desc(), web_session.c.id.desc())
-    rows = conn.execute(select(*_OF_SESSION).where(_holds).order_by(*last))
+    rows = conn.execute(select(*_OF_SESSION).where(_holds(oidc_s)).order_by(*last))
     return [WebSession(*row) for row in rows]
 
 
@@ -208,3 +228,34 @@ def end_one(conn: Connection, session_id: int) -> str | None:
 def end_all(conn: Connection, sender: str) -> int:
     """End all sessions of somebody; returns how many there were."""
     return conn.execute(delete(web_session).where(web_session.c.sender == sender)).rowcount
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLinks:
+    """Makes and shows links that sign in and stand in a chat.
+
+    What is stored of a message, and so every backup, has a number where the link's secret stands.
+    The secret is made of that number, the conversation and the web chat's token, which is in no
+    database, each time that the message is shown. It is as long as the number, so that places in
+    the text stay.
+
+    Attributes:
+        token: The web chat's; a link that was made with another one opens nothing.
+    """
+
+    token: SecretStr | None
+
+    def new(self, page: str, conversation: int) -> tuple[str, str]:
+        """Return a link to this page as it is stored in a conversation, and its secret."""
+        number = secrets.token_hex(_LINK_CHARS)[:_LINK_CHARS]
+        return f"{page}{STORED_LINK}{number}", self._secret(number, conversation)
+
+    def shown(self, text: str, conversation: int) -> str:
+        """Return a stored text of a conversation with its links as they work."""
+        # What stands in another conversation leads to nothing: a model can be told to repeat it.
+        return _NUMBER.sub(lambda found: SHOWN_LINK + self._secret(found[1], conversation), text)
+
+    def _secret(self, number: str, conversation: int) -> str:
+        key = _OF_THIS_PROCESS if self.token is None else self.token.get_secret_value().encode()
+        made_of = f"link of a chat:{conversation}:{number}".encode()
+        return hmac.new(key, made_of, hashlib.sha256).hexdigest()[:_LINK_CHARS]

@@ -444,6 +444,8 @@ class Keyed(Flaky):
         super().__init__(name, *failures)
         self.keys = list(keys)
 
+    secret = None
+
     def renew_key(self) -> bool:
         """Return whether there is another key."""
         found = self.keys.pop(0)

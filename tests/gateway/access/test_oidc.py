@@ -14,15 +14,19 @@ from pydantic import SecretStr
 
 from adapters.door import ProviderAnswer, ProviderUnreachable, Requester, SignInRefused
 from adapters.web.platform import WebSettings
+from agent.turn.recovery import Rests
 from gateway.access import oidc, web_door
 from gateway.access.oidc import Identity, Provider, entry_for, provider_of
 from gateway.access.policy import Access
-from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, WebDoor
+from gateway.access.web_door import ADDRESS_TRIES_PER_MIN, KNOWN_FOR_S, WebDoor
 from gateway.errors import SettingsError
-from gateway.settings.tree import AccessSettings
+from gateway.lifecycle.rotation import Rotation
+from gateway.settings.references import References
+from gateway.settings.tree import AccessSettings, Settings
 from gateway.storage import schema
 from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
+from gateway.storage.people import web_users
 from tests.support.door import TOKEN
 from tests.support.oidc_server import CLIENT, PERSON, SECRET, OidcServer
 
@@ -142,6 +146,54 @@ async def test_another_state_is_refused(at: At, state: str) -> None:
         "oidc_state"
     )
     assert "/token" not in at.provider.asked
+
+
+async def age(at: At, seconds: float) -> None:
+    """Let time pass for sessions, and for what the door remembers."""
+    began = schema.web_session.update().values(at=schema.web_session.c.at - seconds)
+    await at.database.write(lambda conn: conn.execute(began).close())
+    at.clock.now += KNOWN_FOR_S
+
+
+async def test_a_session_ends_after_its_hours(at: At) -> None:
+    """However much it is used: what the provider says of groups is not believed for longer."""
+    at.provider.person |= {"groups": ["family"]}
+    web = settings(at.provider, allowed={"group:family": "owner"}, session_hours=2)
+    at.door = await door_to(at.database, web, at.clock)
+    cookie = (await at.door.come_back(await at.went(), HERE)).secret
+    for _ in range(3):
+        visitor = await at.door.session(cookie)
+        assert visitor is not None
+        assert visitor.role == "owner"
+        await age(at, 2400)
+    assert await at.door.session(cookie) is None
+    assert await at.database.read(web_users.sessions, web.oidc.session_s) == []
+    at.provider.person |= {"groups": []}
+    assert await at.refused() == "oidc_not_let_in"
+
+
+async def test_the_hours_are_of_no_other_session(at: At) -> None:
+    """Who came by link or token was never said to be somebody by the provider."""
+    cookie = (await at.door.sign_in("token", TOKEN, HERE)).secret
+    await age(at, 29 * 86_400)
+    assert await at.door.session(cookie) is not None
+
+
+async def test_the_clients_secret_is_replaced_while_it_runs(at: At, tmp_path: Path) -> None:
+    """It is read again by `parley secrets reload`; the next sign-in shows the new one."""
+    (tmp_path / "secret").write_text(SECRET)
+    told = settings(at.provider, client_secret=f"file:{tmp_path}/secret")
+    whole = References({}).resolved(Settings(home=tmp_path, web=told))
+    at.door = await door_to(at.database, whole.web, at.clock)
+    assert (await at.door.come_back(await at.went(), HERE)).visitor.name == "ann"
+    at.provider.secret = "another-c1ient-secret"
+    assert await at.refused() == "oidc_code"
+    assert at.provider.violations == ["token: client authentication"]
+    at.provider.violations.clear()
+    (tmp_path / "secret").write_text(at.provider.secret)
+    done = await Rotation(whole, [], Rests()).reload()
+    assert (done.renewed, done.restart) == (("web.oidc.client_secret",), ())
+    assert (await at.door.come_back(await at.went(), HERE)).visitor.name == "ann"
 
 
 async def test_another_browser_is_refused(at: At) -> None:

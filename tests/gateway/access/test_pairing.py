@@ -14,7 +14,6 @@ from sqlalchemy import Connection, insert, update
 from adapters.door import Requester, SignInRefused
 from adapters.messages import CHOICE_BYTES, Choice
 from gateway.access import pairing, rate_limits
-from gateway.access.chat_links import ChatLinks
 from gateway.access.pairing import (
     ALPHABET,
     CODE_CHARS,
@@ -34,6 +33,7 @@ from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
+from gateway.storage.people.web_users import ChatLinks
 from tests.support.door import TOKEN
 from tests.support.gateway import Running, message, running, settings_of
 from tests.support.recording_adapter import RecordingAdapter

@@ -126,7 +126,7 @@ async def test_signing_out_and_revoking_end_a_session_at_once(at: Doors) -> None
     await at.door.sign_out(secrets[0], HERE)
     assert await at.door.session(secrets[0]) is None
     assert await at.door.session(secrets[1]) is not None
-    [session] = await at.database.read(web_users.sessions)
+    [session] = await at.database.read(web_users.sessions, 86_400.0)
     assert (session.sender, session.address, session.browser) == ("ann", "192.0.2.1", "Firefox")
     ended = await at.database.write(web_door.revoke, str(session.id))
     at.door.forget()
@@ -161,7 +161,7 @@ async def test_a_browser_may_call_itself_anything(at: Doors) -> None:
     """A header need not be UTF-8; what of it is none comes as halves of pairs."""
     caller = Requester("192.0.2.1", browser="Fire\udcffox")
     signed_in = await at.door.sign_in("link", await at.link(), caller)
-    [session] = await at.database.read(web_users.sessions)
+    [session] = await at.database.read(web_users.sessions, 86_400.0)
     assert (signed_in.visitor.name, session.browser) == ("owner", "Fire\ufffdox")
 
 

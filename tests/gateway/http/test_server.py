@@ -23,7 +23,6 @@ from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.access import web_door
-from gateway.access.chat_links import ChatLinks
 from gateway.app import assembled
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
@@ -31,7 +30,7 @@ from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer, Po
 from gateway.pipeline import notices
 from gateway.storage.migrations import database_path, open_database
 from gateway.storage.people import web_users
-from gateway.storage.people.web_users import NewSession
+from gateway.storage.people.web_users import ChatLinks, NewSession
 from gateway.wiring import accounts_of
 from tests.support.door import AUTHORIZED, TOKEN
 from tests.support.gateway import (

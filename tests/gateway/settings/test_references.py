@@ -218,14 +218,14 @@ web: {{token: {quoted(f"command:{PYTHON} -c {code} {VALUE}")}}}
         settings = load(tmp_path, f'model: {{provider: openai, api_key: "file:{path}"}}').settings
         redactor = redactor_of(settings)
         [(_, key)] = references_in(settings)
-        assert not key.read_again()
+        assert not key.take(key.read())
         path.write_text("another-key-9")
-        assert key.read_again()
+        assert key.take(key.read())
         assert key.get_secret_value() == "another-key-9"
         assert redactor.configured(f"{VALUE} another-key-9") == "******** ********"
         path.unlink()
         with pytest.raises(SecretUnreadable):
-            key.read_again()
+            key.take(key.read())
         assert key.get_secret_value() == "another-key-9"
 
 

@@ -10,11 +10,11 @@ from pydantic import SecretStr
 
 from adapters.messages import Address
 from adapters.registry import BUILT_IN
-from gateway.access.chat_links import ChatLinks
 from gateway.access.web_door import hash_of
 from gateway.commands.pair import INVITED
 from gateway.http.server import ChatHistory
 from gateway.storage import schema
+from gateway.storage.people.web_users import ChatLinks
 from tests.support.door import TOKEN
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
