@@ -30,8 +30,8 @@ class Origin(NamedTuple):
 
     Attributes:
         kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
-            another one that reads the world outside; person: one who is quoted and may not act, or
-            whom an earlier conversation quotes.
+            another one that reads the world outside, or a memory; person: one who is quoted, or
+            whose words come back from an earlier conversation, and who may not act.
         which: Names it: "platform:sender id", a host, a server, a tool.
     """
 
@@ -154,7 +154,8 @@ class PastMessage:
     """A message of the transcript as a tool shows it; `at` is an ISO 8601 time in UTC.
 
     Attributes:
-        origins: What its lineage had read beside the words of its people.
+        origins: What its lineage had read, and whose words it holds; both are "quoted" here, who
+            spoke and who was quoted.
     """
 
     seq: int

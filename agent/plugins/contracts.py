@@ -43,6 +43,21 @@ class Exchange:
     turn: str
 
 
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a memory provider recalls, and from which exchanges.
+
+    The turn that reads it counts as having read what theirs had. Without any it comes from
+    elsewhere, and counts like a page.
+
+    Attributes:
+        turns: `Exchange.turn` of each.
+    """
+
+    text: str
+    turns: Sequence[str] = ()
+
+
 class MemoryProvider(ABC):
     """A memory outside of Parley. One object serves all turns; its methods may run side by side.
 
@@ -60,11 +75,12 @@ class MemoryProvider(ABC):
         return ""
 
     @abstractmethod
-    async def prefetch(self, query: Query) -> str:
+    async def prefetch(self, query: Query) -> str | Recalled:
         """Return what is known that bears on the question; empty for nothing.
 
         Asked once before a turn, which waits for it no longer than `plugins.timeout_s`. Only what
-        was stored under `query.scope` may be returned.
+        was stored under `query.scope` may be returned. A mere text may come from anything that was
+        ever read or said in that scope, and counts so.
         """
 
     async def store(self, exchange: Exchange) -> None:  # noqa: B027 - not all remember by themselves

@@ -223,7 +223,7 @@ def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> No
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
     """Check what was offered: a tool that is wrong is left out, all else that is wrong raises."""
     providers = [_provider(each, registry.options) for each in registry.providers]
-    offered = [*registry.tools, *(tool for each in providers for tool in each.tools())]
+    of_memories = [tool for each in providers for tool in each.tools()]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]
     hooks: dict[HookName, tuple[Hook, ...]] = {}
     for name, hook in registry.hooks:
@@ -231,7 +231,10 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
     plugin = LoadedPlugin(
         name=registry.name,
         caller=caller,
-        tools=tuple(_usable(registry.name, offered, caller)),
+        tools=(
+            *_usable(registry.name, registry.tools, caller),
+            *_usable(registry.name, of_memories, caller, recalls=True),
+        ),
         providers=tuple(providers),
         hooks=hooks,
         prompt="\n\n".join(filter(None, prompts)),
@@ -249,9 +252,11 @@ def _provider(offered: Any, options: Mapping[str, Any]) -> MemoryProvider:
     return provider(as_plain(dict(options)))
 
 
-def _usable(plugin: str, offered: Sequence[Any], caller: Caller) -> Iterator[Tool]:
+def _usable(
+    plugin: str, offered: Sequence[Any], caller: Caller, *, recalls: bool = False
+) -> Iterator[Tool]:
     for tool in offered:
         if problem := tool_problem(tool):
             report_skipped(plugin, str(getattr(tool, "name", tool))[:64], problem)
         else:
-            yield supervised_tool(tool, caller)
+            yield supervised_tool(tool, caller, recalls=recalls)

@@ -25,7 +25,7 @@ from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import as_plain, checked
 from agent.ports import ConversationReader, Files, PastMessage
 from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
-from agent.tools.context import ToolContext, ToolServices
+from agent.tools.context import Provenance, ToolContext, ToolServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
 from agent.view.view import Entry, Summary
@@ -99,10 +99,15 @@ async def _awaited(returned: Awaitable[Any]) -> Any:
     return await returned
 
 
-def supervised_tool(tool: Tool, caller: Caller) -> Tool:
+def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
     """Return a plugin's tool as it is put into the tool box: it runs in a thread of its own.
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
+
+    Args:
+        tool: As the plugin offers it.
+        caller: Calls the plugin's code.
+        recalls: Whether it is a memory provider's.
     """
     restricted = bool(tool.restricted) or tool.effect != "read"
 
@@ -111,6 +116,8 @@ def supervised_tool(tool: Tool, caller: Caller) -> Tool:
         if restricted:
             # Nobody knows what it reads out there.
             context.rights.read.note("tool", tool.name)
+        elif recalls:
+            await context.rights.read.note_earlier(of_scope=True)
         try:
             result = await caller.threads.run_async(
                 lambda: settled(tool.run, handed, arguments), tool.timeout_s
@@ -130,7 +137,7 @@ def _handed(context: ToolContext) -> ToolContext:
     loop = asyncio.get_running_loop()
     return replace(
         context,
-        reader=_Reader(context.reader, loop),
+        reader=_Reader(context.reader, context.rights.read, loop),
         files=context.files and _Files(context.files, loop),
         services=ToolServices(skills=context.services.skills),
     )
@@ -138,18 +145,22 @@ def _handed(context: ToolContext) -> ToolContext:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The transcript, from another event loop."""
+    """The transcript, from another event loop; the turn has read what the tool has."""
 
     reader: ConversationReader
+    noted: Provenance
     loop: asyncio.AbstractEventLoop
 
     async def read(
         self, *, from_seq: int | None, limit: int, contains: str | None
     ) -> Sequence[PastMessage]:
         reading = self.reader.read(from_seq=from_seq, limit=limit, contains=contains)
-        return await _on(self.loop, reading)
+        messages = await _on(self.loop, reading)
+        await _on(self.loop, self.noted.note_all(messages))
+        return messages
 
     async def read_output(self, output_id: str) -> str | None:
+        await _on(self.loop, self.noted.note_earlier())
         return await _on(self.loop, self.reader.read_output(output_id))
 
 

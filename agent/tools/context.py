@@ -10,6 +10,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from typing_extensions import override
+
 from agent.context_engine import ContextEngine
 from agent.messages import ToolCall
 from agent.ports import (
@@ -35,16 +37,35 @@ class HostNames(Protocol):
         ...
 
 
-class ReadEarlier(Protocol):
-    """Tells what a conversation has read since it began, whatever begins anew in it."""
+class Past(Protocol):
+    """Tells what the past of a conversation taints a turn with that reads of it.
 
-    async def __call__(self) -> Collection[Origin]:
-        """Return it."""
+    People whose words it holds do where they may not act now.
+    """
+
+    async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
+        """Return what taints of what past messages hold."""
+        ...
+
+    async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
+        """Return what taints of all that the conversation holds since its first message.
+
+        Args:
+            of_scope: Of all conversations that share its memories.
+        """
         ...
 
 
-async def _nothing() -> Collection[Origin]:
-    return ()
+class NoPast(Past):
+    """There are no earlier messages; who is named as quoted is taken for a stranger."""
+
+    @override
+    async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
+        return {Origin("person" if kind == "quoted" else kind, which) for kind, which in read}
+
+    @override
+    async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
+        return ()
 
 
 @dataclass(slots=True)
@@ -55,14 +76,14 @@ class Provenance:
         origins: Of everything in the conversation since it began anew last.
         seen: What of it the model had read when it wrote the newest calls.
         names: Whether a person has named a host in what the turn shows of the conversation.
-        earlier: Returns what was read in the conversation before it began anew last.
+        past: What taints a turn that reads what was said before.
     """
 
     origins: set[Origin] = field(default_factory=set)
     seen: frozenset[Origin] = frozenset()
     # Not shown: what it looks into is not for the tools of a delegated child.
     names: HostNames = field(default=lambda _: False, repr=False)
-    earlier: ReadEarlier = field(default=_nothing, repr=False)
+    past: Past = field(default_factory=NoPast, repr=False)
 
     def look(self) -> None:
         """Take note that the model has read all that was noted so far."""
@@ -72,20 +93,21 @@ class Provenance:
         """Take note of what is read; before the model sees it."""
         self.origins.add(Origin(kind, which))
 
-    async def note_earlier(self) -> None:
-        """Take note of all that was read here: some of it stays, whatever begins anew.
+    async def note_earlier(self, *, of_scope: bool = False) -> None:
+        """Take note of all that was read and said here: some of it stays, whatever begins anew.
 
-        Files of the workspace, stored outputs and what the engine looks up may hold it.
+        Files of the workspace, stored outputs and what the engine looks up may hold it; what a
+        memory recalls may hold it of all conversations of the scope.
         """
-        self.origins |= set(await self.earlier())
+        self.origins |= set(await self.past.taints(of_scope=of_scope))
 
-    def note_all(self, past: Iterable[PastMessage]) -> None:
-        """Take note of messages that are read again, with what their lineage had read.
+    async def note_all(self, messages: Iterable[PastMessage]) -> None:
+        """Take note of messages that are read again, with what their lineage holds.
 
-        Who was quoted there is no speaker here: what they said taints like a page.
+        Who spoke or was quoted there is no speaker here: what they said taints like a page.
         """
-        for kind, which in {origin for message in past for origin in message.origins}:
-            self.note("person" if kind == "quoted" else kind, which)
+        if read := {origin for message in messages for origin in message.origins}:
+            self.origins |= set(await self.past.taints_of(read))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ reads. Not its own question alone counts: an order that a guest wrote an hour ag
 when a member says "go on".
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import structlog
 from sqlalchemy import Connection
+from typing_extensions import override
 
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
@@ -25,6 +26,7 @@ from agent.tools.context import (
     Hooks,
     MakesTools,
     MemoryTarget,
+    Past,
     Provenance,
     TodoItem,
     ToolContext,
@@ -37,7 +39,7 @@ from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
-from gateway.storage.conversation import sessions, turns
+from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.people import notebook
@@ -149,7 +151,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     origins = turn.session.origins
     everybody |= {origin.which for origin in origins if origin.kind == "quoted"}
     if everybody and notebook.is_shared(scope):
-        everybody |= turns.senders_since_root(conn, turn.lease.conversation, turn.session.id)
+        everybody |= sessions.speakers(conn, turn.lease.conversation, turn.session.id)
     standings = access.standings(conn, everybody)
     address = turn.lease.address
     return TurnRights(
@@ -159,15 +161,40 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
         # What counts as a stranger here was let talk: it would not be heard otherwise.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
-        read=Provenance(_read_of_strangers(conn, access, origins)),
+        read=Provenance({*origins, *tainting(conn, access, origins)}),
     )
 
 
-def _read_of_strangers(conn: Connection, access: Access, origins: Sequence[Origin]) -> set[Origin]:
-    """Return what a lineage has read, with those quoted people who may not act now."""
-    quoted = [origin.which for origin in origins if origin.kind == "quoted"]
-    strangers = [who for who in quoted if not access.may_act(conn, [who])]
-    return {*origins, *(Origin("person", who) for who in strangers)}
+def tainting(conn: Connection, access: Access, origins: Collection[Origin]) -> set[Origin]:
+    """Return what taints of what was read: of people those who may not act now."""
+    people = {origin.which for origin in origins if origin.kind == "quoted"}
+    found = {origin for origin in origins if origin.kind != "quoted"}
+    # One look for all: mostly all of them may.
+    if people and not access.may_act(conn, people):
+        found |= {Origin("person", who) for who in people if not access.may_act(conn, [who])}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPast(Past):
+    """The past of the conversation of one turn."""
+
+    database: Database
+    access: Access
+    conversation: int
+
+    @override
+    async def taints_of(self, read: Collection[Origin]) -> Collection[Origin]:
+        return await self.database.read(tainting, self.access, read)
+
+    @override
+    async def taints(self, *, of_scope: bool = False) -> Collection[Origin]:
+        return await self.database.read(self._all_taints, of_scope=of_scope)
+
+    def _all_taints(self, conn: Connection, *, of_scope: bool) -> set[Origin]:
+        own = self.conversation
+        here = notebook.sharing(conn, own) if of_scope else [own]
+        return tainting(conn, self.access, sessions.held_in(conn, here))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +232,7 @@ class Toolkit:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
         rights = await self.database.read(rights_of_turn, self.access, turn)
-        rights.read.earlier = partial(self.database.read, sessions.read_in, conversation)
+        rights.read.past = ConversationPast(self.database, self.access, conversation)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act)
         return ToolContext(
             conversation=str(conversation),

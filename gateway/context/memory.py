@@ -5,7 +5,7 @@ told how it went, in the background. Where there is no plugin for it, neither co
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,14 @@ from sqlalchemy import Connection
 
 from agent.messages import text_of
 from agent.plugins.active import LoadedPlugin, Plugins
-from agent.plugins.contracts import Exchange, MemoryProvider, Query
+from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
 from agent.plugins.supervision import PluginFailed
+from agent.ports import Origin
 from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
-from gateway.agent_ports.tools import rights_of_turn
+from gateway.agent_ports.tools import rights_of_turn, tainting
 from gateway.errors import StorageError
-from gateway.storage.conversation import turns
+from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.people import notebook
@@ -54,23 +55,44 @@ class Recall:
         self._access = access
         self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
 
-    async def notes(self, conversation_id: int) -> Sequence[SourcedText]:
-        """Return what memory providers know about the waiting question.
+    async def notes(self, conversation_id: int) -> tuple[Sequence[SourcedText], Collection[Origin]]:
+        """Return what memory providers know about the waiting question, and what taints of it.
 
         All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
         turn that only goes on has its notes in the transcript.
         """
         if not self._plugins.providers:
-            return ()
+            return (), ()
         query = await self._database.read(waiting_query, conversation_id)
         if query is None:
-            return ()
+            return (), ()
         async with asyncio.TaskGroup() as group:
             asked = [
                 group.create_task(_recalled(plugin, provider, query), name=f"recall {plugin.name}")
                 for plugin, provider in self._plugins.providers
             ]
-        return [told for task in asked if (told := task.result()) is not None]
+        found = [told for task in asked if (told := task.result()) is not None]
+        if not found:
+            return (), ()
+        origins = await self._database.read(self._tainting, conversation_id, found)
+        notes = [SourcedText(f"Recalled from the memory {it.memory}", it.text) for it in found]
+        return notes, origins
+
+    def _tainting(
+        self, conn: Connection, conversation_id: int, found: Sequence["_Recollection"]
+    ) -> set[Origin]:
+        """Return what taints a turn that reads what was recalled."""
+        read: set[Origin] = set()
+        for each in found:
+            if each.turns is None:
+                # It may come from all that was ever read or said where it may be recalled.
+                read |= sessions.held_in(conn, notebook.sharing(conn, conversation_id))
+                continue
+            known = turns.segments(conn, each.turns)
+            if not known or len(known) < len({*each.turns}):
+                read.add(Origin("tool", each.memory))
+            read.update(*sessions.held_by(conn, known.values()).values())
+        return tainting(conn, self._access, read)
 
     def finished(self, ended: Finished) -> None:
         """Tell plugins later that a turn was committed; returns at once."""
@@ -129,18 +151,28 @@ def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
     return Query(text, scope, str(conversation_id)) if text else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Recollection:
+    """What a memory has recalled; `turns` is None where it does not say of which."""
+
+    memory: str
+    text: str
+    turns: Sequence[str] | None
+
+
 async def _recalled(
     plugin: LoadedPlugin, provider: MemoryProvider, query: Query
-) -> SourcedText | None:
+) -> _Recollection | None:
     try:
         found = await plugin.caller.ask("prefetch", provider.prefetch, query)
-        if not isinstance(found, str | None):
-            wrong = TypeError(f"it returned {type(found).__name__}, not a text")
+        text, of = (found.text, found.turns) if isinstance(found, Recalled) else (found, None)
+        if not isinstance(text, str | None) or not all(isinstance(turn, str) for turn in of or ()):
+            wrong = TypeError(f"it returned {type(found).__name__}, not a text or `Recalled` of it")
             raise plugin.caller.failed("prefetch", wrong)
     except PluginFailed:
         return None
-    text = (found or "").strip()[:MAX_RECALLED_CHARS]
-    return SourcedText(f"Recalled from the memory {provider.name}", text) if text else None
+    text = (text or "").strip()[:MAX_RECALLED_CHARS]
+    return _Recollection(provider.name, text, of) if text else None
 
 
 async def _store(plugin: LoadedPlugin, provider: MemoryProvider, exchange: Exchange) -> None:

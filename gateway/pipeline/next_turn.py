@@ -4,7 +4,7 @@ An unfinished turn goes on. Else the commands that wait first are carried out, a
 behind them become the next turn: a burst, told as one question behind what was said meanwhile.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 from adapters.base import Renderer
 from adapters.messages import MessageRef
 from agent.messages import Content
+from agent.ports import Origin
 from agent.settings import AgentSettings
 from gateway.commands import registry
 from gateway.commands.help import unknown_text
@@ -76,9 +77,9 @@ class TurnStarter:
         self.stops.forget(conversation_id)
         await self.operator_files.refresh()
         # Providers are asked outside of the transaction: each may take seconds.
-        notes = await self.recall.notes(conversation_id)
+        notes, origins = await self.recall.notes(conversation_id)
         recalled = told_with_question(self.settings, notes)
-        step = await self.database.write(self.next_turn.begin, take, recalled)
+        step = await self.database.write(self.next_turn.begin, take, recalled, origins)
         if step is None:
             return None
         for command in step.carried_out:
@@ -138,7 +139,9 @@ class NextTurn:
     base: Callable[[str | None], PromptBase]
     renderers: Mapping[tuple[str, str], Renderer]
 
-    def begin(self, conn: Connection, take: Take, recalled: str = "") -> NextStep | None:
+    def begin(
+        self, conn: Connection, take: Take, recalled: str = "", origins: Collection[Origin] = ()
+    ) -> NextStep | None:
         """Return the next turn, and the commands before it, which have been replied to.
 
         A turn that waits for a person waits on, and so does what stands behind it.
@@ -146,6 +149,7 @@ class NextTurn:
         Args:
             take: Gets hold of the conversation, or returns None, and nothing is done.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
+            origins: What taints a turn that reads it.
         """
         held = take(conn)
         if held is None:
@@ -154,7 +158,7 @@ class NextTurn:
         if held.waits:
             leases.release(conn, lease)
             return NextStep(lease, None)
-        base = replace(self.base(held.model), context=recalled)
+        base = replace(self.base(held.model), context=recalled, context_origins=origins)
         running = turns.find_running(conn, held, base)
         if running is not None:
             return NextStep(lease, running)

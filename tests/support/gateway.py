@@ -20,6 +20,7 @@ from typing_extensions import override
 from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
+from agent.plugins.active import Plugins
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
@@ -32,7 +33,7 @@ from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
 from gateway.storage.queue.blame import Death
-from gateway.wiring import accounts_of
+from gateway.wiring import NO_PLUGINS, accounts_of
 from tests.support.door import TOKEN
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 from tests.support.scripted_model import Script, ScriptedModel
@@ -230,6 +231,7 @@ async def running(
     adapter: RecordingAdapter | None = None,
     at_work: bool = True,
     death: Death | None = None,
+    plugins: Plugins = NO_PLUGINS,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a gateway in `home`; the same home again is a restart on the same database.
@@ -240,10 +242,11 @@ async def running(
         adapter: The platform; a new one if not given.
         at_work: Whether worker and delivery run; else there is only the intake.
         death: How the gateway before ended; None: killed just now.
+        plugins: Those that are active.
         **sections: Settings by section.
     """
     async with (
-        _put_together(home, answers, adapter, sections, death) as chat,
+        _put_together(home, answers, adapter, sections, death, plugins) as chat,
         asyncio.TaskGroup() as tasks,
     ):
         gateway = chat.gateway
@@ -327,6 +330,7 @@ async def _put_together(
     adapter: RecordingAdapter | None,
     sections: dict[str, dict[str, Any]],
     death: Death | None = None,
+    plugins: Plugins = NO_PLUGINS,
 ) -> AsyncIterator[Running]:
     platform = adapter or RecordingAdapter()
     agent = _agent(answers, platform.watch)
@@ -334,7 +338,9 @@ async def _put_together(
     async with (
         log_lines(platform.watch) as lines,
         open_database(database_path(settings)) as database,
-        assembled(settings, database, agent, accounts_of(platform), death=death) as gateway,
+        assembled(
+            settings, database, agent, accounts_of(platform), death=death, plugins=plugins
+        ) as gateway,
     ):
         yield Running(gateway, agent, platform, lines)
 

@@ -45,7 +45,7 @@ async def read_conversation(context: ToolContext, arguments: HistoryArguments) -
     )
     if not messages:
         return "No message of this conversation matches."
-    context.rights.read.note_all(messages)
+    await context.rights.read.note_all(messages)
     return "\n".join(_shown_messages(messages, arguments.from_char))
 
 
@@ -143,8 +143,8 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
             until=arguments.until,
         )
     )
-    for hit in findings.hits:
-        context.rights.read.note_all(hit.messages)
+    found = (message for hit in findings.hits for message in hit.messages)
+    await context.rights.read.note_all(found)
     return "\n".join(_shown(findings, arguments.query))
 
 

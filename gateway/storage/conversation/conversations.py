@@ -239,6 +239,12 @@ def child_of_call(turn_id: int, call: str) -> Select[Any]:
     return children_of_turn(turn_id).where(conversation.c.parent_call_id == call)
 
 
+def if_shared(conversation_id: int) -> Select[Any]:
+    """Select the id of a conversation if several people write in it."""
+    is_shared = conversation.c.user.is_(None)
+    return select(conversation.c.id).where(conversation.c.id == conversation_id, is_shared)
+
+
 def children_of(conversation_id: int) -> Select[Any]:
     """Select the ids of the delegated children of a conversation's turns."""
     return (

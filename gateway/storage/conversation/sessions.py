@@ -40,6 +40,7 @@ from gateway.storage.schema import (
     prompt_text,
     session,
     summary_candidate,
+    turn,
     view_plan,
 )
 from gateway.storage.statements import built_once, kept
@@ -220,6 +221,7 @@ class PromptBase:
             needs one.
         prefill: Messages that a root begins with.
         context: What stands before the question of the turn that begins; empty for nothing.
+        context_origins: What taints a turn that reads it.
     """
 
     tools: str
@@ -227,6 +229,7 @@ class PromptBase:
     write: Callable[[Connection, Session], SystemPrompt]
     prefill: tuple[ChatMessage, ...] = ()
     context: str = ""
+    context_origins: Collection[Origin] = ()
 
 
 def started_at(conn: Connection, session_id: int) -> float:
@@ -471,12 +474,83 @@ def _set_origins(session_id: int, stored: str | None) -> Any:
     return update(session).where(session.c.id == session_id).values(origins=stored)
 
 
-def read_in(conn: Connection, conversation_id: int) -> set[Origin]:
-    """Return what a conversation and its delegated children ever read, but for people's words."""
+def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
+    """Return all senders of the lineage that a segment belongs to, as "platform:sender id".
+
+    Turns of versions that did not note their senders are left out: they let no guests in.
+    """
+    noted = conn.scalars(*_speakers(conversation_id, session_id))
+    return {sender for senders in noted for sender in orjson.loads(senders)}
+
+
+@built_once
+def _speakers(conversation_id: int, session_id: int) -> Any:
+    # No index of parents: SQLite would look at the roots of all conversations.
+    is_root = func.coalesce(session.c.parent_session_id, 0) == 0
+    roots = (session.c.conversation == conversation_id, is_root)
+    # Ids of segments grow.
+    root = select(func.max(session.c.id)).where(*roots, session.c.id <= session_id)
+    next_root = select(func.min(session.c.id)).where(*roots, session.c.id > session_id)
+    return (
+        select(turn.c.senders)
+        .distinct()
+        .where(
+            turn.c.conversation == conversation_id,
+            turn.c.session_id >= root.scalar_subquery(),
+            turn.c.session_id < func.coalesce(next_root.scalar_subquery(), turn.c.session_id + 1),
+            turn.c.senders.is_not(None),
+        )
+    )
+
+
+def held_by(
+    conn: Connection, segments: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], tuple[Origin, ...]]:
+    """Return what the lineages of segments have read, and whose words they hold.
+
+    Args:
+        conn: A connection.
+        segments: (conversation, session) of each. Who speaks there is one of its people no more
+            where a later lineage reads it: such people count like those who were quoted.
+    """
+    return {each: _held_by(conn, *each) for each in set(segments)}
+
+
+def _held_by(conn: Connection, conversation_id: int, session_id: int) -> tuple[Origin, ...]:
+    noted = load_origins(conn.scalar(*_origins(session_id)))
+    spoken = [Origin("quoted", who) for who in sorted(speakers(conn, conversation_id, session_id))]
+    return tuple(dict.fromkeys([*noted, *spoken]))
+
+
+def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
+    """Return what conversations and their delegated children ever read, and whose words they hold.
+
+    In a conversation of one person all words of others are noted with the segments.
+    """
+    found: set[Origin] = set()
+    for each in conversation_ids:
+        found |= {
+            origin for stored in conn.scalars(*_noted_in(each)) for origin in load_origins(stored)
+        }
+        found |= {
+            Origin("quoted", who)
+            for senders in conn.scalars(*_spoken_in(each))
+            for who in orjson.loads(senders)
+        }
+    return found
+
+
+@built_once
+def _noted_in(conversation_id: int) -> Any:
     here = session.c.conversation == conversation_id
     its = here | session.c.conversation.in_(conversations.children_of(conversation_id))
-    noted = conn.scalars(select(session.c.origins).where(its, session.c.origins.is_not(None)))
-    return {each for stored in noted for each in load_origins(stored) if each.kind != "quoted"}
+    return select(session.c.origins).where(its, session.c.origins.is_not(None))
+
+
+@built_once
+def _spoken_in(conversation_id: int) -> Any:
+    here = turn.c.conversation.in_(conversations.if_shared(conversation_id))
+    return select(turn.c.senders).distinct().where(here, turn.c.senders.is_not(None))
 
 
 def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:

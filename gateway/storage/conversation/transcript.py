@@ -1,7 +1,7 @@
 """The transcript: append-only rows, and the stored originals of long tool outputs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -10,9 +10,8 @@ from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
 from agent.ports import PastMessage
 from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
-from gateway.storage.conversation import conversations
-from gateway.storage.conversation.sessions import load_origins
-from gateway.storage.schema import blob, iso_time, message, now_s, session
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.schema import blob, iso_time, message, now_s
 from gateway.storage.statements import built_once, kept
 
 END = 2**31 - 1
@@ -176,10 +175,8 @@ def read_past(
 
     What was only told beside a question is no message that anybody asks for.
     """
-    its_session = select(session.c.origins).where(session.c.id == message.c.session_id)
-    columns = (message.c.seq, message.c.role, message.c.body, message.c.at)
-    query = select(*columns, its_session.scalar_subquery())
-    query = query.where(message.c.conversation == conversation_id, is_lasting)
+    columns = (message.c.seq, message.c.role, message.c.body, message.c.at, message.c.session_id)
+    query = select(*columns).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:
@@ -187,11 +184,13 @@ def read_past(
     rows = conn.execute(query.limit(READ_LIMIT if contains else limit))
     wanted = contains.casefold() if contains else ""
     found = [
-        PastMessage(seq, role, text, iso_time(at), load_origins(origins))
-        for seq, role, body, at, origins in rows
+        (PastMessage(seq, role, text, iso_time(at)), (conversation_id, segment))
+        for seq, role, body, at, segment in rows
         if wanted in (text := full_text(decode(body))).casefold()
-    ]
-    return sorted(found[:limit], key=lambda past: past.seq)
+    ][:limit]
+    held = sessions.held_by(conn, (segment for _, segment in found))
+    told = [replace(past, origins=held[segment]) for past, segment in found]
+    return sorted(told, key=lambda past: past.seq)
 
 
 def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) -> str:

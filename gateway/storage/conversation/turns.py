@@ -4,7 +4,7 @@ What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.p
 "platform:sender id", as in budgets and in the settings' lists of owners.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from gateway.storage.conversation.transcript import END, MessagePlace
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
-from gateway.storage.schema import is_running, message, now_s, session, step, turn
+from gateway.storage.schema import is_running, message, now_s, step, turn
 from gateway.storage.statements import built_once, kept
 
 PREVIEW_INTENT = "?"
@@ -187,6 +187,8 @@ def begin(
         own = {f"{lease.address.platform}:{entry.sender}" for entry in entries}
         quoted = [Origin("quoted", who) for who in whose if who not in own]
         session = sessions.note_origins(conn, session, quoted)
+    if asked is not None:
+        session = sessions.note_origins(conn, session, base.context_origins)
     # Only a root has none yet, and only a root begins with the examples.
     if active.system_prompt is None:
         transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
@@ -488,30 +490,11 @@ def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str
     return [sender for senders in noted for sender in orjson.loads(senders)]
 
 
-def senders_since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """Return all senders since the newest root that is not newer than this segment.
-
-    Turns of versions that did not note their senders are left out: they let no guests in.
-    """
-    noted = conn.scalars(*_since_root(conversation_id, session_id))
-    return {sender for senders in noted for sender in orjson.loads(senders)}
-
-
-@built_once
-def _since_root(conversation_id: int, session_id: int) -> Any:
-    root = select(func.max(session.c.id)).where(
-        session.c.conversation == conversation_id,
-        # No index of parents: SQLite would look at the roots of all conversations.
-        func.coalesce(session.c.parent_session_id, 0) == 0,
-        session.c.id <= session_id,
-    )
-    return (
-        select(turn.c.senders)
-        .distinct()
-        .where(
-            turn.c.conversation == conversation_id,
-            # Ids of segments grow.
-            turn.c.session_id >= root.scalar_subquery(),
-            turn.c.senders.is_not(None),
-        )
-    )
+def segments(conn: Connection, named: Collection[str]) -> dict[int, tuple[int, int]]:
+    """Return (conversation, session) of those of these turns that there are, by their ids."""
+    ids = {int(each) for each in named if each.isdecimal() and len(each) < transcript.INT64_DIGITS}
+    columns = (turn.c.id, turn.c.conversation, turn.c.session_id)
+    return {
+        row.id: (row.conversation, row.session_id)
+        for row in conn.execute(select(*columns).where(turn.c.id.in_(ids)))
+    }

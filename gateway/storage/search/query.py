@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, select
 
 from agent.messages import decode, full_text
-from agent.ports import PastMessage
+from agent.ports import Origin, PastMessage
 from gateway.session_keys import is_direct
-from gateway.storage.conversation import conversations
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.conversations import count_searched
-from gateway.storage.conversation.sessions import load_origins
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
@@ -478,14 +477,18 @@ def _with_keys(*where: ColumnElement[bool]) -> Any:
 
 
 class FoundRow(NamedTuple):
-    """A message that was found, or stands next to one; `match` is the number of that."""
+    """A message that was found, or stands next to one; `match` is the number of that.
+
+    Attributes:
+        origins: What its lineage has read, and whose words it holds.
+    """
 
     match: int
     seq: int
     role: str
     body: str
     at: float
-    origins: str | None
+    origins: tuple[Origin, ...]
 
 
 def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[FoundRow]:
@@ -493,8 +496,7 @@ def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[
     if not matches:
         return []
     one = (
-        "SELECT ?, seq, role, body, at,"
-        " (SELECT origins FROM session WHERE session.id = message.session_id)"
+        "SELECT ?, seq, role, body, at, conversation, session_id"
         " FROM message WHERE conversation = ? AND seq BETWEEN ? AND ?"
     )
     values = [
@@ -502,8 +504,10 @@ def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[
         for n, each in enumerate(matches)
         for value in (n, each.conversation, each.seq - neighbours, each.seq + neighbours)
     ]
-    rows = conn.exec_driver_sql(" UNION ALL ".join([one] * len(matches)), tuple(values))
-    return sorted((FoundRow(*row) for row in rows), key=lambda row: row[:2])
+    rows = conn.exec_driver_sql(" UNION ALL ".join([one] * len(matches)), tuple(values)).all()
+    held = sessions.held_by(conn, ((row[5], row[6]) for row in rows))
+    found = (FoundRow(row[0], row[1], row[2], row[3], row[4], held[row[5], row[6]]) for row in rows)
+    return sorted(found, key=lambda row: row[:2])
 
 
 def messages(rows: Sequence[FoundRow]) -> dict[int, list[PastMessage]]:
@@ -513,7 +517,7 @@ def messages(rows: Sequence[FoundRow]) -> dict[int, list[PastMessage]]:
         message = decode(row.body)
         # Nobody has said what stands in a prompt, or what Parley wrote itself.
         if row.role != "system" and not message.get("synthetic"):
-            text, origins = full_text(message), load_origins(row.origins)
-            past = PastMessage(row.seq, row.role, text, iso_time(row.at), origins)
+            text = full_text(message)
+            past = PastMessage(row.seq, row.role, text, iso_time(row.at), row.origins)
             found.setdefault(row.match, []).append(past)
     return found

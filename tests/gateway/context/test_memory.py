@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.plugins.active import LoadedPlugin, Plugins
-from agent.plugins.contracts import Exchange, MemoryProvider, Query
+from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
 from agent.plugins.supervision import Caller
 from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
@@ -61,6 +61,9 @@ def broken(_: object) -> str:
     raise ValueError("broken")
 
 
+NO_TEXTS: list[Any] = [Recalled(b"a note"), Recalled("x", [1])]  # type: ignore[arg-type,list-item]
+
+
 def with_providers(*providers: MemoryProvider) -> Plugins:
     return Plugins(
         tuple(
@@ -85,20 +88,24 @@ async def test_all_providers_are_asked_about_the_question(database: Database) ->
     )
     lease = await asked(database, "What", "is it?")
     with capture_logs() as logs:
-        told = await recall.notes(lease.conversation)
+        told, origins = await recall.notes(lease.conversation)
     assert told[0] == SourcedText("Recalled from the memory memory", "What\nis it?")
+    assert origins == set()
     assert [len(each.text) for each in told[1:]] == [MAX_RECALLED_CHARS]
     assert memory.queries == [Query("What\nis it?", "telegram:42", str(lease.conversation))]
     assert [(each["plugin"], each["call"]) for each in logs] == [("p1", "prefetch")]
 
 
-@pytest.mark.parametrize("answer", [Unreadable(), ["a note"], b"a note"])
+@pytest.mark.parametrize(
+    "answer",
+    [Unreadable(), ["a note"], b"a note", *NO_TEXTS],
+)
 async def test_what_is_no_text_is_left_out(database: Database, answer: Any) -> None:
     """Like a failure: the question is asked without it."""
     recall = Recall(database, with_providers(Memory(lambda _: answer)), OWNER)
     lease = await asked(database, "What?")
     with capture_logs() as logs:
-        assert await recall.notes(lease.conversation) == []
+        assert await recall.notes(lease.conversation) == ((), ())
     assert [(each["event"], each["call"]) for each in logs] == [("plugin_failed", "prefetch")]
 
 
@@ -106,7 +113,8 @@ async def test_a_turn_that_goes_on_asks_nobody(database: Database) -> None:
     """What was recalled for it is in the transcript."""
     memory, lease = Memory(), await asked(database, "What?")
     await database.write(begin_turn, lease)
-    assert await Recall(database, with_providers(memory), OWNER).notes(lease.conversation) == ()
+    recall = Recall(database, with_providers(memory), OWNER)
+    assert await recall.notes(lease.conversation) == ((), ())
     assert memory.queries == []
 
 
@@ -123,7 +131,7 @@ async def test_without_providers_nothing_is_read(database: Database) -> None:
     lease = await asked(database, "hi")
     recall = Recall(database, Plugins((active(turn_finished=print),)), OWNER)
     await database.close()
-    assert await recall.notes(lease.conversation) == ()
+    assert await recall.notes(lease.conversation) == ((), ())
 
 
 @dataclass
