@@ -133,9 +133,9 @@ async def passed(
     barred = impossible or _denial(facts, ruling) or await _veto(call, context)
     if barred is not None:
         if barred.status == "vetoed":
-            log.info("tool_vetoed", tool=facts.tool)
+            log.info("tool_vetoed", tool=facts.tool, tainted=facts.tainted)
             return Passage(barred, _on_record(call, facts, "veto", ""))
-        log.info("tool_refused", tool=facts.tool, rule=barred.rule)
+        log.info("tool_refused", tool=facts.tool, rule=barred.rule, tainted=facts.tainted)
         return Passage(barred, _on_record(call, facts, "deny", barred.rule))
     decision = _on_record(call, facts, ruling.verdict, ruling.rule)
     if is_asked(ruling):
@@ -199,7 +199,7 @@ async def _asked(
         return _denied(name, NOBODY)
     question = approval_question(call, rules.redactor)
     if question and (read := policy.sources(origins)):
-        question += f"\n\nBefore this I have read what others wrote: {read}."
+        question += f"\n\nBefore asking, I read what others wrote: {read}."
     inquiry = Inquiry(
         "approval",
         context.call_id,

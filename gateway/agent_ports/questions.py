@@ -15,6 +15,7 @@ from adapters.base import Adapter, Renderer
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
+from agent.ports import Decision
 from agent.settings import ToolSettings
 from agent.tools.context import Inquiry, InquiryKind, InquiryReply
 from gateway.access.pairing import shown_name
@@ -214,7 +215,7 @@ class TurnPeople:
         """Return the reply, or ask and wait."""
         found, shown = await self.inquiries.database.write(self._ask, inquiry)
         if shown is not None:
-            self._announce(found, shown)
+            self._announce(found, shown, inquiry.decision)
         return _reply(found)
 
     async def decided(self, call_id: str) -> InquiryReply | None:
@@ -267,8 +268,8 @@ class TurnPeople:
             shown |= self.inquiries.tell_owners(conn, entered, inquiry.question, self.turn)
         return entered, shown
 
-    def _announce(self, found: Question, shown: set[int]) -> None:
-        """Log a new inquiry, and have it shown."""
+    def _announce(self, found: Question, shown: set[int], why: Decision | None) -> None:
+        """Log a new inquiry and why it is asked, and have it shown."""
         if found.state == "answered":
             log.info(
                 "tool_approved",
@@ -277,6 +278,8 @@ class TurnPeople:
                 tool=found.tool,
                 scope="conversation",
                 by=found.by,
+                rule=found.rule,
+                tainted=why is not None and why.tainted,
             )
             return
         log.info(
@@ -285,6 +288,8 @@ class TurnPeople:
             inquiry=found.id,
             kind=found.kind,
             tool=found.tool,
+            rule=found.rule,
+            tainted=why is not None and why.tainted,
         )
         for place in shown:
             self.inquiries.wakeups.outbox(place)
@@ -310,15 +315,16 @@ def _for_whom(turn: Turn) -> str:
 def _question_text(found: Question, question: str, timeout_s: float) -> str:
     within = _duration(timeout_s)
     if found.kind == "approval":
-        who = "an owner" if found.for_owners else "somebody"
+        nobody = "no owner approves it" if found.for_owners else "nobody approves it"
         how = (
-            f"It is not run unless {who} says yes within {within}. In words: `/approve"
-            f" {found.id}`, `/approve {found.id} conversation`, `/deny {found.id}`."
+            f"To approve, reply `/approve {found.id}` (this call only) or `/approve {found.id}"
+            " conversation` (similar calls in this conversation, too). To refuse, reply `/deny"
+            f" {found.id}`. If {nobody} within {within}, I will not run it."
         )
     elif found.choices:
-        how = f"Choose, or answer in your own words, within {within}."
+        how = f"Pick one, or answer in your own words, within {within}."
     else:
-        how = f"Answer within {within}."
+        how = f"Please answer within {within}."
     return f"{question}\n\n{how}"
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from adapters.messages import InboundMessage
 from agent import messages
 from agent.tools.context import InquiryKind
+from agent.tools.policy import taints
 from gateway.access.policy import may_approve
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
@@ -51,11 +52,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SettledQuestion:
-    """A question that was answered; it is logged once the transaction is committed."""
+    """A question that was answered; it is logged once the transaction is committed.
+
+    Attributes:
+        tainted: Whether its turn had read what somebody wrote who may not act.
+    """
 
     question: Question
     answer: str
     by: str
+    tainted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,8 @@ def report(settled: SettledQuestion) -> None:
             inquiry=question.id,
             tool=question.tool,
             by=by,
+            rule=question.rule,
+            tainted=settled.tainted,
         )
     else:
         log.info(
@@ -203,6 +211,8 @@ def report(settled: SettledQuestion) -> None:
             tool=question.tool,
             scope=settled.answer,
             by=by,
+            rule=question.rule,
+            tainted=settled.tainted,
         )
 
 
@@ -344,7 +354,8 @@ def _settle(reply: Reply, question: Question, answer: str) -> tuple[SettledQuest
         questions.add_senders(reply.conn, question, everybody)
     if not questions.is_awaited(reply.conn, question.conversation):
         conversations.make_ready(reply.conn, question.conversation)
-    return (SettledQuestion(question, answer, reply.by),)
+    tainted = question.kind == "approval" and taints(questions.read_before(reply.conn, question))
+    return (SettledQuestion(question, answer, reply.by, tainted),)
 
 
 DECIDED = {

@@ -323,5 +323,5 @@ async def test_what_was_approved_before_the_page_does_not_count(
         page = order(("fetch_url", {"url": f"http://{NAMED}:PORT/page/0"}))
         await chat.ask(f"{NOT_YET} {page}")
         question = await chat.ask(mail)
-        assert f"I have read what others wrote: the page of `{NAMED}`" in question
+        assert f"I read what others wrote: the page of `{NAMED}`" in question
         assert len(world.acts) == 2

@@ -155,6 +155,28 @@ async def test_what_a_member_said_before_new_taints_nothing(
         assert acting.runs == 1
 
 
+async def test_the_log_says_why_somebody_was_asked(tmp_path: Path) -> None:
+    """The row of the policy, and that the turn is tainted: of the question and of each answer."""
+    acting = Acting()
+    agent = agent_of(looking_back(WAYS["messages"]), tools=tools_with(acting))
+    sections: dict[str, Any] = {"access": ACCESS, "sessions": {"groups": "shared"}}
+    why = ("tainted-acts", True)
+    async with running(tmp_path, agent, **sections) as chat:
+        await chat.ask(LOOK, sender="666", **GROUP)
+        refused = await chat.logged("tool_refused")
+        assert (refused["rule"], refused["tainted"]) == ("default.guests", True)
+        await chat.ask("/new", **GROUP)
+        await chat.ask(LOOK, **GROUP)
+        question = await chat.logged("inquiry_asked")
+        assert (question["rule"], question["tainted"]) == why
+        await chat.say("/approve 1 conversation", **GROUP)
+        await chat.until(lambda: acting.runs == 1)
+        await chat.say(LOOK, **GROUP)
+        await chat.until(lambda: acting.runs == 2)
+        said, standing = chat.events("tool_approved")
+        assert (said["rule"], said["tainted"]) == (standing["rule"], standing["tainted"]) == why
+
+
 async def test_another_lineage_is_not_counted(tmp_path: Path) -> None:
     """The owner reads what was said before the guest came; the guest spoke in another lineage."""
     acting = Acting()

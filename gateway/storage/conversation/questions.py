@@ -49,6 +49,7 @@ class Question:
         by: Who answered, "platform:sender id".
         is_due: Whether its time is over.
         for_owners: Whether owners alone may approve.
+        rule: The row of the policy by which it is asked; empty for a question of the agent.
     """
 
     id: int
@@ -63,6 +64,7 @@ class Question:
     by: str
     is_due: bool
     for_owners: bool = False
+    rule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +314,19 @@ def senders(conn: Connection, found: Question) -> Sequence[str]:
     return tuple(orjson.loads(stored or _UNKNOWN))
 
 
+def read_before(conn: Connection, found: Question) -> set[Origin]:
+    """Return what the turn had read whose call waits; of a delegated child its parent's as well."""
+    own = select(turn.c.session_id).where(turn.c.id == found.turn_id)
+    its = session.c.id.in_(own) | (
+        session.c.id == conversations.active_session_id(found.conversation)
+    )
+    return {
+        each
+        for noted in conn.scalars(select(session.c.origins).where(its))
+        for each in sessions.load_origins(noted)
+    }
+
+
 def due(conn: Connection) -> list[Question]:
     """Return what waits though its time is over, oldest first."""
     rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
@@ -421,4 +436,5 @@ def _found(row: Row[Any]) -> Question:
         by=row.answered_by or "",
         is_due=bool(row.is_due),
         for_owners=bool(row.for_owners),
+        rule=row.rule or "",
     )

@@ -26,7 +26,7 @@ from agent.processes.threads import MAX_ABANDONED, EarlierCallHangs
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.engines.views import conversation, engine_source, request_of, write_plugin
-from tests.agent.tools.doubles import NOW, MemoryReader
+from tests.agent.tools.doubles import NOW, KnownPast, MemoryReader
 from tests.support.scripted_model import tool_call
 
 LIMITS = Limits(4_000)
@@ -342,12 +342,8 @@ async def test_the_engine_gets_the_arguments() -> None:
 async def test_what_the_engine_finds_counts_as_all_that_was_read_here() -> None:
     """It looks into what was said before `/new` as well."""
     page = Origin("page", "a.example")
-
-    async def earlier() -> set[Origin]:
-        return {page}
-
     turn = context()
-    turn.rights.read.earlier = earlier
+    turn.rights.read.past = KnownPast({page})
     assert (await tools().execute(tool_call("grep", {}), turn)).text == "found"
     assert turn.rights.read.origins == {page}
 

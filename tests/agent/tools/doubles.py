@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -24,11 +24,22 @@ from agent.ports import (
     PlannerState,
     ToolStatus,
 )
-from agent.tools.context import ToolContext, ToolServices, TurnRights
+from agent.tools.context import NoPast, ToolContext, ToolServices, TurnRights
 from agent.view.view import Summary
 from tests.support.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
+
+
+@dataclass
+class KnownPast(NoPast):
+    """A past that has read what it is made with."""
+
+    read: set[Origin]
+
+    @override
+    async def taints(self, *, of_scope: bool = False) -> set[Origin]:
+        return self.read
 
 
 class MemoryJournal:

@@ -46,7 +46,9 @@ from tests.support.gateway import (
     serving,
 )
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.renderers import PLATFORMS, Platform
 from tests.support.scripted_model import Step, tool_call
+from tests.support.shown_text import bare
 
 GUEST: dict[str, Any] = {"sender": "u2", "sender_name": "Gus"}
 MEMBER: dict[str, Any] = {"sender": "u3", "sender_name": "Mem"}
@@ -873,3 +875,16 @@ async def test_a_turn_that_waited_has_used_its_tokens(tmp_path: Path) -> None:
             await chat.logged("turn_suspended", n)
             await chat.say(f"/approve {n} once")
         assert (await chat.logged("turn_finished"))["outcome"] == "budget_exhausted"
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: platform.name)
+async def test_how_to_approve_is_said_as_people_say_it(tmp_path: Path, platform: Platform) -> None:
+    """On each platform, with what has to be typed whole; of owners where they alone may."""
+    async with asked(tmp_path, acting(Acting())) as chat:
+        [sent] = chat.adapter.shown
+        shown = "".join(map(platform.read, platform.render(sent.payload)))
+        assert bare(shown) == bare(
+            'May I run act? {"what": "it", "to": "us"} To approve, reply /approve 1 (this call'
+            " only) or /approve 1 conversation (similar calls in this conversation, too). To"
+            " refuse, reply /deny 1. If nobody approves it within 60 minutes, I will not run it."
+        )

@@ -20,7 +20,7 @@ from agent.tools.builtin.history import (
 )
 from agent.tools.context import Findings, Hit, SearchQuery
 from agent.tools.registry import parse_arguments
-from tests.agent.tools.doubles import MemoryReader, context
+from tests.agent.tools.doubles import KnownPast, MemoryReader, context
 
 MESSAGES = [
     PastMessage(1, "user", "I live in Vienna", "2026-03-01T12:00:00Z"),
@@ -50,12 +50,8 @@ async def test_arguments_reach_the_reader() -> None:
 async def test_an_output_may_be_older_than_what_the_conversation_has_read() -> None:
     """It is found by its id after `/new` as well: it counts as all that was ever read here."""
     page = Origin("page", "a.example")
-
-    async def earlier() -> set[Origin]:
-        return {page}
-
     turn = context(MemoryReader(o1="One"))
-    turn.rights.read.earlier = earlier
+    turn.rights.read.past = KnownPast({page})
     arguments = HistoryArguments.model_validate({"output_id": "o1"})
     assert await read_conversation(turn, arguments) == "#1: One"
     assert turn.rights.read.origins == {page}
