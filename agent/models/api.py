@@ -6,8 +6,10 @@ it is read: agent/models/draft.py.
 """
 
 import asyncio
+import functools
 import json
 import math
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -126,6 +128,12 @@ class StreamedAnswer(ABC):
 
 
 A = TypeVar("A", bound=StreamedAnswer)
+
+
+@functools.cache
+def certificates() -> ssl.SSLContext:
+    """Read whom TLS trusts once per process, not for each client: 30 ms, and nothing else runs."""
+    return httpx2.create_ssl_context()
 
 
 class ApiModel(ABC, Generic[A]):

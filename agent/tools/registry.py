@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import orjson
@@ -279,6 +280,7 @@ def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str,
     return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema
 
 
+@cache
 def shown_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of an argument model, without what tells a model nothing.
 

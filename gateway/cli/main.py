@@ -81,9 +81,9 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "run":
             from gateway.cli.run import run_app as found
         case "open":
-            from gateway.cli.web import open_app as found
+            from gateway.cli.people import open_app as found
         case "web":
-            from gateway.cli.web import web_app as found
+            from gateway.cli.people import web_app as found
         case "chat":
             from gateway.cli.chat import chat_app as found
         case "logs":

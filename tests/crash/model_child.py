@@ -9,6 +9,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from agent.models.api import certificates
 from agent.models.factory import build_models
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
@@ -51,6 +52,7 @@ def main() -> None:
     child.TOLD.add("model_call_failed")
     for name in ("agent.models.anthropic.client", "agent.models.openai.client"):
         import_module(name)
+    certificates()
     nursery.main()
 
 

@@ -18,6 +18,10 @@ WARM = (
     "adapters.slack.adapter",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "aiosqlite",
+    "agent.offline",
+    "adapters.web.adapter",
+    "encodings.idna",
+    "httpcore",
 )
 
 

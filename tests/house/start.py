@@ -28,7 +28,7 @@ with contextlib.suppress(SystemExit), contextlib.redirect_stdout(open(os.devnull
 print(*sys.modules)
 """
 _STARTS = """
-import json, os, runpy, signal, sys
+import json, os, signal, sys
 import gateway.app
 
 def tell(modules):
@@ -56,6 +56,7 @@ def with_telegram():
     until_ready()
 
 def first_message():
+    import runpy
     os.dup2(told, 1)
     runpy.run_module("tests.house.path", run_name="__main__")
 

@@ -80,7 +80,7 @@ class Spec:
     attempts: int = 3
     give_up_after_s: float = 3600.0
     quiet_s: float = 0.3
-    beat_s: float = 0.02
+    beat_s: float = 0.05
     retry_after_s: float = 0.05
     think_s: float = 0.0
     kill: Point | None = None

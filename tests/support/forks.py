@@ -34,6 +34,7 @@ _WARM = (
     "gateway.wiring",
     "adapters.telegram.adapter",
     "adapters.web.adapter",
+    "agent.offline",
     "agent.models.anthropic.client",
     "agent.models.openai.client",
     "sqlalchemy.dialects.sqlite.pysqlite",

@@ -37,6 +37,7 @@ from agent.models.api import (
     StreamedAnswer,
     bound,
     build_error,
+    certificates,
     describe,
     error_class,
     model_info,
@@ -255,7 +256,9 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
-            http_client=anthropic.DefaultAioHttpClient(event_hooks={"response": [bound]}),
+            http_client=anthropic.DefaultAioHttpClient(
+                verify=certificates(), event_hooks={"response": [bound]}
+            ),
         )
         # Proxies that only look like the API may refuse the field.
         self._is_diagnosed = is_official(str(self._client.base_url))

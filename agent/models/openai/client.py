@@ -33,6 +33,7 @@ from agent.models.api import (
     api_key,
     bound,
     build_error,
+    certificates,
     describe,
     error_class,
     model_info,
@@ -267,7 +268,9 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
             max_retries=0,
             timeout=openai.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
-            http_client=openai.DefaultAioHttpClient(event_hooks={"response": [bound]}),
+            http_client=openai.DefaultAioHttpClient(
+                verify=certificates(), event_hooks={"response": [bound]}
+            ),
         )
 
     @override
