@@ -18,6 +18,7 @@ from adapters.door import FIRST_OWNER
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
 from adapters.web.platform import WebSettings
+from agent.tools.context import InquiryKind
 from agent.tools.registry import FOR_OWNERS
 from gateway.access.rate_limits import DAY_S, HOUR_S, MINUTE_S, SlidingWindow
 from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
@@ -158,9 +159,50 @@ def _elsewhere(platform: str, sender: str, users: Mapping[str, WebUser]) -> tupl
     return there, same
 
 
-def may_approve(tool: str, *, is_owner: bool, may_act: bool) -> bool:
-    """Whether somebody may allow calls of a tool."""
-    return is_owner or (may_act and tool not in FOR_OWNERS)
+AnswerRefusal = Literal["not here", "not theirs", "guest", "owners alone"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answerer:
+    """What decides whether somebody may answer a question of a turn, beside the question.
+
+    Attributes:
+        role: What they may do now.
+        where: here: where it was asked; direct: in another direct chat of theirs.
+        is_asked: Whether it was asked in their own conversation, or in one of several people.
+        has_spoken: Whether the turn that waits holds their words.
+    """
+
+    role: SenderRole
+    where: Literal["here", "direct", "elsewhere"] = "here"
+    is_asked: bool = True
+    has_spoken: bool = False
+
+
+def answer_refusal(
+    kind: InquiryKind, tool: str, who: Answerer, *, for_owners: bool
+) -> AnswerRefusal | None:
+    """Return why somebody may not answer a question; None where they may.
+
+    All ways to answer lead here: buttons, commands, plain words, other chats of owners, the web
+    chat, and what was said for a conversation before.
+
+    Args:
+        kind: An approval, or a question of the agent.
+        tool: Whose call waits.
+        who: Would answer.
+        for_owners: Whether the policy wants an owner's word.
+    """
+    is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
+    if who.where != "here" and not (for_owners and is_owner and who.where == "direct"):
+        return "not here"
+    if not (is_owner or who.is_asked):
+        return "not theirs"
+    if kind == "approval":
+        if not may_act:
+            return "guest"
+        return "owners alone" if (for_owners or tool in FOR_OWNERS) and not is_owner else None
+    return None if may_act or who.has_spoken else "not theirs"
 
 
 def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bool) -> bool:

@@ -19,7 +19,7 @@ from agent.ports import Decision
 from agent.settings import ToolSettings
 from agent.tools.context import Inquiry, InquiryKind, InquiryReply
 from gateway.access.pairing import shown_name
-from gateway.access.policy import Access, Owners, may_approve
+from gateway.access.policy import Access, Answerer, Owners, answer_refusal
 from gateway.errors import StorageError
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
@@ -141,10 +141,8 @@ class Inquiries:
 
     def still_may_approve(self, conn: Connection, by: str, asked: Inquiry) -> bool:
         """Whether what somebody once allowed for a conversation counts still."""
-        role = self._access.weakest(conn, [by])
-        if asked.for_owners:
-            return role == "owner"
-        return may_approve(asked.tool, is_owner=role == "owner", may_act=role != "stranger")
+        who = Answerer(role=self._access.weakest(conn, [by]))
+        return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""

@@ -16,10 +16,10 @@ from adapters.messages import InboundMessage
 from agent import messages
 from agent.tools.context import InquiryKind
 from agent.tools.policy import taints
-from gateway.access.policy import may_approve
+from gateway.access.policy import Answerer, AnswerRefusal, answer_refusal
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
-from gateway.storage.conversation.questions import ENDED, Question
+from gateway.storage.conversation.questions import ENDED, Question, QuestionPlace
 
 log = structlog.get_logger()
 
@@ -122,7 +122,9 @@ def _by_command(
     said = context.argument
     rest = "".join(said.split(maxsplit=1)[1:])
     number = _number(said)
-    named = None if number is None else _named(reply, number)
+    named = None if number is None else questions.find(context.conn, number)
+    if named is not None and _refusal(reply, named) == "not here":
+        named = None
     # `/answer 2` may be a choice, and `/answer 2 apples` mere words.
     if number is not None and (kind == "approval" or (named is not None and rest)):
         question, said, why_not = named, rest, NOT_HERE
@@ -153,7 +155,9 @@ def again(
 def asked_in(conn: Connection, message: InboundMessage, argument: str) -> int | None:
     """Return the conversation of the question that a reply names, asked where it was given."""
     question = _by_its_number(conn, argument)
-    return question.conversation if question and _is_here(conn, question, message) else None
+    if question is None or not _is_here(questions.place(conn, question), message):
+        return None
+    return question.conversation
 
 
 def in_words(reply: Reply) -> tuple[SettledQuestion, ...]:
@@ -236,18 +240,6 @@ def waiting_text(waiting: Sequence[Question]) -> str:
     )
 
 
-def _named(reply: Reply, inquiry_id: int) -> Question | None:
-    """Return an inquiry that was asked in the chat and thread of the message; else None.
-
-    What owners alone decide they answer in their direct chats as well.
-    """
-    question = questions.find(reply.conn, inquiry_id)
-    if question is None or question.conversation == reply.conversation:
-        return question
-    is_told = question.for_owners and reply.is_owner and reply.message.chat_kind == "dm"
-    return question if is_told or _is_here(reply.conn, question, reply.message) else None
-
-
 def _by_its_number(conn: Connection, argument: str) -> Question | None:
     number = _number(argument)
     return None if number is None else questions.find(conn, number)
@@ -261,8 +253,8 @@ def _number(argument: str) -> int | None:
     return int(first) if is_id else None
 
 
-def _is_here(conn: Connection, question: Question, message: InboundMessage) -> bool:
-    place, address = questions.place(conn, question), message.address
+def _is_here(place: QuestionPlace, message: InboundMessage) -> bool:
+    address = message.address
     there = (place.platform, place.account, place.chat, place.thread)
     return there == (address.platform, address.account, address.chat, address.thread)
 
@@ -298,19 +290,24 @@ def _which(waiting: list[Question]) -> str:
     return f"Several questions wait; say which one you mean by its number: {ids}."
 
 
+def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:
+    is_owner, may_act, message = reply.is_owner, reply.may_act, reply.message
+    place = questions.place(reply.conn, question)
+    is_here = question.conversation == reply.conversation or _is_here(place, message)
+    who = Answerer(
+        role="owner" if is_owner else "member" if may_act else "guest",
+        where="here" if is_here else "direct" if message.chat_kind == "dm" else "elsewhere",
+        is_asked=place.user in {None, message.sender},
+        has_spoken=may_act or reply.by in questions.senders(reply.conn, question),
+    )
+    return answer_refusal(question.kind, question.tool, who, for_owners=question.for_owners)
+
+
 def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
     """Return why an answer is not taken; empty where it is."""
-    user = questions.place(reply.conn, question).user
     # Rights come before states: whom a question does not concern is not told how it ended.
-    if user not in {None, reply.message.sender} and not reply.is_owner:
-        return NOT_YOURS
-    allowed = may_approve(question.tool, is_owner=reply.is_owner, may_act=reply.may_act)
-    if question.for_owners:
-        allowed = reply.is_owner
-    if question.kind == "approval" and not allowed:
-        return ONLY_OWNERS_APPROVE if reply.may_act else MAY_NOT_APPROVE
-    if not reply.may_act and reply.by not in questions.senders(reply.conn, question):
-        return NOT_YOURS
+    if refusal := _refusal(reply, question):
+        return REFUSALS[refusal]
     if question.kind != kind:
         return OTHER_KIND[question.kind]
     if question.state == "pending":
@@ -371,6 +368,12 @@ NOT_HERE = "There is no such question here."
 NOT_YOURS = "That question is not for you."
 MAY_NOT_APPROVE = "You may not approve that: only people who were let in may, not guests."
 ONLY_OWNERS_APPROVE = "You may not approve that: only an owner may."
+REFUSALS: dict[AnswerRefusal, str] = {
+    "not here": NOT_HERE,
+    "not theirs": NOT_YOURS,
+    "guest": MAY_NOT_APPROVE,
+    "owners alone": ONLY_OWNERS_APPROVE,
+}
 OTHER_KIND: dict[InquiryKind, str] = {
     "approval": "That needs a yes or no: `/approve` or `/deny` with its number.",
     "clarify": "That is a question: answer it in your own words, or with `/answer` and its number.",

@@ -1,13 +1,16 @@
 """Access: nobody is allowed unless a setting or an owner says so, and what is for the bot."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from sqlalchemy import Connection, event
 
 from adapters.messages import Address, InboundMessage
-from gateway.access.policy import Access, SenderRole, is_for_bot
+from agent.tools.context import InquiryKind
+from agent.tools.registry import FOR_OWNERS
+from gateway.access.policy import Access, Answerer, SenderRole, answer_refusal, is_for_bot
 from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.people import members, web_users
 from tests.support.storage import Store, inbound
@@ -223,3 +226,68 @@ def test_what_is_for_the_bot(respond: Any, addressed: Any, in_thread: bool, is_f
 def test_all_in_a_direct_chat_is_for_the_bot() -> None:
     """Whatever an adapter says."""
     assert is_for_bot(None, sent(addressed="overheard"), in_thread=False)
+
+
+KINDS: tuple[InquiryKind, ...] = get_args(InquiryKind)
+PLACES: tuple[Any, ...] = ("elsewhere", "direct", "here")
+RANKS: tuple[SenderRole, ...] = ("stranger", "guest", "member", "owner")
+ORDINARY, OF_OWNERS = "act", sorted(FOR_OWNERS)[0]
+
+
+def may_answer(kind: InquiryKind, tool: str, for_owners: Any, *who: Any) -> bool:
+    role, where, asked, spoke = who
+    answerer = Answerer(role=role, where=where, is_asked=asked, has_spoken=spoke)
+    return answer_refusal(kind, tool, answerer, for_owners=for_owners) is None
+
+
+BOOLS = (False, True)
+QUESTIONS = list(itertools.product(KINDS, (ORDINARY, OF_OWNERS), BOOLS))
+ANSWERERS = list(itertools.product(RANKS, PLACES, BOOLS, BOOLS))
+
+
+def test_who_may_not_act_approves_nothing() -> None:
+    """Whatever the question, wherever it is, and whosever turn waits."""
+    weak = [each for each in ANSWERERS if each[0] in {"stranger", "guest"}]
+    asked = [each for each in QUESTIONS if each[0] == "approval"]
+    tried = list(itertools.product(asked, weak))
+    assert len(tried) == 96
+    assert not any(may_answer(*question, *who) for question, who in tried)
+
+
+def test_what_is_for_owners_nobody_else_approves() -> None:
+    """By the policy's row or by the tool; and in no group that it was not asked in."""
+    for kind, tool, for_owners in QUESTIONS:
+        for who in ANSWERERS:
+            if kind == "approval" and may_answer(kind, tool, for_owners, *who):
+                assert who[0] == "owner" or (tool == ORDINARY and not for_owners and who[2])
+                assert who[1] == "here" or (for_owners and who[1] == "direct")
+
+
+def test_no_combination_grants_more_than_its_parts() -> None:
+    """What may be answered is still so with any one thing stronger: role, conversation, place.
+
+    And of a question that wants less: not for owners, another tool. But in a chat of their own
+    owners answer only what is for them.
+    """
+    seen = 0
+    for (kind, tool, for_owners), (role, where, asked, spoke) in itertools.product(
+        QUESTIONS, ANSWERERS
+    ):
+        if not may_answer(kind, tool, for_owners, role, where, asked, spoke):
+            continue
+        seen += 1
+        for stronger in RANKS[RANKS.index(role) :]:
+            assert may_answer(kind, tool, for_owners, stronger, where, asked, spoke)
+        assert may_answer(kind, tool, for_owners, role, "here", asked, spoke)
+        assert may_answer(kind, tool, for_owners, role, where, True, True)
+        assert may_answer(kind, ORDINARY, for_owners, role, where, asked, spoke)
+        assert where != "here" or may_answer(kind, ORDINARY, False, role, where, asked, spoke)
+    assert seen > 50
+
+
+def test_having_spoken_lets_nobody_approve() -> None:
+    """It lets a guest say more where the agent has asked them, and nothing else."""
+    for question, (role, where, asked, _) in itertools.product(QUESTIONS, ANSWERERS):
+        more = may_answer(*question, role, where, asked, True)
+        if more and not may_answer(*question, role, where, asked, False):
+            assert (question[0], role in {"guest", "stranger"}, asked) == ("clarify", True, True)
