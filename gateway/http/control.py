@@ -4,18 +4,21 @@ Only the socket's owner can connect to it. An action is one transaction function
 the only writer while it runs.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import aiohttp
 import orjson
 from aiohttp import web
+from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
+from agent.settings import Section
 from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
 from gateway.access.web_door import NewLink, SignedOut, WebDoor
@@ -34,10 +37,31 @@ from gateway.storage.search import index
 
 SOCKET = "parley.sock"
 RELOAD = "reload-secrets"
+S = TypeVar("S", bound=Section)
+
+
+class _Invitation(Section):
+    name: str
+    role: Literal["owner", "member", "guest"]
+    same_as: str | None = None
+
+
+class _Pruning(Section):
+    retention: RetentionSettings
+    raw_days: int = Field(ge=1, le=36_500)
+
+
+def _read(kind: type[S], target: str) -> S:
+    try:
+        return kind.model_validate_json(target)
+    except ValidationError as exc:
+        places = {".".join(map(str, each["loc"])) or "all of it" for each in exc.errors()}
+        raise GatewayError(f"what was sent cannot be read: {', '.join(sorted(places))}") from exc
 
 
 def _forget(conn: Connection, target: str) -> int:
-    if not target.isdecimal():
+    # A number of 18 digits fits into the database's integers.
+    if not re.fullmatch("[0-9]{1,18}", target):
         raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
     return maintenance.withdraw(conn, int(target))
 
@@ -51,7 +75,8 @@ def _prune(_: Connection, __: str) -> None:
 
 
 def _invite(conn: Connection, target: str) -> NewLink:
-    return web_door.invite(conn, **orjson.loads(target))
+    told = _read(_Invitation, target)
+    return web_door.invite(conn, told.name, told.role, told.same_as)
 
 
 def _link(conn: Connection, name: str) -> NewLink:
@@ -96,7 +121,9 @@ def routes(
         action = ACTIONS.get(request.match_info["action"])
         if action is None:
             return web.json_response({"error": "unknown action"}, status=404)
-        target = (await request.json())["target"]
+        target = _target_in(await request.read())
+        if target is None:
+            return web.json_response({"error": 'send {"target": "…"}, a text'}, status=400)
         try:
             result = await carry_out(database, action, target)
         except GatewayError as exc:
@@ -119,6 +146,15 @@ def routes(
 
     # The first one that fits: this is no action on the database.
     return [web.post(f"/control/{RELOAD}", reload), web.post("/control/{action}", act)]
+
+
+def _target_in(body: bytes) -> str | None:
+    try:
+        told = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    target = told.get("target") if isinstance(told, dict) else None
+    return target if isinstance(target, str) else None
 
 
 async def act(home: Path, database: Path, action: str, target: str) -> Any:
@@ -196,11 +232,10 @@ async def _forget_in_steps(database: Database, target: str) -> int:
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
     """Erase what is too old by the settings of whoever asks; the target holds them as JSON."""
-    asked = orjson.loads(target)
-    limits = RetentionSettings.model_validate(asked["retention"])
+    asked = _read(_Pruning, target)
     # A message goes with its words in the index: one that is not there yet would stay.
     await Indexer(database).feed_all()
-    gone = await Pruner(database, limits, asked["raw_days"]).prune()
+    gone = await Pruner(database, asked.retention, asked.raw_days).prune()
     return {name: each._asdict() for name, each in gone.items()}
 
 

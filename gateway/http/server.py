@@ -156,6 +156,9 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         return await handler(request)
     except StorageError as exc:
         log.warning("request_not_stored", path=request.path, error=str(exc))
+        if request.writer.output_size and request.transport is not None:
+            # Its answer has begun, and a second one would stand in the middle of it.
+            request.transport.close()
         text = "Parley cannot store messages right now. Please try again."
         return web.json_response({"error": "storage_unavailable", "message": text}, status=503)
 

@@ -1,12 +1,16 @@
 """What the JSON API takes, refuses, and hands to the intake."""
 
+import asyncio
 import json
 from io import BytesIO
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from yarl import URL
 
 from adapters.messages import Address
-from tests.adapters.web.conftest import Served
+from tests.adapters.web.conftest import Served, serving
 
 PATH = "/api/chats/c1/messages"
 JSON = {"Content-Type": "application/json"}
@@ -156,3 +160,58 @@ async def test_only_the_pages_files_are_served(chat: Served, name: str) -> None:
     """Nothing outside of the page's folder can be named."""
     async with chat.client.get(f"/static/{name}") as response:
         assert response.status == 404
+
+
+ANY = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+NAMES = ("id", "text", "edits", "link", "token")
+BODIES = st.one_of(
+    st.binary(max_size=20),
+    st.builds(
+        lambda fields: json.dumps(fields).encode(),
+        st.one_of(ANY, st.dictionaries(st.sampled_from(NAMES), st.one_of(ANY, st.just("m1")))),
+    ),
+)
+FORM = "multipart/form-data"
+KINDS = st.sampled_from(["application/json", FORM, f"{FORM}; boundary=x", ""])
+POSTS = st.sampled_from([
+    *("/api/sign-in", "/api/login", "/logout"),
+    *("/api/chats/c1/messages", "/api/chats/%00/messages", "/api/chats/a%2Fb/messages"),
+])
+PATHS = st.builds(
+    "/api/chats/{}/{}".format,
+    st.sampled_from(["c1", "%00", "a%2Fb"]),
+    st.one_of(
+        st.builds("files/{}".format, st.integers()),
+        st.builds("events?inbox={}&outbox={}".format, st.integers(), st.just("x")),
+    ),
+)
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(st.lists(st.tuples(POSTS, KINDS, BODIES), min_size=40), st.lists(PATHS, min_size=20))
+def test_no_request_breaks_the_api(posts: list[tuple[str, str, bytes]], paths: list[str]) -> None:
+    """Whatever is sent is done or refused in words; the server never fails."""
+
+    async def told() -> list[int]:
+        async with serving() as start:
+            served = await start()
+            statuses = []
+            for path, kind, body in posts:
+                served.sign_in()
+                headers = {"X-Parley": "1", "Content-Type": kind}
+                url = URL(served.url(path), encoded=True)
+                async with served.client.session.post(url, data=body, headers=headers) as response:
+                    statuses.append(response.status)
+            for path in paths:
+                url = URL(served.url(path), encoded=True)
+                async with served.client.session.get(url) as response:
+                    statuses.append(response.status)
+            return statuses
+
+    assert [status for status in asyncio.run(told()) if status >= 500] == []

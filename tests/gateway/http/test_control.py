@@ -1,15 +1,21 @@
 """Writes of the command line: through the running gateway, directly where none runs."""
 
+import asyncio
 import gc
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from json import dumps
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 from unittest.mock import Mock
 
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from adapters.errors import SendRejected
 from gateway.access.pairing import APPROVED
@@ -180,6 +186,73 @@ async def test_forgetting_lets_go_of_what_is_kept_in_memory(tmp_path: Path) -> N
         await control.act(tmp_path, tmp_path / "parley.db", "forget", "1")
         assert kept.size == 0
         assert "plugh-xyzzy" not in str(kept._kept)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+DIGITS = st.text("0123456789", min_size=1, max_size=40)
+FIELDS = st.fixed_dictionaries(
+    {},
+    optional={
+        **dict.fromkeys(("name", "by", "secret"), st.one_of(JSON, st.just("ann"))),
+        "role": st.one_of(JSON, st.sampled_from(["owner", "removed"])),
+        "same_as": st.one_of(JSON, st.sampled_from(["telegram:7", "telegram:", ":"])),
+        "retention": st.one_of(JSON, st.dictionaries(st.just("audit_days"), JSON)),
+        "raw_days": st.one_of(JSON, st.just(30)),
+    },
+)
+TARGETS = st.one_of(
+    JSON,
+    DIGITS,
+    st.builds("{}{}.{}".format, st.sampled_from(["s", "t", "-", ""]), DIGITS, DIGITS),
+    st.builds(dumps, st.one_of(JSON, FIELDS)),
+)
+BODIES = st.one_of(
+    st.binary(max_size=20),
+    st.builds(lambda body: dumps(body).encode(), JSON),
+    st.builds(lambda target: dumps({"target": target}).encode(), TARGETS),
+)
+POSTS = st.lists(st.tuples(st.sampled_from(sorted(control.ACTIONS)), BODIES), min_size=40)
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(POSTS)
+def test_no_body_breaks_the_socket(posts: list[tuple[str, bytes]]) -> None:
+    """It is done, or refused in words: whatever stands in the place of what the commands send."""
+
+    async def told() -> list[tuple[int, Any]]:
+        with TemporaryDirectory() as folder:
+            home = Path(folder)
+            async with running(home, at_work=False) as chat, controlled(home, chat):
+                return [await posted(home, action, body) for action, body in posts]
+
+    for status, body in asyncio.run(told()):
+        assert status in {200, 400, 409}, body
+        assert status == 200 or body["error"]
+
+
+async def posted(home: Path, action: str, body: bytes) -> tuple[int, Any]:
+    """Post a body; returns status and answer."""
+    connector = aiohttp.UnixConnector(str(home / control.SOCKET))
+    async with (
+        aiohttp.ClientSession(connector=connector) as http,
+        http.post(f"http://parley/control/{action}", data=body) as response,
+    ):
+        is_json = response.content_type == "application/json"
+        return response.status, await response.json() if is_json else await response.text()
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"target": 7}', b"\xff"])
+async def test_a_body_without_a_target_is_told(tmp_path: Path, body: bytes) -> None:
+    """As a mistake of whoever asks."""
+    async with running(tmp_path, at_work=False) as chat, controlled(tmp_path, chat):
+        status, told = await posted(tmp_path, "forget", body)
+    assert (status, told) == (400, {"error": 'send {"target": "…"}, a text'})
 
 
 async def test_an_unknown_action_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 What the web chat reads: list of chats, what was said, how full the context is.
 """
 
+import asyncio
 import socket
 import sqlite3
 import stat
@@ -19,7 +20,9 @@ from aiohttp import web
 from adapters.base import Adapter, ContextGauge
 from adapters.door import FIRST_OWNER
 from adapters.errors import AdapterRefused, SendRejected
-from adapters.messages import Address, Attachment, OutgoingFile
+from adapters.messages import Address, Attachment, Outgoing, OutgoingFile
+from adapters.web.adapter import WebAdapter
+from adapters.web.platform import WebSettings
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.access import web_door
@@ -32,7 +35,7 @@ from gateway.storage.migrations import database_path, open_database
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import ChatLinks, NewSession
 from gateway.wiring import accounts_of
-from tests.support.door import AUTHORIZED, TOKEN
+from tests.support.door import AUTHORIZED, TOKEN, web_host
 from tests.support.gateway import (
     HeldModel,
     RecordingModel,
@@ -43,6 +46,7 @@ from tests.support.gateway import (
     serving,
     settings_of,
 )
+from tests.support.history import MemoryHistory
 from tests.support.process import free_port
 from tests.support.recording_adapter import RecordingAdapter, Watch
 from tests.support.scripted_model import ScriptedModel
@@ -92,6 +96,33 @@ async def test_what_cannot_be_stored_is_to_be_sent_again(tmp_path: Path) -> None
         await server.stop()
     [line] = [line for line in lines if line["event"] == "request_not_stored"]
     assert (line["path"], line["error"]) == ("/full", "the disk is full")
+
+
+async def test_a_database_that_breaks_under_a_stream_ends_it(tmp_path: Path) -> None:
+    """Its answer has begun: no second one stands in the middle of it, and the page asks again."""
+    async with running(tmp_path, at_work=False) as chat:
+        told = replace(web_host(MemoryHistory()), history=history_of(chat))
+        page = WebAdapter(WebSettings(), told)
+        server = HttpServer(Port("127.0.0.1", 0, page.routes()), tmp_path / "s", private=[])
+        port = await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET /api/chats/c1/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        writer.write(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        begun = await reader.readuntil(b"event: synced")
+        with closing(sqlite3.connect(tmp_path / "parley.db")) as other:
+            other.execute("ALTER TABLE outbox RENAME TO gone")
+        place = Address("web", "default", "c1")
+        await page.send(Outgoing(conversation=1, address=place, seq=1, payload="", nonce=""))
+        rest = await reader.read()
+        writer.close()
+        await page.close()
+        await server.stop()
+        [line] = chat.events("request_not_stored")
+    assert begun.startswith(b"HTTP/1.1 200")
+    assert (begun + rest).count(b"HTTP/1.1") == 1
+    assert b"storage_unavailable" not in rest
+    assert line["path"] == "/api/chats/c1/events"
+    assert [line for line in chat.log if line["level"] == "error" and "exc_info" in line] == []
 
 
 async def test_the_socket_is_its_owners(tmp_path: Path) -> None:
