@@ -96,39 +96,38 @@ class Indexer:
             index.clear
         ):
             log.info("search_index_cleared", version=VERSION)
-        fed = 0
         self._broken.clear()
-        while found := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
-            fed += await self.catch_up(found, pause)
+        fed = 0
+        while found := await self._database.read(index.waiting_anywhere, AT_ONCE, self._broken):
+            fed += await self._enter(found, pause)
         return fed
 
-    async def catch_up(self, conversations: Sequence[int], pause: float = 0.0) -> int:
-        """Feed what these conversations lack now; returns how many messages were looked at.
+    async def catch_up(self, conversations: Sequence[int]) -> int:
+        """Feed what these conversations lack now; returns how many messages were looked at."""
+        fed = 0
+        while found := await self._database.read(index.waiting_in, conversations, self._broken):
+            fed += await self._enter(found)
+        return fed
+
+    async def _enter(self, found: Sequence[Unindexed], pause: float = 0.0) -> int:
+        """Enter the messages of a step by one transaction, which several conversations share.
 
         What is wrong with a message of one of them holds up no other.
         """
+        began = time.monotonic()
         try:
-            return await self._feed(conversations, pause)
+            batches = await asyncio.to_thread(_prepared, found)
+            entered = await self._database.write(index.feed_together, batches)
         except StorageError:
             raise
         except Exception:
-            if len(conversations) > 1:
-                return sum([await self.catch_up([each], pause) for each in conversations])
-            (broken,) = conversations
-            log.exception("conversation_not_indexed", conversation=broken)
-            self._broken.add(broken)
+            if len(found) > 1:
+                return sum([await self._enter([each], pause) for each in found])
+            log.exception("conversation_not_indexed", conversation=found[0].conversation)
+            self._broken.add(found[0].conversation)
             return 0
-
-    async def _feed(self, conversations: Sequence[int], pause: float) -> int:
-        """Feed in steps of one transaction, which several conversations share."""
-        fed, began = 0, time.monotonic()
-        while found := await self._database.read(index.waiting_in, conversations):
-            batches = await asyncio.to_thread(_prepared, found)
-            entered = await self._database.write(index.feed_together, batches)
-            fed += sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
-            await asyncio.sleep((time.monotonic() - began) * pause)
-            began = time.monotonic()
-        return fed
+        await asyncio.sleep((time.monotonic() - began) * pause)
+        return sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
 
 
 def _prepared(found: Sequence[Unindexed]) -> list[IndexBatch]:

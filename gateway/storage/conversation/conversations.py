@@ -489,8 +489,13 @@ _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
     """Return conversations with messages that are not in the search index yet."""
-    found = select(conversation.c.id).where(_lacks_words, conversation.c.id.not_in(left_out))
-    return list(conn.scalars(found.limit(limit)))
+    found = conn.scalars(*_unsearched(limit + len(left_out)))
+    return [each for each in found if each not in left_out][:limit]
+
+
+@built_once
+def _unsearched(limit: int) -> Any:
+    return select(conversation.c.id).where(_lacks_words).limit(limit)
 
 
 def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:

@@ -5,7 +5,7 @@ conversation and seq, so that one conversation is one range of ids. `conversatio
 tells how far a transcript is indexed and moves in the same transaction as the rows.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -128,7 +128,14 @@ _NEXT_ONES = (
 )
 
 
-def waiting_in(conn: Connection, conversation_ids: Iterable[int]) -> list[Unindexed]:
+def waiting_anywhere(conn: Connection, limit: int, left_out: Collection[int]) -> list[Unindexed]:
+    """Return what `waiting_in` does, of so many of the conversations that the index lacks."""
+    return waiting_in(conn, conversations.unsearched(conn, limit, left_out))
+
+
+def waiting_in(
+    conn: Connection, conversation_ids: Iterable[int], left_out: Collection[int] = ()
+) -> list[Unindexed]:
     """Return the next messages that the index lacks of conversations: what one transaction takes.
 
     Of a conversation whose messages do not fit behind those of others nothing is returned yet.
@@ -136,7 +143,7 @@ def waiting_in(conn: Connection, conversation_ids: Iterable[int]) -> list[Uninde
     found: list[Unindexed] = []
     rows = chars = 0
     for conversation_id in conversation_ids:
-        if (lacking := waiting(conn, conversation_id)) is None:
+        if conversation_id in left_out or (lacking := waiting(conn, conversation_id)) is None:
             continue
         rows += len(lacking.rows)
         chars += sum(len(body) for _, _, body, _ in lacking.rows)
