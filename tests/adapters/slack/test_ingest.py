@@ -327,6 +327,20 @@ async def miss(
         slack.write(channel, str(number), thread=first if in_thread else None, tell=False)
 
 
+async def come_back(intake: RecordingIntake, make: MakeAdapter, messages: int) -> None:
+    """Have the adapter run again until it has read the gap: all is there, in its order."""
+    async with supervised(make()):
+        await intake.has(messages + 1)
+    assert intake.texts == [str(number) for number in range(messages + 1)]
+
+
+@pytest.fixture
+def in_parts(slack: SlackServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a gap read in parts of 30 messages, and these in pages of 15."""
+    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
+    slack.api.history_limit = 15
+
+
 @pytest.mark.parametrize("forward", [False, True])
 async def test_a_long_gap_is_fetched_page_by_page(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, *, forward: bool
@@ -334,9 +348,7 @@ async def test_a_long_gap_is_fetched_page_by_page(
     """Whatever the size and order of Slack's pages, everything comes in the order it was said."""
     slack.api.history_limit, slack.api.page_forward = 15, forward
     await miss(slack, intake, make, 40)
-    async with supervised(make()):
-        await intake.has(41)
-    assert intake.texts == [str(number) for number in range(41)]
+    await come_back(intake, make, 40)
 
 
 @pytest.mark.parametrize("forward", [False, True])
@@ -344,39 +356,30 @@ async def test_a_gap_that_does_not_fit_into_memory_is_read_in_parts(
     slack: SlackServer,
     intake: RecordingIntake,
     make: MakeAdapter,
-    monkeypatch: pytest.MonkeyPatch,
+    in_parts: None,
     *,
     forward: bool,
 ) -> None:
     """Nothing is lost, and all of it is stored in the order in which it was said."""
-    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
-    slack.api.history_limit, slack.api.page_forward = 15, forward
+    slack.api.page_forward = forward
     await miss(slack, intake, make, 100)
-    async with supervised(make()):
-        await intake.has(101)
-    assert intake.texts == [str(number) for number in range(101)]
+    await come_back(intake, make, 100)
     moved = [each.position for each in intake.cursors]
     assert moved == sorted(moved)
 
 
 async def test_a_long_thread_is_read_in_parts(
-    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, in_parts: None
 ) -> None:
     """Replies come oldest first, each page with the parent above it."""
-    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
-    slack.api.history_limit = 15
     await miss(slack, intake, make, 70, in_thread=True)
-    async with supervised(make()):
-        await intake.has(71)
-    assert intake.texts == [str(number) for number in range(71)]
+    await come_back(intake, make, 70)
 
 
 async def test_a_long_gap_goes_on_where_it_was_interrupted(
-    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, in_parts: None
 ) -> None:
     """Live messages come in meanwhile; what the connection before has stored is not read again."""
-    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
-    slack.api.history_limit = 15
     await miss(slack, intake, make, 100)
     # Three parts of two pages, and the last one of one page, which is the first to be stored.
     slack.fail("conversations.history", *[slow(0)] * 7, *[SERVER_ERROR] * 20)
