@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from functools import cache
+from secrets import token_hex
 from types import MappingProxyType
 
 from agent.processes import confinement
@@ -16,6 +18,7 @@ from agent.processes.helpers import LANGUAGE, PATH
 from agent.processes.walls import (
     STARTED,
     Backend,
+    Container,
     Sandbox,
     Walls,
     engine_environment,
@@ -101,30 +104,16 @@ def why_not_container(image: str | None) -> str | None:
         return f"there is neither {' nor '.join(ENGINES)}"
     is_podman_here = is_podman(tool)
     shown = "{{.Host.Security.Rootless}}" if is_podman_here else "{{.SecurityOptions}}"
-    code, said = _asked(tool, "info", "--format", shown)
+    code, said = _run([tool, "info", "--format", shown], engine_environment())
     if code:
         return f"{tool} does not answer: {said}"
     if ("true" if is_podman_here else "rootless") not in said:
         return f"{tool} is not rootless: what leaves its container would be root"
-    code, said = _asked(tool, "image", "inspect", image)
-    return f"{tool} has no image {image}: {said}" if code else None
-
-
-def _asked(*command: str) -> tuple[int, str]:
-    """Return the code of an engine's command, and the end of what it said."""
-    try:
-        done = subprocess.run(  # noqa: S603 - the engine that was found
-            command,
-            env=engine_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=TRIED_WITHIN_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return 1, str(exc)
-    return done.returncode, done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Container(image, f"parley-{token_hex(8)}")
+        walls = Walls("container", folder, tool, writable=[folder], container=wanted)
+        code, said = _try(walls, -1)
+    return f"{tool} runs no container of {image}: {said}" if code else None
 
 
 @cache
@@ -137,31 +126,39 @@ def why_not_bwrap() -> str | None:
         told, telling = os.pipe()
         with os.fdopen(told, "rb") as said:
             try:
-                problem = _try(Walls("bwrap", folder, tool, writable=[folder]), telling)
+                _, problem = _try(Walls("bwrap", folder, tool, writable=[folder]), telling)
             finally:
                 os.close(telling)
             return None if said.read() == STARTED else problem or "it did not start a program"
 
 
-def _try(walls: Walls, telling: int) -> str:
-    """Run the smallest program behind walls; returns what was said about that."""
-    environment = {"PATH": PATH, "LANG": LANGUAGE}
-    started = launch(walls, ["/bin/sh", "-c", ":"], environment, telling)
+def _try(walls: Walls, telling: int) -> tuple[int, str]:
+    """Run the smallest program behind walls; returns its code and the end of what was said."""
+    started = launch(walls, ["/bin/sh", "-c", ":"], {"PATH": PATH, "LANG": LANGUAGE}, telling)
     try:
-        done = subprocess.run(  # noqa: S603 - its own command
-            started.command,
+        return _run(started.command, started.environment, started.handles)
+    finally:
+        for letter in started.handles[:1]:
+            os.close(letter)
+
+
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], handles: Sequence[int] = ()
+) -> tuple[int, str]:
+    try:
+        done = subprocess.run(  # noqa: S603 - the tool that was found
+            command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            pass_fds=started.handles,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=handles,
             timeout=TRIED_WITHIN_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as exc:
-        return str(exc)
-    finally:
-        os.close(started.handles[0])
-    return done.stderr.decode(errors="replace").strip()[-_SAID_CHARS:]
+        return 1, str(exc)
+    return done.returncode, done.stdout.decode(errors="replace").strip()[-_SAID_CHARS:]
 
 
 def _tool(backend: str) -> str:

@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
-from agent.processes.walls import STARTED, Launch, Walls, end_container, launch, raise_walls
+from agent.processes.walls import (
+    SPARE_PROCESSES,
+    STARTED,
+    Launch,
+    Walls,
+    end_container,
+    launch,
+    raise_walls,
+)
 from agent.processes.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -42,9 +50,6 @@ SPARE_DISK_BYTES = 500_000_000
 """How much more than the directory may hold the disk may lose meanwhile: others write too."""
 END_WITHIN_S = 5.0
 """How long killed descendants may take to be gone."""
-SPARE_PROCESSES = 512
-"""Above what the user's processes are at the start: the kernel's limit is for all of them, and is
-only the second line behind the count."""
 MAX_FILES = 256
 """Files that each process of a command may have open."""
 NICENESS = 10
@@ -267,6 +272,9 @@ class Supervisor:
     def _count(self) -> None:
         began_s = time.process_time()
         found = descent.descendants(os.getpid())
+        # Of a container the engine's own processes are no part.
+        if self._order.walls.container is not None:
+            found = [each for each in found if descent.is_apart(each.pid)]
         # By the time of the processor: a bomb that keeps this process waiting wins none by it.
         pause_s = max(LOOK_EVERY_S, 20 * (time.process_time() - began_s))
         self._next_look = time.monotonic() + pause_s

@@ -30,7 +30,11 @@ STARTED = b"started\n"
 """What is told just before the program takes the process over: by then all walls stand."""
 ENDS_WITHIN_S = 10.0
 """How long an engine may take to end a container."""
+SPARE_PROCESSES = 512
+"""Above what is allowed, and what the user's processes are at the start: the kernel's limit is for
+all of them, and is only the second line behind the count."""
 PROXY_USER = "parley"
+_CONTROL_GROUPS_2 = Path("/sys/fs/cgroup/cgroup.controllers")
 _PACKAGE = Path(__file__).parents[1]
 _PACKAGE_INSIDE = "/run/parley"
 _OF_ENGINE = {"PATH", "HOME", "PWD", "TMPDIR", "LANG", "TERM", "XDG_RUNTIME_DIR", "DOCKER_HOST"}
@@ -238,18 +242,23 @@ def container(
     if named := [path for path, _ in mounts if "," in path or '"' in path]:
         raise ConfinementError(f"no container can be given {named[0]!r}: a comma is in it")
     size = wanted.file_bytes if walls.growing else 0
-    limits = {
-        "--pids-limit": wanted.max_processes,
-        "--memory": wanted.memory_bytes,
-        "--ulimit": f"fsize={size}:{size}" if size >= 0 else "",
-    }
+    limits = [f"--ulimit=fsize={size}:{size}"] if size >= 0 else []
+    if wanted.max_processes:
+        most = wanted.max_processes + SPARE_PROCESSES
+        limits += [f"--ulimit=nproc={most}:{most}"]
+    # With the first version of control groups podman ignores these, and says so to each command.
+    if not is_podman(walls.tool) or _CONTROL_GROUPS_2.exists():
+        of_all = {"pids-limit": wanted.max_processes, "memory": wanted.memory_bytes}
+        limits += [f"--{option}={limit}" for option, limit in of_all.items() if limit]
     # As the user who runs the engine, so that what is written belongs to him outside.
     own = ["--userns=keep-id", "--read-only-tmpfs=false"] if is_podman(walls.tool) else []
     return [
         *(walls.tool, "run", "--rm", "--interactive", f"--name={wanted.name}", "--pull=never"),
         *("--network=none", "--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"),
+        # Whoever removes it does not wait for its end.
+        "--stop-timeout=0",
         *own,
-        *(f"{option}={limit}" for option, limit in limits.items() if limit),
+        *limits,
         *(f"--mount=type=bind,source={path},target={path}{how}" for path, how in mounts),
         *(f"--env={_told(name, value)}" for name, value in environment.items()),
         *(f"--workdir={walls.directory}", f"--entrypoint={program[0]}", wanted.image),
@@ -274,20 +283,22 @@ def is_podman(tool: str) -> bool:
 def engine_environment() -> dict[str, str]:
     """Return where an engine finds what is this user's; a helper has nothing of that."""
     runtime = f"/run/user/{os.geteuid()}"
-    return {
+    found = {
         "PATH": os.defpath,
         "HOME": str(Path("~").expanduser()),
-        "XDG_RUNTIME_DIR": runtime,
         "DOCKER_HOST": f"unix://{runtime}/docker.sock",
     }
+    # A service without a login has none: podman makes a place of its own, unless one is named.
+    return found | ({"XDG_RUNTIME_DIR": runtime} if Path(runtime).is_dir() else {})
 
 
 def end_container(walls: Walls) -> None:
-    """Kill the container of a program that is over; it need not be there any more."""
+    """Kill and remove the container of a program that is over; it need not be there any more."""
     if walls.container is not None:
         with suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(  # noqa: S603 - the engine that has started it
-                [walls.tool, "kill", walls.container.name],
+                # Not "kill": what would remove it then is ended with the program's processes.
+                [walls.tool, "rm", "--force", walls.container.name],
                 env=engine_environment(),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,

@@ -1,6 +1,7 @@
 """Containers: what the engine is told, and whether it is asked at all. No engine runs here."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from agent.processes import sandbox
+from agent.processes import walls as walls_module
 from agent.processes.confinement import ConfinementError
 from agent.processes.sandbox import choose, why_not_container
 from agent.processes.walls import Container, Walls, container, launch
@@ -26,14 +28,22 @@ def walls(tool: str, **changes: Any) -> Walls:
     return replace(closed, **changes)
 
 
+@pytest.fixture(autouse=True)
+def _control_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine of today: podman limits memory and processes of a whole container."""
+    monkeypatch.setattr(walls_module, "_CONTROL_GROUPS_2", tmp_path)
+
+
 def test_a_container_is_closed_on_all_sides() -> None:
     """No network, no image from elsewhere, nothing to write but the workspace; as this user."""
     command = container(walls("/usr/bin/podman"), WANTED, ["/bin/sh", "-c", "x"], {"A": "b c"})
     assert command == [
         *("/usr/bin/podman", "run", "--rm", "--interactive", "--name=parley-0123456789abcdef"),
         *("--pull=never", "--network=none", "--read-only", "--cap-drop=ALL"),
-        *("--security-opt=no-new-privileges", "--userns=keep-id", "--read-only-tmpfs=false"),
-        *("--pids-limit=30", "--memory=50000000", "--ulimit=fsize=1000:1000"),
+        *("--security-opt=no-new-privileges", "--stop-timeout=0"),
+        *("--userns=keep-id", "--read-only-tmpfs=false"),
+        *("--ulimit=fsize=1000:1000", "--ulimit=nproc=542:542"),
+        *("--pids-limit=30", "--memory=50000000"),
         "--mount=type=bind,source=/opt/tools,target=/opt/tools,readonly",
         "--mount=type=bind,source=/w/1,target=/w/1",
         *("--env=A", "--workdir=/w/1", "--entrypoint=/bin/sh", IMAGE, "-c", "x"),
@@ -55,6 +65,15 @@ def test_a_full_workspace_lets_no_file_grow_and_programs_may_have_no_limits() ->
     assert not [each for each in free if each.startswith(("--ulimit", "--memory", "--pids"))]
 
 
+def test_podman_is_not_asked_for_what_it_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would say so in each command's output; docker's service may be where they hold."""
+    monkeypatch.setattr(walls_module, "_CONTROL_GROUPS_2", Path("/nowhere"))
+    old = container(walls("/usr/bin/podman"), WANTED, ["sh"], {})
+    assert not [each for each in old if each.startswith(("--memory", "--pids"))]
+    assert "--ulimit=nproc=542:542" in old
+    assert "--memory=50000000" in container(walls("/usr/bin/docker"), WANTED, ["sh"], {})
+
+
 def test_a_path_that_would_be_read_as_an_option_is_refused() -> None:
     """`,readonly=false` behind a name would be one."""
     with pytest.raises(ConfinementError, match="a comma is in it"):
@@ -67,8 +86,14 @@ def test_the_engine_finds_what_is_this_users() -> None:
     started = launch(walls("/usr/bin/podman"), ["/bin/sh"], own, 9)
     assert started.environment["HOME"] != "/w/1"
     assert {"--env=HOME=/w/1", "--env=LD_PRELOAD=/w/1/x.so"} < {*started.command}
-    assert started.environment.keys() >= {"PATH", "XDG_RUNTIME_DIR"}
+    assert started.environment.keys() >= {"PATH", "DOCKER_HOST"}
     assert "LD_PRELOAD" not in started.environment
+
+
+def test_a_place_that_is_not_there_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service without a login has no /run/user/…, and podman fails where that is named."""
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    assert "XDG_RUNTIME_DIR" not in walls_module.engine_environment()
 
 
 def test_no_variable_stands_among_the_arguments() -> None:
@@ -97,17 +122,17 @@ def calls(engine: Path) -> list[list[str]]:
 
 
 def test_an_engine_that_is_rootless_and_has_the_image_is_chosen(engine: Path) -> None:
-    """It is asked for both; programs in it have no network."""
+    """The smallest program is run in it; programs in it have no network."""
     found = choose(SandboxSettings(backend="container", image=IMAGE))
     assert (found.backend, found.tool) == ("container", str(engine / "podman"))
     assert "no network" in found.no_network
-    assert [call[0] for call in calls(engine)] == ["info", "image"]
+    assert [call[0] for call in calls(engine)] == ["info", "run"]
 
 
 def test_why_there_is_no_container(engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reason says what would have to be done."""
     assert why_not_container(None) == "tools.sandbox.image names no image"
-    assert "has no image other:1: Error: other:1: image not known" in str(
+    assert "runs no container of other:1: Error: other:1: image not known" in str(
         why_not_container("other:1")
     )
     (engine / "podman").write_text("#!/bin/sh\necho false\n")
@@ -132,4 +157,4 @@ async def test_a_command_runs_in_a_container(engine: Path, tmp_path: Path) -> No
     assert outcome.text == f"{workspace}\n{workspace}\n[exit code 3]"
     run, ended = calls(engine)[-2:]
     name = next(each for each in run if each.startswith("--name=")).removeprefix("--name=")
-    assert (run[0], ended) == ("run", ["kill", name])
+    assert (run[0], ended) == ("run", ["rm", "--force", name])
