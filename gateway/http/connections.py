@@ -40,22 +40,52 @@ UPLOAD_S = 600.0
 MAX_HEADERS = 64
 MAX_LINE_BYTES = 8_192
 """Of a request's first line, and of a header; a proxy's cookies have a few thousand."""
+MAX_HEAD_BYTES = 32_768
+"""Of the first line and all headers; as much as nginx takes before it passes a request on."""
+_HEAD_ENDS = b"\r\n\r\n"
+_TOO_LONG = f"The request's head is longer than {MAX_HEAD_BYTES:,} bytes.\n"
+_REFUSAL = (
+    "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    f"Content-Length: {len(_TOO_LONG)}\r\nConnection: close\r\n\r\n{_TOO_LONG}"
+).encode()
 _NET_V6 = 64
 """Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
 
 
 @dataclass(eq=False, slots=True)
 class _Open:
-    """One connection; `request` is what it asks for now."""
+    """One connection.
+
+    Attributes:
+        request: What it asks for now.
+        head_bytes: Of the next request's head, as far as it is there.
+        is_headed: Whether it is there as a whole, and nobody has begun to answer.
+        last: The end of what is there, where the mark may begin that ends a head.
+    """
 
     transport: asyncio.Transport
     address: str
     request: web.Request | None = None
+    head_bytes: int = 0
+    is_headed: bool = False
+    last: bytes = b""
 
     @property
     def only_waits(self) -> bool:
         """Whether nothing is done for it: no request, or one whose body is not there yet."""
         return self.request is None or not self.request.content.is_eof()
+
+    def takes(self, data: bytes) -> bool:
+        """Count what came in; False where a head has become too long. Bodies have other limits."""
+        if self.is_headed or (self.request is not None and self.only_waits):
+            return True
+        seen = self.last + data
+        end = seen.find(_HEAD_ENDS)
+        self.is_headed = end >= 0
+        size = self.head_bytes - len(self.last)
+        size += end + len(_HEAD_ENDS) if self.is_headed else len(seen)
+        self.head_bytes, self.last = (0, b"") if self.is_headed else (size, seen[-3:])
+        return size <= MAX_HEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -114,6 +144,21 @@ class Connections:
         found = self._open.get(transport) if transport is not None else None
         if found is not None:
             found.request = request
+            if request is not None:
+                found.is_headed = False
+
+    def takes(self, transport: asyncio.Transport, data: bytes) -> bool:
+        """Take note of what comes in; False where it is refused, and the connection closed."""
+        found = self._open.get(transport)
+        if found is None or found.takes(data):
+            return True
+        log.warning("head_too_long", address=found.address)
+        # In the middle of an answer the other side would take this for a part of it.
+        if found.request is None:
+            transport.write(_REFUSAL)
+        self.forget(transport)
+        transport.close()
+        return False
 
     def _too_many(self, transport: asyncio.Transport, address: str, here: dict[_Open, None]) -> str:
         """Return which limit a new connection is beyond; "" for none."""
@@ -210,7 +255,9 @@ class _Doorway(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        if self._inside is not None:
+        if self._inside is None or self._transport is None:
+            return
+        if self._connections.takes(self._transport, data):
             self._inside.data_received(data)
 
     @override

@@ -5,11 +5,14 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from ipaddress import ip_network
+from itertools import pairwise
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gateway.http import connections as module
 from gateway.http import server as server_module
@@ -278,3 +281,91 @@ async def test_a_line_that_never_ends_is_not_kept(serve: Serve) -> None:
     endless = b"GET / HTTP/1.1\r\nX: " + b"b" * (2 * module.MAX_LINE_BYTES)
     with opened(await serve(Connections()), sent=endless) as asking:
         assert await status(asking) == b"400"
+
+
+def head_of(size: int) -> bytes:
+    """Return a request's head of so many bytes, in lines that are short enough each."""
+    begin, line = b"GET / HTTP/1.1\r\nHost: x\r\n", 4_000
+    lines = []
+    left = size - len(begin) - 2
+    while left:
+        # A header has at least a name, and its end.
+        part = left if left <= line else min(line, left - 10)
+        lines.append(f"X-{len(lines):02}: ".encode() + b"y" * (part - 8) + b"\r\n")
+        left -= part
+    return begin + b"".join(lines) + b"\r\n"
+
+
+async def told(connection: socket.socket) -> bytes:
+    """Return all that is said until the other side closes the connection."""
+    connection.setblocking(False)
+    loop, parts = asyncio.get_running_loop(), []
+    async with asyncio.timeout(10):
+        while part := await loop.sock_recv(connection, 10_000):
+            parts.append(part)
+    return b"".join(parts)
+
+
+MOST = module.MAX_HEAD_BYTES
+
+
+@pytest.mark.parametrize(("size", "answer"), [(MOST, b"200"), (MOST + 1, b"431")])
+async def test_a_head_as_a_whole_has_a_limit(serve: Serve, size: int, answer: bytes) -> None:
+    """What is too long is told so, and noted."""
+    limits = Connections()
+    port = await serve(limits)
+    async with log_lines(Watch()) as lines:
+        with opened(port, sent=head_of(size)) as asking:
+            assert await status(asking) == answer
+    noted = [line["address"] for line in lines if line["event"] == "head_too_long"]
+    assert noted == ([] if answer == b"200" else ["127.0.0.1"])
+    await counted(limits, 0)
+
+
+@given(st.integers(MOST - 3, MOST + 3), st.lists(st.integers(1, 2 * MOST), max_size=8))
+@example(MOST, [MOST - 1, MOST - 2, MOST - 3])
+@example(MOST + 1, [MOST - 1])
+def test_a_head_is_as_long_however_it_is_cut(size: int, cuts: list[int]) -> None:
+    """The mark at its end as well; what comes behind that is no part of it."""
+    sent = head_of(size) + b"a" * MOST
+    places = sorted({0, *cuts, len(sent)} - {*range(len(sent) + 1, 2 * MOST + 1)})
+    connection = module._Open(None, "")  # type: ignore[arg-type]
+    taken = [connection.takes(sent[a:b]) for a, b in pairwise(places)]
+    assert all(taken) == (size <= MOST)
+    assert connection.is_headed
+
+
+async def test_a_head_that_never_ends_is_told_why(serve: Serve) -> None:
+    """It is not kept until its last line comes."""
+    with opened(await serve(Connections()), sent=head_of(40_000)[:-10]) as asking:
+        text = await told(asking)
+    assert text.startswith(b"HTTP/1.1 431 ")
+    assert text.endswith(b"\r\n\r\nThe request's head is longer than 32,768 bytes.\n")
+
+
+async def test_a_second_head_is_counted_while_the_first_is_answered(
+    serve: Serve, held: Held
+) -> None:
+    """No word is put into that answer: the connection is closed."""
+    first = b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n"
+    with opened(await serve(Connections()), sent=first) as asking:
+        async with asyncio.timeout(10):
+            await held.asked.wait()
+        asking.sendall(head_of(40_000)[:-10])
+        assert await told(asking) == b""
+
+
+async def test_a_body_is_no_head(serve: Serve) -> None:
+    """It may be longer, and hold what looks like the end of one; the next head counts anew."""
+    port = await serve(Connections())
+    body = (b"a" * 5_000 + b"\r\n\r\n") * 20
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with opened(port, sent=head + body[:70_000]) as asking:
+        await asyncio.sleep(0)
+        asking.sendall(body[70_000:])
+        said = await received(asking)
+        assert said.startswith(b"HTTP/1.1 200 ")
+        while not said.endswith(b"100080"):
+            said += await received(asking)
+        asking.sendall(head_of(30_000))
+        assert await status(asking) == b"200"
