@@ -117,6 +117,9 @@ _WRAPPED = (
     re.compile(r"\\(?<=[A-Za-z0-9+/_-]{60}\\)[nr]"),
 )
 _LINE_END = r"(?:\s|\\[nr])*+"
+_ENDS_LINE = re.compile(r"[\n\r]|\\[nr]")
+_BLANK = re.compile(r"\s+|\\(?:[nr]|\Z)")
+"""What may stand within an encoded secret, its beginning at the end of a text included."""
 _BORDER = "\x1f"
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What changes the direction of text: with it a line is shown in another order than it has."""
@@ -145,6 +148,7 @@ class Redactor:
         forms |= {form for each in telling for form in _spellings(each)}
         forms |= {_in_json(form) for form in forms}
         self._configured = tuple(sorted(forms, key=len, reverse=True))
+        self._shortest = min(map(len, forms), default=0)
         self._beginnings = _Beginnings.of(self._configured)
         self._coded = coded
         self._over_lines: re.Pattern[str] | None = None
@@ -182,26 +186,34 @@ class Redactor:
         """
         hidden = 0
         for secret in self._in_json:
-            hidden += len(secret) * json_text.count(secret)
-            json_text = json_text.replace(secret, MASK)
+            if found := json_text.count(secret):
+                hidden += len(secret) * found
+                json_text = json_text.replace(secret, MASK)
         return json_text, hidden
 
-    def configured(self, text: str) -> str:
+    def configured(self, text: str, *, is_piece: bool = False) -> str:
         """Return text without the configured secrets, but for those that are words (`is_telling`).
 
         For what people and models go on working with: nothing that only looks like a credential
         is touched.
+
+        Args:
+            is_piece: Of a longer text: how long its lines are is not known.
         """
+        # Most pieces of an answer are shorter than any secret.
+        if len(text) < self._shortest:
+            return text
         for secret in self._configured:
             if secret in text:
                 text = text.replace(secret, MASK)
-        wrapped = self._wrapped_in(text)
+        wrapped = self._wrapped_in(text, (_ENDS_LINE,) if is_piece else _WRAPPED)
         return wrapped.sub(MASK, text) if wrapped else text
 
     def holds_configured(self, text: str) -> bool:
         """Tell whether `configured` would mask anything, in a text or in its JSON."""
-        if any(secret in text for secret in self._configured):
-            return True
+        for secret in self._configured:
+            if secret in text:
+                return True
         wrapped = self._wrapped_in(text)
         return wrapped is not None and wrapped.search(text) is not None
 
@@ -210,9 +222,11 @@ class Redactor:
         plain = (content, content.replace(b"\0", b"")) if b"\0" in content else (content,)
         return any(self.holds_configured(each.decode(errors="replace")) for each in plain)
 
-    def _wrapped_in(self, text: str) -> re.Pattern[str] | None:
+    def _wrapped_in(
+        self, text: str, places: Iterable[re.Pattern[str]] = _WRAPPED
+    ) -> re.Pattern[str] | None:
         """Return what finds encoded secrets across the ends of lines; None where there are none."""
-        if not self._coded or not any(place.search(text) for place in _WRAPPED):
+        if not self._coded or not any(place.search(text) for place in places):
             return None
         if self._over_lines is None:
             forms = (_LINE_END.join(map(re.escape, form)) for form in self._coded)
@@ -222,7 +236,7 @@ class Redactor:
     def settled_chars(self, text: str) -> int:
         """Return how many characters of a growing text no longer depend on what follows.
 
-        The rest may be the beginning of a configured secret.
+        The rest may be the beginning of a configured secret, encoded in lines or in one.
         """
         return len(text) if self._beginnings is None else self._beginnings.settled_chars(text)
 
@@ -250,7 +264,7 @@ def is_telling(secret: str) -> bool:
 
 
 class _Beginnings(NamedTuple):
-    """Finds where secrets may begin at the end of a text.
+    """Finds where secrets may begin at the end of a text; of both without blanks.
 
     Attributes:
         pattern: Finds the first two characters of any, or the first one at the very end.
@@ -264,19 +278,28 @@ class _Beginnings(NamedTuple):
 
     @classmethod
     def of(cls, secrets: Sequence[str]) -> "_Beginnings | None":
-        """Return the beginnings of these secrets, of two characters or more; None for none."""
+        """Return the beginnings of these secrets; None for none."""
         forms: dict[str, list[str]] = {}
-        for secret in secrets:
+        joined = [form for each in secrets if len(form := _without_blanks(each)) > 1]
+        for secret in joined:
             forms.setdefault(secret[0], []).append(secret)
         # Alternatives that begin with a character each: `re` passes over all others at once.
+        seconds = {first: "".join({each[1] for each in those}) for first, those in forms.items()}
         found = "|".join(
-            rf"{re.escape(first)}(?:[{re.escape(''.join({each[1] for each in those}))}]|\Z)"
-            for first, those in forms.items()
+            rf"{re.escape(first)}(?:{_BLANK.pattern})*+(?:[{re.escape(those)}]|\Z)"
+            for first, those in seconds.items()
         )
-        return cls(re.compile(found), forms, max(map(len, secrets))) if secrets else None
+        return cls(re.compile(found), forms, max(map(len, joined))) if joined else None
 
     def settled_chars(self, text: str) -> int:
         """Do what `Redactor.settled_chars` says."""
+        if not self.pattern.search(text):
+            return len(text)
+        joined = _without_blanks(text)
+        settled = self._settled(joined)
+        return len(text) if settled == len(joined) else _place(text, settled)
+
+    def _settled(self, text: str) -> int:
         # One secret may end with what another one begins with.
         at, end = max(0, len(text) - 2 * self.longest), 0
         while found := self.pattern.search(text, at):
@@ -287,6 +310,22 @@ class _Beginnings(NamedTuple):
                 return max(start, end)
             end = max([end, *(start + len(form) for form in forms if rest.startswith(form))])
         return len(text)
+
+
+def _without_blanks(text: str) -> str:
+    # The same, where no end of a line is spelled, in a tenth of the time.
+    return _BLANK.sub("", text) if "\\" in text else "".join(text.split())
+
+
+def _place(text: str, count: int) -> int:
+    """Return where the character stands that has so many before it, blanks left out."""
+    at = 0
+    for blank in _BLANK.finditer(text):
+        if at + count < blank.start():
+            break
+        count -= blank.start() - at
+        at = blank.end()
+    return at + count
 
 
 def _in_json(text: str) -> str:

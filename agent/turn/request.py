@@ -23,7 +23,7 @@ from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
 from agent.turn.recovery import complete_with_recovery
-from agent.turn.state import Agent, TurnPorts
+from agent.turn.state import Agent, TurnPorts, partial_text
 from agent.usage import Usage
 from agent.view.folds import Folds
 from agent.view.view import View
@@ -184,7 +184,7 @@ class LoopRequest:
         # Stays where the turn is cancelled meanwhile: the provider bills what it read.
         journal.begin_call(expected)
         redactor = self.agent.calls.redactor
-        sink = MaskedSink(self.ports.sink, redactor)
+        sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
         try:
             completion = await model.complete(request, sink)
         except ModelError as exc:
@@ -261,12 +261,17 @@ class MaskedSink:
 
     A secret may come in several pieces: what may be the beginning of one is held back until the
     next piece tells.
+
+    Args:
+        before: What was said in the call that this one goes on with: it is not shown here, but a
+            secret may have begun there.
     """
 
-    def __init__(self, sink: TextSink, redactor: Redactor) -> None:
+    def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:
         self._sink = sink
         self._redactor = redactor
-        self._held = ""
+        self._before = before[redactor.settled_chars(before) :]
+        self._begin()
 
     def push(self, delta: str) -> None:
         """Append visible text."""
@@ -274,15 +279,30 @@ class MaskedSink:
         shown = self._redactor.settled_chars(text)
         self._held = text[shown:]
         if shown:
-            self._sink.push(self._redactor.configured(text[:shown]))
+            self._show(text[:shown])
 
     def restart(self) -> None:
         """Forget what was pushed."""
-        self._held = ""
+        self._begin()
         self._sink.restart()
 
     def close(self) -> None:
         """Show the rest: nothing follows it any more."""
-        held, self._held = self._redactor.configured(self._held), ""
-        if held:
-            self._sink.push(held if len(held) <= SHOWN_CHARS or MASK in held else MASK)
+        held, self._held = self._held, ""
+        masked = self._redactor.configured(held, is_piece=True)
+        if len("".join(held.split())) <= SHOWN_CHARS or masked != held:
+            self._show(held)
+        elif len(held) > self._known:
+            self._sink.push(MASK)
+
+    def _begin(self) -> None:
+        self._held = self._before
+        self._known = len(self._before)
+
+    def _show(self, text: str) -> None:
+        """Push what is not known yet of a text, masked."""
+        masked = self._redactor.configured(text, is_piece=True)
+        new = masked[self._known :] if masked == text else masked
+        self._known = max(0, self._known - len(text))
+        if new:
+            self._sink.push(new)

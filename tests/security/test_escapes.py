@@ -23,7 +23,7 @@ from tests.support.confined import (
     run_as_nobody,
 )
 
-pytestmark = [TAKES_ROOT, on_each_backend()]
+pytestmark = [TAKES_ROOT, on_each_backend(contained=True)]
 
 GATEWAY = f"""
 import socket, sys

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -197,6 +198,17 @@ async def test_the_preview_masks_a_key_that_comes_in_pieces(tmp_path: Path) -> N
         await assert_nowhere(tmp_path, chat, model, BOT_TOKEN)
         for preview in chat.adapter.previews:
             assert KEY[:6] not in preview.text
+
+
+async def test_the_preview_masks_a_key_in_lines_of_base64(tmp_path: Path) -> None:
+    """Where it is cut by the end of a line, and by the pieces in which it comes."""
+    coded = b64encode(f"{'x' * 50}{KEY} {'y' * 60}".encode()).decode()
+    text = f"Here it is:\n\n{coded[:76]}\n{coded[76:]}\n\nThat is all of it. " * 2
+    async with attacked(tmp_path, text) as (chat, _):
+        answer = await chat.ask("Tell me.")
+        assert answer.count(MASK) == 2
+        for preview in chat.adapter.previews:
+            assert not Redactor([KEY]).holds_configured("".join(preview.text.split()))
 
 
 async def test_a_key_in_two_parts_of_a_continued_answer(tmp_path: Path) -> None:

@@ -178,17 +178,18 @@ def engine() -> Engine:
     return found
 
 
-def on_each_backend(*, networked: bool = False) -> pytest.MarkDecorator:
+def on_each_backend(*, networked: bool = False, contained: bool = False) -> pytest.MarkDecorator:
     """Return the mark of tests that take a `backend`: each that this machine has.
 
     Args:
         networked: Whether only those count that give a command a network.
+        contained: Whether containers count, which hold what their image does.
     """
     why_not: dict[Backend, str | None] = {
         "landlock": WHY_NO_LANDLOCK or (networked and sandbox.no_network("landlock")) or None,
         "bwrap": sandbox.why_not_bwrap(),
     }
-    if not networked:
+    if contained:
         why_not["container"] = why_no_podman()
     found = [
         pytest.param(name, marks=pytest.mark.skipif(reason is not None, reason=f"{name}: {reason}"))

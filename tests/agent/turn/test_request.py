@@ -1,5 +1,8 @@
 """One request: made for the model that is asked, and booked as what it cost, if it failed too."""
 
+import re
+from base64 import b64encode
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -261,6 +264,15 @@ def pushed(*pieces: str, redactor: Redactor = REDACTOR) -> Shown:
     return shown
 
 
+async def test_a_continued_answer_knows_the_first_half_of_a_key() -> None:
+    """Its preview is one of its own, and holds nothing of the second."""
+    first = Completion(assistant_message(f"The key: {KEY[:9]}"), "length")
+    bench = Bench(first, f"{KEY[9:]} is all.")
+    bench.approval = replace(bench.approval, redactor=REDACTOR)
+    assert (await bench.run()).text == f"The key: {MASK} is all."
+    assert bench.sink.text == f"{MASK} is all."
+
+
 class TestMessage:
     def test_one_without_secrets_is_the_same_object(self) -> None:
         """Nothing is copied for nothing."""
@@ -305,9 +317,9 @@ class TestSink:
             sink.push(text[start:end])
         for secret in (KEY, OTHER, ODD):
             assert secret not in shown.text
-        sink.push("\n")
+        sink.push(".")
         sink.close()
-        assert shown.text == REDACTOR.configured(f"{text}\n")
+        assert shown.text == REDACTOR.configured(f"{text}.")
 
     def test_the_beginning_of_a_secret_is_held_back(self) -> None:
         """It is shown once it turns out to be none."""
@@ -336,3 +348,41 @@ class TestSink:
     def test_without_secrets_every_piece_goes_on_at_once(self) -> None:
         """As it came."""
         assert pushed("s", "k", "-", redactor=Redactor()).pieces == ["s", "k", "-"]
+
+    @pytest.mark.parametrize("ends", ["\n", "\r\n", "\\n", "\n    "])
+    @given(st.data())
+    def test_a_secret_in_lines_of_base64_is_held_back(self, ends: str, data: st.DataObject) -> None:
+        """In pieces of any size, wherever a line ends; what is shown of it tells nothing."""
+        columns = data.draw(st.sampled_from([64, 76]))
+        # So that a line ends within it.
+        beside = data.draw(st.integers(columns * 3 // 4 - len(KEY) + 2, columns * 3 // 4 - 2))
+        coded = b64encode(f"{'x' * beside}{KEY} {'y' * 60}".encode()).decode()
+        lines = (coded[at : at + columns] for at in range(0, len(coded), columns))
+        text = f"Here it is:\n{ends.join(lines)}\nThat is all."
+        cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
+        shown = pushed(*(text[start:end] for start, end in pairwise([0, *cuts, len(text)])))
+        assert shown.text.startswith("Here it is:\n")
+        assert shown.text.endswith("all.")
+        assert MASK in shown.text
+        assert not REDACTOR.holds_configured(re.sub(r"\s|\\n", "", shown.text))
+
+    @given(st.integers(1, len(KEY) - 1), st.integers(1, 8))
+    def test_the_second_half_of_a_key_is_none_in_the_next_call(self, cut: int, size: int) -> None:
+        """An answer that is continued begins a new preview, where the first half is known."""
+        rest = f"{KEY[cut:]} is it."
+        shown = Shown()
+        sink = MaskedSink(shown, REDACTOR, before=f"It is {KEY[:cut]}")
+        for at in range(0, len(rest), size):
+            sink.push(rest[at : at + size])
+        sink.close()
+        assert shown.text == f"{MASK} is it."
+
+    @given(st.text(alphabet="sk-q7Wx ", max_size=8), st.text(alphabet="sk-q7Wx ", max_size=8))
+    def test_what_was_said_before_is_not_said_again(self, before: str, text: str) -> None:
+        """Whatever of it looked like the beginning of a secret."""
+        shown = Shown()
+        sink = MaskedSink(shown, REDACTOR, before=before)
+        sink.push(text)
+        sink.push("\n.")
+        sink.close()
+        assert shown.text == f"{text}\n."
