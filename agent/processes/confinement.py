@@ -78,14 +78,14 @@ _ARCHITECTURES = {
     "x86_64": (
         0xC000003E,
         {"setpgid": 109, "setsid": 112, "kill": 62, "socket": 41, "clone": 56}
-        | {"prlimit64": 302, "setpriority": 141, "open": 2, "openat": 257, "creat": 85}
+        | {"prlimit64": 302, "open": 2, "openat": 257, "creat": 85}
         | {"sendto": 44, "sendmsg": 46, "sendmmsg": 307, "listen": 50}
         | {"chmod": 90, "fchmod": 91, "fchmodat": 268, "mknod": 133, "mknodat": 259},
     ),
     "aarch64": (
         0xC00000B7,
         {"setpgid": 154, "setsid": 157, "kill": 129, "socket": 198, "clone": 220}
-        | {"prlimit64": 261, "setpriority": 140, "openat": 56}
+        | {"prlimit64": 261, "openat": 56}
         | {"sendto": 206, "sendmsg": 211, "sendmmsg": 269, "listen": 201}
         | {"fchmod": 52, "fchmodat": 53, "mknodat": 33},
     ),
@@ -100,39 +100,46 @@ _OPENING = {"open": 1, "openat": 2}
 """Which argument holds the flags; the mode stands behind it, and means something with these:"""
 _CREATES = 0o100 | 0o20000000
 """O_CREAT and O_TMPFILE."""
-# By line: unshare, setns, mount, umount2, pivot_root, chroot, ptrace, process_vm_readv and _writev,
-# bpf, perf_event_open, userfaultfd; keyctl, add_key, request_key, open_by_handle_at, memfd_create.
-# What changes other processes: sched_setparam, _setscheduler, _setaffinity, _setattr, ioprio_set.
-# What watches files: inotify_init (x86-64 alone), _init1, _add_watch, fanotify_init.
-# What outlives a command and is shared by all: shmget, shmat, shmctl; semget, semop, semctl,
-# semtimedop; msgget, msgsnd, msgrcv, msgctl; mq_open, mq_unlink.
-_FORBIDDEN = {
-    "x86_64": (
-        *(272, 308, 165, 166, 155, 161, 101, 310, 311, 321, 298, 323),
-        *(250, 248, 249, 304, 319),
-        *(142, 144, 203, 314, 251),
-        *(253, 294, 254, 300),
-        *(29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241),
-    ),
-    "aarch64": (
-        *(97, 268, 40, 39, 41, 51, 117, 270, 271, 280, 241, 282),
-        *(219, 217, 218, 265, 279),
-        *(118, 119, 122, 274, 30),
-        *(26, 27, 262),
-        *(194, 196, 195, 190, 193, 191, 192, 186, 189, 188, 187, 180, 181),
-    ),
+# Each call with its numbers, of x86-64 and of ARM64; None where it is none of that processor's.
+# Sources as above; tests/agent/processes/test_confinement.py compares them.
+_Calls = dict[str, tuple[int | None, int | None]]
+_FORBIDDEN: _Calls = (
+    {"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39)}
+    | {"pivot_root": (155, 41), "chroot": (161, 51), "ptrace": (101, 117)}
+    | {"process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "bpf": (321, 280)}
+    | {"perf_event_open": (298, 241), "userfaultfd": (323, 282), "keyctl": (250, 219)}
+    | {"add_key": (248, 217), "request_key": (249, 218), "open_by_handle_at": (304, 265)}
+    | {"memfd_create": (319, 279), "pidfd_send_signal": (424, 424)}
+    # Its requests pass no filter.
+    | {"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)}
+    # What changes other processes.
+    | {"sched_setparam": (142, 118), "sched_setscheduler": (144, 119)}
+    | {"sched_setaffinity": (203, 122), "sched_setattr": (314, 274), "ioprio_set": (251, 30)}
+    # What watches files.
+    | {"inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27)}
+    | {"fanotify_init": (300, 262)}
+    # What outlives a command and is shared by all.
+    | {"shmget": (29, 194), "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190)}
+    | {"semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192), "msgget": (68, 186)}
+    | {"msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187)}
+    | {"mq_open": (240, 180), "mq_unlink": (241, 181)}
+)
+# The first takes disk faster than it can be measured; the others reach files that Landlock keeps
+# closed. Programs know that a file system may have none of them.
+_UNSUPPORTED: _Calls = (
+    {"fallocate": (285, 47), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7)}
+    | {"removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16)}
+    | {"setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469)}
+)
+# Succeed, since they are in many scripts and archives: `nice`, and what gives a file to another
+# group, whom its mode may let read it.
+_WITHOUT_EFFECT: _Calls = {
+    "setpriority": (141, 140),
+    "chown": (92, None),
+    "lchown": (94, None),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
 }
-# fallocate, which takes disk faster than it can be measured; setxattr, lsetxattr, fsetxattr,
-# removexattr, lremovexattr, fremovexattr, which reach files that Landlock keeps closed. Programs
-# know that a file system may have none of them.
-_UNSUPPORTED = {
-    "x86_64": (285, 188, 189, 190, 197, 198, 199),
-    "aarch64": (47, 5, 6, 7, 14, 15, 16),
-}
-_UNSUPPORTED_EVERYWHERE = (463, 466)
-"""setxattrat and removexattrat."""
-_FORBIDDEN_EVERYWHERE = (425, 426, 427, 424)
-"""io_uring, whose requests pass no filter, and pidfd_send_signal."""
 
 
 class ConfinementError(Exception):
@@ -322,12 +329,13 @@ def _confining(machine: str, *, network: bool = False, apart: bool = False) -> I
     # Their flags lie in memory, which no filter can read; libraries fall back to older calls.
     for number in (_CLONE3, _OPENAT2):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _ENOSYS)
-    for number in (*_FORBIDDEN[machine], *_FORBIDDEN_EVERYWHERE):
-        yield from _when(_JUMP_EQUAL, number, _ERRNO | _EPERM)
-    for number in (*_UNSUPPORTED[machine], *_UNSUPPORTED_EVERYWHERE):
-        yield from _when(_JUMP_EQUAL, number, _ERRNO | _EOPNOTSUPP)
-    # Without effect, not refused: `nice` is in many scripts, and would fail.
-    yield from _when(_JUMP_EQUAL, numbers["setpriority"], _ERRNO)
+    for calls, result in (
+        (_FORBIDDEN, _EPERM),
+        (_UNSUPPORTED, _EOPNOTSUPP),
+        (_WITHOUT_EFFECT, 0),
+    ):
+        for number in _numbers(calls, machine):
+            yield from _when(_JUMP_EQUAL, number, _ERRNO | result)
     yield from _modes(numbers, _SET_ID if apart else _SET_ID | _OF_OTHERS)
     own = _when(_JUMP_EQUAL, 0, _ALLOW)
     yield from _for_call(numbers["prlimit64"], own, _ERRNO | _EPERM)
@@ -338,6 +346,11 @@ def _confining(machine: str, *, network: bool = False, apart: bool = False) -> I
     allowed = [step for each in _INTERNET for step in _when(_JUMP_EQUAL, each, _ALLOW)]
     yield from _for_call(numbers["socket"], allowed if network else [], _ERRNO | _EAFNOSUPPORT)
     yield _step(_RETURN, _ALLOW)
+
+
+def _numbers(calls: _Calls, machine: str) -> list[int]:
+    at = [*_ARCHITECTURES].index(machine)
+    return [number for each in calls.values() if (number := each[at]) is not None]
 
 
 def _only_tcp(numbers: Mapping[str, int], *, apart: bool) -> Iterator[bytes]:

@@ -32,6 +32,7 @@ TRIED_WITHIN_S = 20.0
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock", "container")
 """In which they are tried; a container has to be given an image, and costs the most."""
 ENGINES = ("podman", "docker")
+PORTS_ALONE = "of the network it holds TCP ports, not addresses; bwrap holds both"
 NO_CONTAINER_NETWORK = "containers have no network yet: nothing leads to Parley's proxy"
 _SAID_CHARS = 200
 
@@ -73,6 +74,8 @@ def report(settings: SandboxSettings) -> list[str]:
     first = f"{chosen.backend} holds"
     if chosen.no_network:
         first += f", without a network: {chosen.no_network}"
+    elif chosen.backend == "landlock":
+        first += f"; {PORTS_ALONE}"
     return [first, *(f"not {name}: {reason}" for name, reason in chosen.others.items())]
 
 

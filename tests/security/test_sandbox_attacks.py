@@ -68,6 +68,71 @@ def test_attack_4_a_command_opens_no_file_of_parleys_user_to_others(home: Path) 
     assert (workspace / "made").stat().st_mode & 0o7777 == 0o500
 
 
+OF_OTHERS = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+path, group = {path!r}, {group}
+def call(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+def chown():
+    os.chown(path, -1, group)
+    os.lchown(path, -1, group)
+    os.chown(os.path.basename(path), -1, group, dir_fd=os.open("..", os.O_PATH))
+def xattr():
+    os.setxattr(path, "user.x", b"y")
+def setxattrat():
+    call(libc.syscall(463, -100, path.encode(), 0, b"user.x", struct.pack("QII", 0, 0, 0), 16))
+def attributes():
+    call(libc.syscall(469, -100, path.encode(), struct.pack("QIIII", 0x80, 0, 0, 0, 0), 24, 0))
+def rename():
+    os.rename(path, "taken")
+def rename_over():
+    open("mine", "w").close()
+    os.rename("mine", path)
+def link():
+    os.link(path, "linked")
+def unlink():
+    os.unlink(path)
+def truncate():
+    os.truncate(path, 0)
+def make():
+    os.mkdir(path + ".d")
+for each in (xattr, setxattrat, attributes, rename, rename_over, link, unlink, truncate, make):
+    try:
+        each()
+        print("done", each.__name__)
+    except OSError:
+        print("refused")
+chown()
+# What remains: docs/tools.md, "What is not confined".
+os.utime(path, (1, 1))
+os.chmod(path, 0o400)
+"""
+
+
+def test_what_a_command_changes_of_files_of_others(home: Path) -> None:
+    """By their paths: their times, and it takes rights from them; nothing else, nor their group."""
+    workspace, other_group = home / "ws", 12_345
+    workspace.mkdir()
+    own(workspace, 0o700)
+    secret = home / "secret"
+    secret.write_text("x")
+    os.chown(secret, NOBODY, other_group)
+    secret.chmod(0o640)
+    script = workspace / "try.py"
+    script.write_text(OF_OTHERS.format(path=str(secret), group=NOBODY))
+    own(script, 0o600)
+    report, output = run_as_nobody(workspace, "python3 -IS try.py")
+    assert (report.ended, report.code) == ("exit", 0), output
+    assert output.split() == ["refused"] * 9
+    found = secret.stat()
+    assert (found.st_uid, found.st_gid) == (NOBODY, other_group)
+    assert (found.st_mode & 0o7777, found.st_mtime, found.st_size) == (0o400, 1, 1)
+    assert os.listxattr(secret) == []
+    assert sorted(path.name for path in home.iterdir()) == ["secret", "ws"]
+
+
 SECRETIVE = f"""
 import ctypes, sys
 from agent.processes import confinement

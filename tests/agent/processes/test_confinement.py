@@ -2,8 +2,10 @@
 
 import os
 import platform
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +29,7 @@ NUMBERS = {
         | {"semctl": 66, "shmget": 29, "shmat": 30, "shmctl": 31, "mq_open": 240, "mq_unlink": 241},
         "unsupported": {"fallocate": 285, "setxattr": 188, "fsetxattr": 190, "removexattr": 197},
         "prlimit64": {"prlimit64": 302},
-        "setpriority": {"setpriority": 141},
+        "ignored": {"setpriority": 141, "chown": 92, "fchown": 93, "lchown": 94, "fchownat": 260},
     },
     "aarch64": {
         "allowed": {
@@ -45,7 +47,7 @@ NUMBERS = {
         | {"mq_open": 180, "mq_unlink": 181},
         "unsupported": {"fallocate": 47, "setxattr": 5, "fsetxattr": 7, "removexattr": 14},
         "prlimit64": {"prlimit64": 261},
-        "setpriority": {"setpriority": 140},
+        "ignored": {"setpriority": 140, "fchown": 55, "fchownat": 54},
     },
 }
 
@@ -141,17 +143,18 @@ def test_what_is_forbidden_and_what_is_not(machine: str) -> None:
     assert says("confining", "others", "watching", "lasting") == {NO_EFFECT | 1}
     assert says("allowed") == {ALLOW}
     assert says("unsupported") == {NO_EFFECT | 95}
+    assert says("ignored") == {NO_EFFECT}
     everywhere = [
         run(confinement._confining(machine), number, 0, MACHINES[machine])
-        for number in (425, 463, 435)
+        for number in (425, 463, 469, 435)
     ]
     # The last is clone3: the C library falls back to clone.
-    assert everywhere == [NO_EFFECT | 1, NO_EFFECT | 95, NO_EFFECT | 38]
+    assert everywhere == [NO_EFFECT | 1, NO_EFFECT | 95, NO_EFFECT | 95, NO_EFFECT | 38]
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_command_changes_its_own_limits_only(machine: str) -> None:
-    """Those of Parley, or of another conversation's command, would end it; `nice` does nothing."""
+    """Those of Parley, or of another conversation's command, would end it."""
 
     def says(name: str, argument: int) -> int:
         number = NUMBERS[machine][name][name]
@@ -159,7 +162,48 @@ def test_a_command_changes_its_own_limits_only(machine: str) -> None:
 
     assert says("prlimit64", 0) == ALLOW
     assert says("prlimit64", 1) == says("prlimit64", 4711) == NO_EFFECT | 1
-    assert says("setpriority", 0) == says("setpriority", 2) == NO_EFFECT
+
+
+HEADERS = {
+    "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
+    "aarch64": Path("/usr/include/asm-generic/unistd.h"),
+}
+"""Of the kernel, from Debian's linux-libc-dev. ARM64 has the generic numbers."""
+SINCE = {"fchmodat2", "setxattrat", "removexattrat", "file_setattr"}
+"""Calls that came after Linux 6.1, whose headers Debian 12 has."""
+
+
+def known_calls(machine: str) -> dict[str, int]:
+    """Return all calls that a filter of this processor knows by name."""
+    at = [*MACHINES].index(machine)
+    found = dict(confinement._ARCHITECTURES[machine][1])
+    for calls in (confinement._FORBIDDEN, confinement._UNSUPPORTED, confinement._WITHOUT_EFFECT):
+        found |= {name: number for name, each in calls.items() if (number := each[at]) is not None}
+    everywhere = {"clone3": confinement._CLONE3, "openat2": confinement._OPENAT2}
+    landlock = {
+        "landlock_create_ruleset": confinement._CREATE_RULESET,
+        "landlock_add_rule": confinement._ADD_RULE,
+        "landlock_restrict_self": confinement._RESTRICT_SELF,
+    }
+    return found | everywhere | landlock | {"fchmodat2": confinement._FCHMODAT2}
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(name, marks=pytest.mark.skipif(not path.is_file(), reason=f"no {path}"))
+        for name, path in HEADERS.items()
+    ],
+)
+def test_the_numbers_are_the_kernels(machine: str) -> None:
+    """Each is compared with the kernel's own table: another number would be another call."""
+    text = HEADERS[machine].read_text()
+    defined = re.finditer(r"^#define __NR(?:3264)?_(\w+)\s+(\d+)$", text, re.MULTILINE)
+    numbers = {found[1]: int(found[2]) for found in defined}
+    ours = known_calls(machine)
+    assert len(ours) > 60
+    assert {name for name in ours if name not in numbers} <= SINCE
+    assert {name: numbers.get(name, ours[name]) for name in ours} == ours
 
 
 MODES = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.processes import sandbox
+from agent.processes import confinement, sandbox
 from agent.processes.sandbox import choose, report, why_not_bwrap
 from agent.settings import SandboxSettings
 
@@ -68,7 +68,11 @@ def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -
 def test_the_report_has_a_line_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which one holds comes first."""
     backends(monkeypatch, bwrap="no namespaces", landlock=None)
-    assert report(SandboxSettings()) == ["landlock holds", "not bwrap: no namespaces"]
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: confinement.NETWORK_ABI)
+    landlock = "landlock holds; of the network it holds TCP ports, not addresses; bwrap holds both"
+    assert report(SandboxSettings()) == [landlock, "not bwrap: no namespaces"]
+    monkeypatch.setattr(confinement, "landlock_abi", lambda: confinement.MIN_ABI)
+    assert report(SandboxSettings())[0].startswith("landlock holds, without a network: ")
     off = SandboxSettings(backend="none")
     assert report(off) == ["no sandbox: tools.sandbox.backend is none"]
     assert choose(off).backend == "none"
