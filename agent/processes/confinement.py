@@ -102,7 +102,7 @@ _CREATES = 0o100 | 0o20000000
 """O_CREAT and O_TMPFILE."""
 # Each call with its numbers, of x86-64 and of ARM64; None where it is none of that processor's.
 # Sources as above; tests/agent/processes/test_confinement.py compares them.
-_Calls = dict[str, tuple[int | None, int | None]]
+_Calls = Mapping[str, tuple[int | None, int | None]]
 _FORBIDDEN: _Calls = (
     {"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39)}
     | {"pivot_root": (155, 41), "chroot": (161, 51), "ptrace": (101, 117)}

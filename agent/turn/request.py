@@ -270,8 +270,8 @@ class MaskedSink:
     def __init__(self, sink: TextSink, redactor: Redactor, before: str = "") -> None:
         self._sink = sink
         self._redactor = redactor
-        self._before = before[redactor.settled_chars(before) :]
-        self._begin()
+        self._before = self._held = before[redactor.settled_chars(before) :]
+        self._known = len(self._held)
 
     def push(self, delta: str) -> None:
         """Append visible text."""
@@ -283,7 +283,7 @@ class MaskedSink:
 
     def restart(self) -> None:
         """Forget what was pushed."""
-        self._begin()
+        self._held, self._known = self._before, len(self._before)
         self._sink.restart()
 
     def close(self) -> None:
@@ -294,10 +294,6 @@ class MaskedSink:
             self._show(held)
         elif len(held) > self._known:
             self._sink.push(MASK)
-
-    def _begin(self) -> None:
-        self._held = self._before
-        self._known = len(self._before)
 
     def _show(self, text: str) -> None:
         """Push what is not known yet of a text, masked."""
