@@ -230,10 +230,20 @@ def host_of(url: Any) -> str:
         return ""
 
 
+_ENDS_OF_FILES = frozenset({
+    "cc", "md", "mk", "ml", "mm", "mov", "pl", "pm", "ps", "py", "rs", "sh", "so", "tf", "zip",
+})  # fmt: skip
+"""Top-level domains with which names of files end."""
+
+
 def is_named(host: str, texts: Iterable[str]) -> bool:
-    """Whether one of these names a host: exactly this one, with or without "www."."""
+    """Whether one of these names a host: exactly this one, with or without "www.".
+
+    What may be the name of a file ("README.md") names a host only as the address of a page.
+    """
     bare = re.escape(host.removeprefix("www."))
-    named = re.compile(rf"(?<![\w.@-])(www\.)?{bare}(?![\w-]|\.\w)", re.IGNORECASE)
+    before = "https?://" if host.rpartition(".")[2] in _ENDS_OF_FILES else r"(?<![\w.@-])"
+    named = re.compile(rf"{before}(www\.)?{bare}(?![\w-]|\.\w)", re.IGNORECASE)
     return any(named.search(text) for text in texts)
 
 

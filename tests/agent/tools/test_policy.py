@@ -251,6 +251,23 @@ def test_a_host_is_named_by_itself_alone(text: str, *, named: bool) -> None:
     assert policy.is_named("www.example.com", [text]) is named
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("summarise README.md and run setup.sh", False),
+        ("see docs/README.md", False),
+        ("look at http://readme.md/ then", True),
+        ("https://www.readme.md", True),
+        ("https://evil.example/readme.md", False),
+        ("https://readme.md.evil.example", False),
+    ],
+)
+def test_a_name_of_a_file_names_no_host(text: str, *, named: bool) -> None:
+    """Moldova, Saint Helena and others have the ends of files: only an address names these."""
+    assert policy.is_named("readme.md", [text]) is named
+    assert not policy.is_named("setup.sh", [text])
+
+
 def test_which_hosts_are_listed() -> None:
     """One, or all below one."""
     hosts = ["Example.com", "*.wiki.local"]

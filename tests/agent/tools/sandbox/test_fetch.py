@@ -5,6 +5,7 @@ import gzip
 import ipaddress
 import socket
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from agent.errors import ToolError
 from agent.processes.egress import is_public
 from agent.settings import FetchSettings, ToolSettings
-from agent.tools.context import ToolOutcome
+from agent.tools.context import Provenance, ToolOutcome, TurnRights
 from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch
 from agent.tools.sandbox.fetch import (
@@ -93,11 +94,11 @@ class Site:
         """Fetch; `site.example` is a trusted name of the server."""
         self.names.setdefault("site.example", [["127.0.0.1"]])
         allowed = (f"site.example:{self.server.port}", *allow)
-        raw = options.pop("raw", False)
+        raw, used = options.pop("raw", False), options.pop("used", None)
         settings = FetchSettings(allow_hosts=allowed, **options)
         tool = make_fetch_url(ToolSettings(fetch=settings), self.look_up)
         arguments = f'{{"url": "{url}", "raw": {str(raw).lower()}}}'
-        return await ToolRegistry([tool]).execute(call("fetch_url", arguments), context())
+        return await ToolRegistry([tool]).execute(call("fetch_url", arguments), used or context())
 
     def url(self, path: str, host: str = "site.example") -> str:
         """Return a URL of the server."""
@@ -213,6 +214,24 @@ async def test_a_redirect_is_checked_like_the_first_address(site: Site) -> None:
     )
     outcome = await site.get(site.url("to?url=file:///etc/passwd"))
     assert outcome.text == "Error: only http and https URLs with a host can be fetched"
+
+
+@pytest.mark.parametrize("tainted", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+async def test_a_tainted_turn_is_led_on_to_no_host_that_nobody_has_named(
+    site: Site, *, tainted: bool, named: bool
+) -> None:
+    """It is not even looked up: its name could carry what the turn knows."""
+    read = Provenance(names=lambda host: named and host == "other.example")
+    if tainted:
+        read.note("page", "evil.example")
+    used = replace(context(), rights=TurnRights(read=read))
+    site.names["other.example"] = [["127.0.0.1"]]
+    there = site.url("page", "other.example")
+    outcome = await site.get(site.url(f"to?url={there}"), (), used=used)
+    is_led_on = named or not tainted
+    assert ("other.example" in site.asked) is is_led_on
+    assert ("which nobody here has named" in outcome.text) is not is_led_on
 
 
 async def test_redirects_are_followed_a_few_times(site: Site) -> None:
