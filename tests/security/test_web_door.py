@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,7 @@ from gateway.storage.schema import metadata
 from tests.agent.tools.sandbox.calling import use_with
 from tests.e2e.web_chat import WebChat
 from tests.support.door import bearer, sign_in_link
-from tests.support.nginx import NGINX, PROPER, nginx
+from tests.support.nginx import NGINX, PROPER, certificate, nginx, nginx_with_tls
 from tests.support.oidc_server import OidcServer
 from tests.support.process import ParleyProcess, free_port
 
@@ -146,6 +147,48 @@ if NGINX is not None:
             log = (tmp_path / "nginx" / "access.log").read_text()
             assert "sign-in" in log
             assert secret not in log
+
+    async def test_the_documented_block_with_tls(tmp_path: Path) -> None:
+        """As docs/operations.md has it: cookies for TLS, the stream at once, files, the origin."""
+        public = free_port()
+        page = f"https://localhost:{public}"
+        context = certificate(tmp_path / "nginx")
+        web = {"trusted_proxies": ["127.0.0.1"], "public_url": f"{page}/"}
+        async with (
+            ParleyProcess(tmp_path / "home", {"web": web}) as parley,
+            nginx_with_tls(tmp_path / "nginx", parley.port, public),
+            aiohttp.ClientSession(page, connector=aiohttp.TCPConnector(ssl=context)) as http,
+        ):
+            await behind_tls(parley, http, page)
+
+
+async def behind_tls(parley: ParleyProcess, http: aiohttp.ClientSession, page: str) -> None:
+    """What a browser does, over TLS that ends at a proxy."""
+    made = await parley.run("open", "--no-browser")
+    link = sign_in_link(made.stdout.splitlines())
+    assert link.startswith(f"{page}/#sign-in=")
+    body, own = {"link": link.partition("#sign-in=")[2]}, {"Origin": page}
+    plain = {"Origin": page.replace("https", "http")}
+    async with http.post("/api/sign-in", json=body, headers=plain) as response:
+        assert (response.status, (await response.json())["error"]) == (403, "origin_refused")
+    async with http.post("/api/sign-in", json=body, headers=own) as response:
+        assert response.status == 204
+        cookie = response.cookies["__Host-parley"]
+    assert (cookie["secure"], cookie["path"], cookie["domain"]) == (True, "/", "")
+    async with http.get("/api/chats/c1/events") as stream:
+        # Nothing of it is held back: it never ends by itself.
+        async with asyncio.timeout(60):
+            assert b"event: " in await stream.content.readline()
+        form = aiohttp.FormData({"id": "m1", "text": "what is 12*7?"})
+        form.add_field("file", BytesIO(b"x" * 3_000_000), filename="big.txt")
+        headers = own | {"X-Parley": "1"}
+        async with http.post("/api/chats/c1/messages", data=form, headers=headers) as response:
+            assert response.status == 202, await response.text()
+        async with asyncio.timeout(60):
+            assert b"<strong>84</strong>" in await stream.content.readuntil(b"<strong>84</strong>")
+    async with http.get("/readyz") as response:
+        assert "adapters" in await response.json()
+    assert parley.named("web_request_refused", code="origin_refused")[0]["proxy"] == "127.0.0.1"
 
 
 if os.geteuid() == 0:
