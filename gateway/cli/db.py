@@ -85,8 +85,9 @@ def db_prune(
     if json:
         show_json(gone)
         return
+    done = "would be erased" if dry_run else "erased"
     for name, each in gone.items():
-        say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes")
+        say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes {done}")
 
 
 @db_app.command("compact")

@@ -79,7 +79,7 @@ def test_pruning_without_a_gateway(parley: Parley, tmp_path: Path) -> None:
     age(tmp_path, 31)
     configure(tmp_path)
     counted = parley("db", "prune", "--dry-run").out
-    assert parley("db", "prune").out == counted
+    assert parley("db", "prune").out == counted.replace("would be erased", "erased") != counted
     assert "transcript: 0 rows" in parley("db", "prune").out
     assert "sound" in parley("db", "check").out
     assert "retention" in parley("sessions", "lineage", "1").out
