@@ -4,6 +4,7 @@ GatewayError
 ├── SettingsError        tell the operator which key to mend; nothing is started
 ├── StorageError
 │   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
+│   │   ├── CommitUnknown        it may be stored: try again all the same
 │   │   └── DatabaseReplaced     it is not the file that was written to: stop admitting
 │   ├── DatabaseLocked       another gateway process owns this database: do not start
 │   ├── DatabaseTooNew       written by a newer Parley: do not start, nothing was changed
@@ -30,6 +31,14 @@ class StorageError(GatewayError, AttemptEnds):
 
 class StorageUnavailable(StorageError):
     """The transaction was rolled back (disk full, read-only, I/O error, closed)."""
+
+
+class CommitUnknown(StorageUnavailable):
+    """The database was told to commit, and its answer was lost.
+
+    Whoever tries again finds out what became of it: each transaction function does nothing the
+    second time (by a key that is unique), or is fenced.
+    """
 
 
 class DatabaseReplaced(StorageUnavailable):

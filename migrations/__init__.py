@@ -1,1 +1,6 @@
 """Alembic migrations of the schema in gateway/storage/schema.py."""
+
+from sqlalchemy import BigInteger, Integer
+
+WHOLE = BigInteger().with_variant(Integer(), "sqlite")
+"""A whole number of 64 bits; SQLite's INTEGER has as many."""

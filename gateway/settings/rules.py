@@ -224,10 +224,10 @@ def _groups(settings: Settings) -> Iterator[Contradiction]:
 def _storage(settings: Settings) -> Iterator[Contradiction]:
     url = settings.storage.url
     scheme, separator, rest = (url or "sqlite:///x").partition("://")
-    if separator and scheme == "postgresql+asyncpg":
+    if separator and scheme == "postgresql":
         yield "storage.url", "PostgreSQL is not built yet in this version; write null for SQLite"
     elif not separator or scheme != "sqlite":
-        yield "storage.url", "must be null, sqlite:///PATH or postgresql+asyncpg://…"
+        yield "storage.url", "must be null, sqlite:///PATH or postgresql://…"
     elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
 

@@ -50,7 +50,24 @@ def _sqlite_now(*_: Any, **__: Any) -> str:
 
 @compiles(now_s, "postgresql")
 def _postgresql_now(*_: Any, **__: Any) -> str:
-    return "extract(epoch from clock_timestamp())"
+    return "extract(epoch from clock_timestamp())::double precision"
+
+
+class greatest(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
+    """The largest of several whole numbers."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(greatest, "sqlite")
+def _sqlite_greatest(element: greatest, compiler: Any, **how: Any) -> str:
+    return f"max({compiler.process(element.clauses, **how)})"
+
+
+@compiles(greatest, "postgresql")
+def _postgresql_greatest(element: greatest, compiler: Any, **how: Any) -> str:
+    return f"greatest({compiler.process(element.clauses, **how)})"
 
 
 def now(conn: Connection) -> float:
@@ -74,22 +91,25 @@ metadata = MetaData(
 )
 
 
+Whole = BigInteger().with_variant(Integer(), "sqlite")
+"""A whole number of 64 bits, which SQLite's INTEGER has anyway: ids of a large house outgrow 32."""
+
 # Ids of what may be erased are never given again (sqlite_autoincrement).
 
 
 def _id() -> Column[int]:
-    return Column("id", Integer, primary_key=True, autoincrement=True)
+    return Column("id", Whole, primary_key=True, autoincrement=True)
 
 
 def _conversation(*, primary_key: bool = False) -> Column[int]:
     reference = ForeignKey("conversation.id")
-    return Column("conversation", Integer, reference, primary_key=primary_key, nullable=False)
+    return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
 
 
 def _session(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
     return Column(
         name,
-        Integer,
+        Whole,
         ForeignKey("session.id"),
         primary_key=primary_key,
         unique=unique or None,
@@ -130,7 +150,7 @@ identity = Table(
     "identity",
     metadata,
     Column("name", Text, primary_key=True),
-    Column("commits", Integer, nullable=False),
+    Column("commits", Whole, nullable=False),
 )
 
 conversation = Table(
@@ -143,20 +163,20 @@ conversation = Table(
     Column("thread", Text),
     Column("user", Text),
     Column("title", Text, nullable=False, server_default=""),
-    Column("active_session_id", Integer),
+    Column("active_session_id", Whole),
     Column("created_at", Double, nullable=False),
-    Column("inbox_head", Integer, nullable=False, server_default="0"),
-    Column("outbox_head", Integer, nullable=False, server_default="0"),
-    Column("message_head", Integer, nullable=False, server_default="0"),
-    Column("owner", Integer, ForeignKey("replica.id")),
-    Column("epoch", Integer, nullable=False, server_default="0"),
-    Column("ready_no", Integer),
+    Column("inbox_head", Whole, nullable=False, server_default="0"),
+    Column("outbox_head", Whole, nullable=False, server_default="0"),
+    Column("message_head", Whole, nullable=False, server_default="0"),
+    Column("owner", Whole, ForeignKey("replica.id")),
+    Column("epoch", Whole, nullable=False, server_default="0"),
+    Column("ready_no", Whole),
     Column("turn_not_before", Double, nullable=False, server_default="0"),
-    Column("cancel_upto_seq", Integer, nullable=False, server_default="0"),
-    Column("parent_turn_id", Integer),  # of a delegated child: the turn that waits for it
+    Column("cancel_upto_seq", Whole, nullable=False, server_default="0"),
+    Column("parent_turn_id", Whole),  # of a delegated child: the turn that waits for it
     Column("parent_call_id", Text),  # and the call of that turn
     Column("model", Text),  # chosen with `/model`; NULL for the settings' own
-    Column("searched_seq", Integer, nullable=False, server_default="0"),  # newest in the index
+    Column("searched_seq", Whole, nullable=False, server_default="0"),  # newest in the index
     sqlite_autoincrement=True,
 )
 _partial_index(
@@ -171,7 +191,7 @@ _partial_index(
     "ix_conversation_platform_user",
     conversation.c.platform,
     conversation.c.user,
-    where="user IS NOT NULL",
+    where='"user" IS NOT NULL',
 )
 _partial_index(
     "ix_conversation_ready", conversation.c.ready_no, where="owner IS NULL AND ready_no IS NOT NULL"
@@ -204,7 +224,7 @@ inbox = Table(
     "inbox",
     metadata,
     _conversation(primary_key=True),
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("source", Text, nullable=False),
     Column("dedupe_key", Text, nullable=False),
     Column("kind", Word, nullable=False),  # message | command | edit | overheard
@@ -215,7 +235,7 @@ inbox = Table(
     Column("raw", Text),  # NULL once pruned
     # queued | taken | done | cancelled | refused | dead | noted (told with the next turn)
     Column("state", Word, nullable=False),
-    Column("turn_id", Integer),
+    Column("turn_id", Whole),
     Column("at", Double, nullable=False),
     Column("command", Text),  # its name (gateway/commands); NULL for what is none of them
     Column("authors", Text),  # JSON [id, …]: who is quoted or forwarded; NULL for nobody
@@ -248,8 +268,7 @@ cursor = Table(
     "cursor",
     metadata,
     Column("source", Text, primary_key=True),
-    # Snowflakes have 64 bits, which SQLite's INTEGER has anyway.
-    Column("position", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
+    Column("position", Whole, nullable=False),
 )
 
 # Texts that many segments share, each once (gateway/storage/conversation/sessions.py).
@@ -268,8 +287,8 @@ prompt_base = Table(
     metadata,
     _id(),
     Column("digest", LargeBinary, nullable=False, unique=True),  # of all that follows
-    Column("prompt_id", Integer, ForeignKey("prompt_text.id"), nullable=False),
-    Column("tools_id", Integer, ForeignKey("prompt_text.id")),  # JSON, byte for byte as it began
+    Column("prompt_id", Whole, ForeignKey("prompt_text.id"), nullable=False),
+    Column("tools_id", Whole, ForeignKey("prompt_text.id")),  # JSON, byte for byte as it began
     Column("layers", Text, nullable=False),  # JSON [[layer, characters], …] of the prompt, in order
     Column("inputs", Text),  # JSON of what prompt and tools were made from
     Index("ix_prompt_base_prompt_id", "prompt_id"),
@@ -282,21 +301,21 @@ session = Table(
     metadata,
     _id(),
     _conversation(),
-    Column("parent_session_id", Integer, ForeignKey("session.id"), unique=True),
+    Column("parent_session_id", Whole, ForeignKey("session.id"), unique=True),
     Column("start_reason", Text, nullable=False),
     Column("end_reason", Text),
-    Column("prompt_tokens", Integer),  # last reported by the model
-    Column("prompt_upto_seq", Integer),  # newest message that the report covers
+    Column("prompt_tokens", Whole),  # last reported by the model
+    Column("prompt_upto_seq", Whole),  # newest message that the report covers
     Column("started_at", Double, nullable=False),
     Column("ended_at", Double),
-    Column("number", Integer, nullable=False, server_default="1"),  # place in its lineage
-    Column("prompt_output_tokens", Integer),  # what the last reported call wrote
+    Column("number", Whole, nullable=False, server_default="1"),  # place in its lineage
+    Column("prompt_output_tokens", Whole),  # what the last reported call wrote
     Column("report_model", Text),  # who reported
     Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
     Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
     Column("prefix", Text),  # JSON of the fingerprint of the last request
     Column("moved", Text),  # why the next request may begin otherwise than that one
-    Column("base_id", Integer, ForeignKey("prompt_base.id")),  # NULL until its first turn
+    Column("base_id", Whole, ForeignKey("prompt_base.id")),  # NULL until its first turn
     Column("own_prompt", Text),  # the end of its system prompt, behind that of the base
     Column("origins", Text),  # JSON [[kind, which], …]: whose words its lineage holds; NULL: none
     Index("ix_session_conversation", "conversation"),
@@ -324,16 +343,16 @@ compaction = Table(
     Column("trigger", Text, nullable=False),
     Column("engine", Text, nullable=False),
     Column("level", Text, nullable=False),
-    Column("messages_before", Integer, nullable=False),
-    Column("messages_after", Integer, nullable=False),
-    Column("tokens_before", Integer, nullable=False),
-    Column("tokens_after", Integer, nullable=False),  # estimated
-    Column("tokens_after_reported", Integer),  # by the first call after it
+    Column("messages_before", Whole, nullable=False),
+    Column("messages_after", Whole, nullable=False),
+    Column("tokens_before", Whole, nullable=False),
+    Column("tokens_after", Whole, nullable=False),  # estimated
+    Column("tokens_after_reported", Whole),  # by the first call after it
     Column("summary_model", Text),
     Column("retained_share", Double),
-    Column("cache_tokens_lost", Integer, nullable=False),
+    Column("cache_tokens_lost", Whole, nullable=False),
     Column("failure", Text),
-    Column("duration_ms", Integer, nullable=False),
+    Column("duration_ms", Whole, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_compaction_conversation", "conversation"),
     sqlite_autoincrement=True,
@@ -344,8 +363,8 @@ summary_candidate = Table(
     metadata,
     _session("session_id", primary_key=True),
     _conversation(),
-    Column("first_seq", Integer, nullable=False),
-    Column("last_seq", Integer, nullable=False),
+    Column("first_seq", Whole, nullable=False),
+    Column("last_seq", Whole, nullable=False),
     Column("text", Text, nullable=False),
     Column("source", Text, nullable=False),  # model | extract
     Column("model", Text),
@@ -358,35 +377,35 @@ turn = Table(
     metadata,
     _id(),
     _conversation(),
-    Column("session_id", Integer, ForeignKey("session.id"), nullable=False),
-    Column("first_seq", Integer, nullable=False),
-    Column("upto_seq", Integer, nullable=False),
+    Column("session_id", Whole, ForeignKey("session.id"), nullable=False),
+    Column("first_seq", Whole, nullable=False),
+    Column("upto_seq", Whole, nullable=False),
     Column("state", Word, nullable=False),  # running | done | cancelled | dead | dropped
     Column("outcome", Text),
     Column("error", Text),
-    Column("epoch", Integer, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("progress", Integer, nullable=False, server_default="0"),
-    Column("attempt_progress", Integer, nullable=False, server_default="0"),
+    Column("epoch", Whole, nullable=False),
+    Column("attempt", Whole, nullable=False),
+    Column("progress", Whole, nullable=False, server_default="0"),
+    Column("attempt_progress", Whole, nullable=False, server_default="0"),
     Column("preview_ref", Text),  # "?" and a nonce from before it is posted until its id is known
     Column("model", Text),
-    Column("iterations", Integer, nullable=False, server_default="0"),
-    Column("tool_calls", Integer, nullable=False, server_default="0"),
-    Column("input_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
-    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("iterations", Whole, nullable=False, server_default="0"),
+    Column("tool_calls", Whole, nullable=False, server_default="0"),
+    Column("input_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_write_tokens", Whole, nullable=False, server_default="0"),
+    Column("output_tokens", Whole, nullable=False, server_default="0"),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("usd", Double),  # what its calls cost; NULL where that of any is not known
     Column("senders", Text),  # JSON of ["platform:sender id", …]: whose words its question holds
     Column("attempt_at", Double),  # when its last attempt began; NULL: with the turn
     # How it stands after deaths of the process (gateway/storage/queue/blame.py):
-    Column("deaths", Integer, nullable=False, server_default="0"),
-    Column("blamed", Integer, nullable=False, server_default="0"),
+    Column("deaths", Whole, nullable=False, server_default="0"),
+    Column("blamed", Whole, nullable=False, server_default="0"),
     Column("quiet_s", Double, nullable=False, server_default="0"),
     Column("troubled_at", Double),
-    Column("retries", Integer),  # the dead turn that it asks again
+    Column("retries", Whole),  # the dead turn that it asks again
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == "running"
@@ -401,8 +420,8 @@ _partial_index("ix_turn_dead", turn.c.finished_at, turn.c.id, where="state = 'de
 step = Table(
     "step",
     metadata,
-    Column("turn_id", Integer, ForeignKey("turn.id"), primary_key=True),
-    Column("n", Integer, primary_key=True),
+    Column("turn_id", Whole, ForeignKey("turn.id"), primary_key=True),
+    Column("n", Whole, primary_key=True),
     Column("kind", Word, nullable=False),  # model | tool
     Column("name", Text, nullable=False),
     Column("call_id", Text),  # of a tool's call; of a model's: that of the ledger
@@ -424,21 +443,21 @@ ledger = Table(
     metadata,
     _id(),
     _conversation(),
-    Column("turn_id", Integer),  # NULL for what is done in the background
+    Column("turn_id", Whole),  # NULL for what is done in the background
     Column("call_id", Text),  # NULL for calls of older versions
     Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
     Column("provider", Text, nullable=False),
     Column("model", Text, nullable=False),
     Column("purpose", Text, nullable=False),  # answer | summary | lost
-    Column("input_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_write_5m_tokens", Integer, nullable=False, server_default="0"),
-    Column("cache_write_1h_tokens", Integer, nullable=False, server_default="0"),
-    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("input_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_write_5m_tokens", Whole, nullable=False, server_default="0"),
+    Column("cache_write_1h_tokens", Whole, nullable=False, server_default="0"),
+    Column("output_tokens", Whole, nullable=False, server_default="0"),
     Column("estimated", Boolean, nullable=False, server_default=false()),
     Column("usd", Double),  # NULL for an unknown price or unknown tokens
     Column("at", Double, nullable=False),
-    Column("before_tokens", Integer, nullable=False, server_default="0"),  # the prompt before it
+    Column("before_tokens", Whole, nullable=False, server_default="0"),  # the prompt before it
     Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
 )
 
@@ -448,17 +467,29 @@ PICO = 10**12
 """Money is summed in integers, so that erasing a call leaves no rest (decision 022)."""
 SIZES = (512, 1024, 2048, 4096)
 """Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
+_WORDS = {
+    "sqlite": {"n": "", "most": "max", "floor": "", "end": "", "whole": "INTEGER", "own": ""},
+    "postgresql": {
+        "n": "::int",
+        "most": "greatest",
+        "floor": "floor(",
+        "end": ")",
+        "whole": "BIGINT",
+        "own": "{table}.",
+    },
+}
+"""What the sums of the ledger say otherwise in each dialect; `{n}` makes a number of a boolean."""
 _ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
 _PROMPT = (
     "({r}.input_tokens + {r}.cache_read_tokens + {r}.cache_write_5m_tokens"
     " + {r}.cache_write_1h_tokens)"
 )
 _KNOWN = (
-    f"max({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {_PROMPT}"
+    f"{{most}}({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {_PROMPT}"
     " THEN {r}.before_tokens ELSE 0 END)"
 )
-_PROMPT_SIZE = " + ".join(f"({_PROMPT} >= {size})" for size in SIZES)
-_KNOWN_SIZE = " + ".join(f"({_KNOWN} >= {size})" for size in SIZES)
+_PROMPT_SIZE = " + ".join(f"({_PROMPT} >= {size}){{n}}" for size in SIZES)
+_KNOWN_SIZE = " + ".join(f"({_KNOWN} >= {size}){{n}}" for size in SIZES)
 MEASURES = {
     "calls": "1",
     "input_tokens": "{r}.input_tokens",
@@ -466,20 +497,20 @@ MEASURES = {
     "cache_read_tokens": "{r}.cache_read_tokens",
     "cache_write_5m_tokens": "{r}.cache_write_5m_tokens",
     "cache_write_1h_tokens": "{r}.cache_write_1h_tokens",
-    "pico_usd": f"coalesce(cast(round({{r}}.usd * {PICO}) AS INTEGER), 0)",
-    "priced": "({r}.usd IS NOT NULL)",
-    "estimates": "({r}.estimated AND {r}.usd IS NOT NULL)",
-    "answers": _ANSWER,
-    "answer_prompt": f"{_ANSWER} * {_PROMPT}",
-    "answer_input": f"{_ANSWER} * {{r}}.input_tokens",
-    "answer_read": f"{_ANSWER} * {{r}}.cache_read_tokens",
-    "answer_5m": f"{_ANSWER} * {{r}}.cache_write_5m_tokens",
-    "answer_1h": f"{_ANSWER} * {{r}}.cache_write_1h_tokens",
-    "answer_known": f"{_ANSWER} * {_KNOWN}",
+    "pico_usd": f"coalesce(cast(round({{r}}.usd * {PICO}) AS {{whole}}), 0)",
+    "priced": "({r}.usd IS NOT NULL){n}",
+    "estimates": "({r}.estimated AND {r}.usd IS NOT NULL){n}",
+    "answers": f"{_ANSWER}{{n}}",
+    "answer_prompt": f"{_ANSWER}{{n}} * {_PROMPT}",
+    "answer_input": f"{_ANSWER}{{n}} * {{r}}.input_tokens",
+    "answer_read": f"{_ANSWER}{{n}} * {{r}}.cache_read_tokens",
+    "answer_5m": f"{_ANSWER}{{n}} * {{r}}.cache_write_5m_tokens",
+    "answer_1h": f"{_ANSWER}{{n}} * {{r}}.cache_write_1h_tokens",
+    "answer_known": f"{_ANSWER}{{n}} * {_KNOWN}",
 }
 """What is summed up of the ledger, and how it is found in a row of it: `{r}` is NEW or OLD."""
 _KEYS = {
-    "slot": f"cast({{r}}.at / {SLOT_S} AS INTEGER)",
+    "slot": f"cast({{floor}}{{r}}.at / {SLOT_S}{{end}} AS {{whole}})",
     "conversation": "{r}.conversation",
     "sender": "{r}.sender",
     "provider": "{r}.provider",
@@ -497,18 +528,10 @@ def _sums_table(name: str, *keys: str) -> Table:
         name,
         metadata,
         *(
-            Column(key, Text if key in texts else Integer, primary_key=True, nullable=False)
+            Column(key, Text if key in texts else Whole, primary_key=True, nullable=False)
             for key in keys
         ),
-        *(
-            Column(
-                measure,
-                BigInteger().with_variant(Integer, "sqlite"),
-                nullable=False,
-                server_default="0",
-            )
-            for measure in MEASURES
-        ),
+        *(Column(measure, Whole, nullable=False, server_default="0") for measure in MEASURES),
         sqlite_with_rowid=False,
     )
 
@@ -519,45 +542,62 @@ spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
 spent_by = _sums_table("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
 
 
-def rollup_sql(table: Table, row: str, sign: str = "") -> str:
+def _said(text: str, row: str, dialect: str) -> str:
+    return text.format(r=row, **_WORDS[dialect])
+
+
+def rollup_sql(table: Table, row: str, sign: str = "", dialect: str = "sqlite") -> str:
     """Return the statement that adds (sign "-": takes off) a row of the ledger in a trigger."""
     keys = [column.name for column in table.primary_key]
     names = ", ".join([*keys, *MEASURES])
     values = [_KEYS[key] for key in keys] + [f"{sign}({how})" for how in MEASURES.values()]
-    sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in MEASURES)
+    own = _WORDS[dialect]["own"].format(table=table.name)
+    sums = ", ".join(f"{name} = {own}{name} + excluded.{name}" for name in MEASURES)
     return (
-        f"INSERT INTO {table.name} ({names}) VALUES ({', '.join(values).format(r=row)})"  # noqa: S608
+        f"INSERT INTO {table.name} ({names})"  # noqa: S608 - own names
+        f" VALUES ({_said(', '.join(values), row, dialect)})"
         f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sums};"
     )
 
 
-def _emptied_sql(table: Table) -> str:
+def _emptied_sql(table: Table, dialect: str) -> str:
     keys = [column.name for column in table.primary_key]
-    same = " AND ".join(f"{key} = {_KEYS[key].format(r='OLD')}" for key in keys)
+    same = " AND ".join(f"{key} = {_said(_KEYS[key], 'OLD', dialect)}" for key in keys)
     return f"DELETE FROM {table.name} WHERE {same} AND calls = 0;"  # noqa: S608 - own names
 
 
-def rollup_triggers() -> dict[str, str]:
+def rollup_triggers(dialect: str = "sqlite") -> dict[str, str]:
     """Return the triggers of the ledger by name."""
     both = (spent_slot, spent_by)
-    added = " ".join(rollup_sql(table, "NEW") for table in both)
-    taken = " ".join(f"{rollup_sql(table, 'OLD', '-')} {_emptied_sql(table)}" for table in both)
+    added = " ".join(rollup_sql(table, "NEW", dialect=dialect) for table in both)
+    taken = " ".join(
+        f"{rollup_sql(table, 'OLD', '-', dialect)} {_emptied_sql(table, dialect)}" for table in both
+    )
     bodies = {"INSERT": added, "DELETE": taken, "UPDATE": f"{taken} {added}"}
     return {
-        f"ledger_{what.lower()}": (
-            f"CREATE TRIGGER ledger_{what.lower()} AFTER {what} ON ledger BEGIN {body} END"
-        )
+        f"ledger_{what.lower()}": _trigger_sql(f"ledger_{what.lower()}", what, body, dialect)
         for what, body in bodies.items()
     }
 
 
-# DDL formats its text with `%`: one that is meant as it is has to be doubled.
-for _trigger in rollup_triggers().values():
-    event.listen(
-        metadata,
-        "after_create",
-        DDL(_trigger.replace("%", "%%")).execute_if(dialect="sqlite"),  # type: ignore[no-untyped-call]
+def _trigger_sql(name: str, what: str, body: str, dialect: str) -> str:
+    if dialect == "sqlite":
+        return f"CREATE TRIGGER {name} AFTER {what} ON ledger BEGIN {body} END"
+    return (
+        f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql"
+        f" AS $$ BEGIN {body} RETURN NULL; END $$;"
+        f" CREATE TRIGGER {name} AFTER {what} ON ledger FOR EACH ROW EXECUTE FUNCTION {name}()"
     )
+
+
+# DDL formats its text with `%`: one that is meant as it is has to be doubled.
+for _dialect in _WORDS:
+    for _trigger in rollup_triggers(_dialect).values():
+        event.listen(
+            metadata,
+            "after_create",
+            DDL(_trigger.replace("%", "%%")).execute_if(dialect=_dialect),  # type: ignore[no-untyped-call]
+        )
 
 # What a person is asked while a turn waits: an approval, or a question of the agent.
 inquiry = Table(
@@ -565,7 +605,7 @@ inquiry = Table(
     metadata,
     _id(),
     _conversation(),  # where it is asked; for a delegated child that of its parent
-    Column("turn_id", Integer, nullable=False),  # the turn whose call waits
+    Column("turn_id", Whole, nullable=False),  # the turn whose call waits
     Column("call_id", Text, nullable=False),
     Column("kind", Word, nullable=False),  # approval | clarify
     Column("tool", Text, nullable=False),
@@ -594,7 +634,7 @@ todo = Table(
     metadata,
     _conversation(primary_key=True),
     Column("items", Text, nullable=False),  # JSON
-    Column("first_seq", Integer, nullable=False),  # of the root in which it was written
+    Column("first_seq", Whole, nullable=False),  # of the root in which it was written
     Column("at", Double, nullable=False),
 )
 
@@ -616,15 +656,15 @@ node = Table(
     "node",
     metadata,
     _conversation(primary_key=True),
-    Column("number", Integer, primary_key=True),  # from 1 on in each conversation
-    Column("level", Integer, nullable=False),  # 0 for a leaf
-    Column("first_seq", Integer, nullable=False),
-    Column("last_seq", Integer, nullable=False),
+    Column("number", Whole, primary_key=True),  # from 1 on in each conversation
+    Column("level", Whole, nullable=False),  # 0 for a leaf
+    Column("first_seq", Whole, nullable=False),
+    Column("last_seq", Whole, nullable=False),
     Column("children", Text, nullable=False, server_default="[]"),  # JSON [number, …]
     Column("text", Text, nullable=False),
     Column("source", Text, nullable=False),  # model | extract | pointer
-    Column("tokens", Integer, nullable=False),
-    Column("source_tokens", Integer, nullable=False),  # of what it stands for
+    Column("tokens", Whole, nullable=False),
+    Column("source_tokens", Whole, nullable=False),  # of what it stands for
     Column("at", Double, nullable=False),
 )
 
@@ -634,10 +674,10 @@ search_row = Table(
     "search_row",
     metadata,
     _conversation(primary_key=True),
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("role", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("terms", Integer, nullable=False),  # how many different ones
+    Column("terms", Whole, nullable=False),  # how many different ones
     sqlite_with_rowid=False,
 )
 SEARCH_INDEX = "search_index"
@@ -651,17 +691,25 @@ event.listen(
         " detail=none, tokenize=\"ascii tokenchars '='\")"
     ).execute_if(dialect="sqlite"),
 )
+event.listen(
+    search_row,
+    "after_create",
+    DDL(  # type: ignore[no-untyped-call]
+        f"CREATE TABLE {SEARCH_INDEX} (id BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL);"
+        f" CREATE INDEX {SEARCH_INDEX}_terms ON {SEARCH_INDEX} USING gin (terms)"
+    ).execute_if(dialect="postgresql"),
+)
 
 message = Table(
     "message",
     metadata,
     _conversation(primary_key=True),
-    Column("seq", Integer, primary_key=True),
-    Column("session_id", Integer, nullable=False),
-    Column("turn_id", Integer),
+    Column("seq", Whole, primary_key=True),
+    Column("session_id", Whole, nullable=False),
+    Column("turn_id", Whole),
     Column("role", Text, nullable=False),
     Column("body", Text, nullable=False),
-    Column("tokens", Integer, nullable=False),
+    Column("tokens", Whole, nullable=False),
     Column("at", Double, nullable=False),
 )
 
@@ -670,7 +718,7 @@ blob = Table(
     metadata,
     _id(),
     _conversation(),
-    Column("turn_id", Integer),
+    Column("turn_id", Whole),
     Column("body", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_blob_conversation", "conversation"),
@@ -683,16 +731,16 @@ attachment = Table(
     metadata,
     _id(),
     _conversation(),
-    Column("inbox_seq", Integer),  # the message it came with; NULL for one that a tool made
-    Column("turn_id", Integer),  # the turn that made it; NULL for one that came in
+    Column("inbox_seq", Whole),  # the message it came with; NULL for one that a tool made
+    Column("turn_id", Whole),  # the turn that made it; NULL for one that came in
     Column("name", Text, nullable=False),
     Column("kind", Word, nullable=False),  # image | voice | audio | video | file
     Column("mime", Text, nullable=False),
-    Column("size_bytes", Integer),  # as the platform said; exact once it is stored
+    Column("size_bytes", Whole),  # as the platform said; exact once it is stored
     Column("sha256", Text),  # hex, once it is stored
     Column("ref", Text, nullable=False),  # the platform's handle
     Column("state", Word, nullable=False),  # pending | stored | failed
-    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("failures", Whole, nullable=False, server_default="0"),
     Column("error", Text),  # why it is not there, in words for the model
     Column("at", Double, nullable=False),
     Index("ix_attachment_conversation_inbox_seq", "conversation", "inbox_seq"),
@@ -706,8 +754,8 @@ Index("ix_attachment_turn_id", attachment.c.turn_id)
 attachment_part = Table(
     "attachment_part",
     metadata,
-    Column("attachment", Integer, ForeignKey("attachment.id"), primary_key=True),
-    Column("n", Integer, primary_key=True),
+    Column("attachment", Whole, ForeignKey("attachment.id"), primary_key=True),
+    Column("n", Whole, primary_key=True),
     Column("body", LargeBinary, nullable=False),
 )
 
@@ -774,7 +822,7 @@ pairing = Table(
     Column("account", Text),
     Column("sender", Text),
     Column("sender_name", Text, nullable=False, server_default=""),
-    Column("conversation", Integer, ForeignKey("conversation.id")),  # where the stranger is told
+    Column("conversation", Whole, ForeignKey("conversation.id")),  # where the stranger is told
     Column("state", Word, nullable=False),  # pending | approved | denied
     Column("expires_at", Double, nullable=False),
     Column("at", Double, nullable=False),
@@ -787,10 +835,10 @@ pairing = Table(
 audit_log = Table(
     "audit_log",
     metadata,
-    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("seq", Whole, primary_key=True, autoincrement=False),
     Column("at", Double, nullable=False),
     Column("kind", Word, nullable=False),
-    Column("conversation", Integer),  # of what may be erased by now: no foreign key
+    Column("conversation", Whole),  # of what may be erased by now: no foreign key
     Column("emptied", Text, nullable=False),
     Column("said", Text),  # NULL once it was erased, with its salt
     Column("salt", Text),
@@ -806,8 +854,8 @@ _partial_index(
 audit_head = Table(
     "audit_head",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("seq", Integer, nullable=False),
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("seq", Whole, nullable=False),
     Column("hash", Text, nullable=False),
 )
 
@@ -815,20 +863,20 @@ outbox = Table(
     "outbox",
     metadata,
     _conversation(primary_key=True),
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("source_key", Text, nullable=False, unique=True),
-    Column("inbox_seq", Integer, nullable=False),  # what it answers; orders it among the inbox rows
-    Column("turn_id", Integer),
+    Column("inbox_seq", Whole, nullable=False),  # what it answers; orders it among the inbox rows
+    Column("turn_id", Whole),
     Column("payload", Text, nullable=False),
     Column("markdown", Text),  # NULL where the payload is the markdown itself
     Column("preview_ref", Text),
     Column("reply_to", Text),
     Column("choices", Text),  # JSON [[label, text], …]; NULL for none
-    Column("attachment", Integer),  # id of the file that the row shows
+    Column("attachment", Whole),  # id of the file that the row shows
     Column("state", Word, nullable=False),  # pending | sending | unknown | sent | dead | dropped
     Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
-    Column("failures", Integer, nullable=False, server_default="0"),
-    Column("sender", Integer),  # the replica that is sending
+    Column("failures", Whole, nullable=False, server_default="0"),
+    Column("sender", Whole),  # the replica that is sending
     Column("next_at", Double, nullable=False, server_default="0"),
     Column("platform_ref", Text),
     Column("resent", Boolean, nullable=False, server_default=false()),

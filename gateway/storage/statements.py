@@ -2,9 +2,9 @@
 
 Constructing an expression costs five times its execution, and so does having it planned. What is
 built by `built_once`, or is a constant that was handed to `kept`, is compiled by SQLAlchemy once;
-from then on its text and its values go to SQLite's driver directly (`PreparedConnection`). By way
-of SQLAlchemy each run takes 40 us more, three times what SQLite takes: it looks up the compiled
-form, and makes a context, a cursor and a result.
+from then on its text and its values go to the driver directly (`PreparedConnection`; for PostgreSQL
+gateway/storage/postgres.py). By way of SQLAlchemy each run takes 40 us more, three times what
+SQLite takes: it looks up the compiled form, and makes a context, a cursor and a result.
 """
 
 import sqlite3
@@ -27,8 +27,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-KEPT: dict[int, dict[tuple[str, ...], "_Form | None"]] = {}
-"""What statements were compiled to, by their ids and the names of their values."""
+Forms = dict[int, dict[tuple[str, ...], Any]]
+KEPT: dict[str, Forms] = {"sqlite": {}, "postgresql": {}}
+"""What statements were compiled to, by dialect, their ids and the names of their values."""
 _FOREVER: list[Any] = []
 
 
@@ -36,7 +37,8 @@ def kept(statement: S) -> S:
     """Have a statement be compiled once; for those that are constants of a module."""
     # As long as it is there nothing else gets its id.
     _FOREVER.append(statement)
-    KEPT[id(statement)] = {}
+    for forms in KEPT.values():
+        forms[id(statement)] = {}
     return statement
 
 
@@ -68,21 +70,34 @@ class PreparedConnection(Connection):
     """A connection to SQLite; the rows of what is kept are all read at once.
 
     All else, and everything as long as somebody listens to SQLAlchemy's events, goes its way.
+    Another dialect has its own `kept_forms`, `form_of` and `run`.
     """
+
+    kept_forms: Forms = KEPT["sqlite"]
 
     @override
     def execute(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
         """Run a statement; for what is kept, with a mapping of values or a list of such."""
-        forms = KEPT.get(id(statement))
+        forms = self.kept_forms.get(id(statement))
         # Nothing public tells whether anybody listens.
         if forms is None or self._has_events or self.engine._has_events:  # noqa: SLF001
             return super().execute(statement, parameters, **options)
         rows = parameters if isinstance(parameters, list) else [parameters or {}]
         names = tuple(rows[0])
         if names not in forms:
-            forms[names] = _form_of(statement, names, self.dialect)
+            forms[names] = self.form_of(statement, names)
         if (form := forms[names]) is None:
             return super().execute(statement, parameters, **options)
+        return self.run(form, rows)
+
+    def form_of(self, statement: Any, names: tuple[str, ...]) -> Any:
+        """Compile a statement for values of these names; None where that has to be done anew."""
+        compiled = compiled_once(statement, names, self.dialect)
+        types = [column.type for column in statement.exported_columns]
+        return None if compiled is None else _Form(compiled, types)
+
+    def run(self, form: Any, rows: list[Any]) -> Any:
+        """Run what `form_of` has returned, with each of these values."""
         driver = cast("sqlite3.Connection", self.connection.driver_connection)
         run = driver.execute if len(rows) == 1 else driver.executemany
         try:
@@ -103,14 +118,14 @@ class PreparedConnection(Connection):
         return self.execute(statement, parameters, **options).scalars()
 
 
-def _form_of(statement: Any, names: tuple[str, ...], dialect: Dialect) -> "_Form | None":
+def compiled_once(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:
     """Compile a statement for values of these names; None where its text depends on the values."""
     compiled = statement.compile(dialect=dialect, column_keys=list(names))
     # A list takes as many places as it has values; a default of Python's is asked for each time.
     depends = compiled.post_compile_params or compiled.literal_execute_params
     if depends or compiled.insert_prefetch or compiled.update_prefetch:
         return None
-    return _Form(compiled, [column.type for column in statement.exported_columns])
+    return compiled
 
 
 class _Form:
@@ -137,10 +152,10 @@ class _Form:
     def _filled(self, row: Mapping[str, Any]) -> list[Any]:
         return _converted([row[key] for key in self._places], self._writes)
 
-    def found(self, cursor: sqlite3.Cursor) -> "_Rows":
+    def found(self, cursor: sqlite3.Cursor) -> "Rows":
         """Return what a run has found, or how many rows it has changed."""
         if cursor.description is None:
-            return _Rows((), cursor.rowcount)
+            return Rows((), cursor.rowcount)
         if self._row is None:
             # Where two tables have a column of the same name the first one keeps it.
             names = [name for name, *_ in cursor.description]
@@ -148,7 +163,7 @@ class _Form:
         found: Any = cursor.fetchall()
         if reads := self._reads:
             found = (_converted(list(row), reads) for row in found)
-        return _Rows(map(self._row._make, found), cursor.rowcount)
+        return Rows(map(self._row._make, found), cursor.rowcount)
 
 
 _Converters = list[tuple[int, Any]]
@@ -165,7 +180,7 @@ def _converted(values: list[Any], converters: _Converters) -> list[Any]:
     return values
 
 
-class _Rows(list[Any]):
+class Rows(list[Any]):
     """The rows of a result, under the names that SQLAlchemy has for what is done with them."""
 
     def __init__(self, rows: Iterable[Any], rowcount: int = -1) -> None:
@@ -173,29 +188,36 @@ class _Rows(list[Any]):
         self.rowcount = rowcount
 
     def all(self) -> list[Any]:
+        """Return all rows."""
         return self
 
     def first(self) -> Any:
+        """Return the first row; None for none."""
         return self[0] if self else None
 
     def one_or_none(self) -> Any:
+        """Return the only row; None for none."""
         if len(self) > 1:
             raise MultipleResultsFound("several rows where at most one was expected")
         return self.first()
 
     def one(self) -> Any:
+        """Return the only row, which is there."""
         if not self:
             raise NoResultFound("no row where one was expected")
         return self.one_or_none()
 
     def scalar(self) -> Any:
+        """Return the first column of the first row; None for none."""
         return self[0][0] if self else None
 
     def scalar_one(self) -> Any:
+        """Return the first column of the only row."""
         return self.one()[0]
 
-    def scalars(self) -> "_Rows":
-        return _Rows(row[0] for row in self)
+    def scalars(self) -> "Rows":
+        """Return the first column of all rows."""
+        return Rows(row[0] for row in self)
 
 
 class Word(Text):

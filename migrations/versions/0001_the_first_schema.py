@@ -6,6 +6,8 @@ Revision: 0001, the first one.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -16,12 +18,12 @@ def upgrade() -> None:
     op.create_table(
         "cursor",
         sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("position", sa.Integer(), nullable=False),
+        sa.Column("position", WHOLE, nullable=False),
         sa.PrimaryKeyConstraint("source", name=op.f("pk_cursor")),
     )
     op.create_table(
         "quarantine",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("dedupe_key", sa.Text(), nullable=False),
         sa.Column("raw", sa.Text(), nullable=False),
@@ -40,7 +42,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "replica",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("heartbeat_until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_replica")),
@@ -48,23 +50,23 @@ def upgrade() -> None:
     )
     op.create_table(
         "conversation",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("platform", sa.Text(), nullable=False),
         sa.Column("account", sa.Text(), nullable=False),
         sa.Column("chat", sa.Text(), nullable=False),
         sa.Column("thread", sa.Text(), nullable=True),
         sa.Column("user", sa.Text(), nullable=True),
         sa.Column("title", sa.Text(), server_default="", nullable=False),
-        sa.Column("active_session_id", sa.Integer(), nullable=True),
+        sa.Column("active_session_id", WHOLE, nullable=True),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.Column("inbox_head", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("outbox_head", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("message_head", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("owner", sa.Integer(), nullable=True),
-        sa.Column("epoch", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("ready_no", sa.Integer(), nullable=True),
+        sa.Column("inbox_head", WHOLE, server_default="0", nullable=False),
+        sa.Column("outbox_head", WHOLE, server_default="0", nullable=False),
+        sa.Column("message_head", WHOLE, server_default="0", nullable=False),
+        sa.Column("owner", WHOLE, nullable=True),
+        sa.Column("epoch", WHOLE, server_default="0", nullable=False),
+        sa.Column("ready_no", WHOLE, nullable=True),
         sa.Column("turn_not_before", sa.Double(), server_default="0", nullable=False),
-        sa.Column("cancel_upto_seq", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("cancel_upto_seq", WHOLE, server_default="0", nullable=False),
         sa.ForeignKeyConstraint(
             ["owner"], ["replica.id"], name=op.f("fk_conversation_owner_replica")
         ),
@@ -90,7 +92,7 @@ def upgrade() -> None:
     op.create_table(
         "alias",
         sa.Column("session_key", sa.Text(), nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
         sa.ForeignKeyConstraint(
             ["conversation"], ["conversation.id"], name=op.f("fk_alias_conversation_conversation")
         ),
@@ -99,9 +101,9 @@ def upgrade() -> None:
     op.create_index("ix_alias_conversation", "alias", ["conversation"], unique=False)
     op.create_table(
         "blob",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -113,8 +115,8 @@ def upgrade() -> None:
     op.create_index("ix_blob_conversation", "blob", ["conversation"], unique=False)
     op.create_table(
         "inbox",
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("seq", WHOLE, nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("dedupe_key", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
@@ -124,7 +126,7 @@ def upgrade() -> None:
         sa.Column("message_ref", sa.Text(), nullable=True),
         sa.Column("raw", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["conversation"], ["conversation.id"], name=op.f("fk_inbox_conversation_conversation")
@@ -150,13 +152,13 @@ def upgrade() -> None:
     )
     op.create_table(
         "message",
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
-        sa.Column("session_id", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("seq", WHOLE, nullable=False),
+        sa.Column("session_id", WHOLE, nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
-        sa.Column("tokens", sa.Integer(), nullable=False),
+        sa.Column("tokens", WHOLE, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["conversation"], ["conversation.id"], name=op.f("fk_message_conversation_conversation")
@@ -165,19 +167,19 @@ def upgrade() -> None:
     )
     op.create_table(
         "outbox",
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("seq", WHOLE, nullable=False),
         sa.Column("source_key", sa.Text(), nullable=False),
-        sa.Column("inbox_seq", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("inbox_seq", WHOLE, nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("payload", sa.Text(), nullable=False),
         sa.Column("markdown", sa.Text(), nullable=True),
         sa.Column("preview_ref", sa.Text(), nullable=True),
         sa.Column("reply_to", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("doubt", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("sender", sa.Integer(), nullable=True),
+        sa.Column("failures", WHOLE, server_default="0", nullable=False),
+        sa.Column("sender", WHOLE, nullable=True),
         sa.Column("next_at", sa.Double(), server_default="0", nullable=False),
         sa.Column("platform_ref", sa.Text(), nullable=True),
         sa.Column("resent", sa.Boolean(), server_default=sa.false(), nullable=False),
@@ -208,15 +210,15 @@ def upgrade() -> None:
     )
     op.create_table(
         "session",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("parent_session_id", sa.Integer(), nullable=True),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("parent_session_id", WHOLE, nullable=True),
         sa.Column("start_reason", sa.Text(), nullable=False),
         sa.Column("end_reason", sa.Text(), nullable=True),
         sa.Column("view_plan", sa.Text(), nullable=False),
         sa.Column("system_prompt", sa.Text(), nullable=True),
-        sa.Column("prompt_tokens", sa.Integer(), nullable=True),
-        sa.Column("prompt_upto_seq", sa.Integer(), nullable=True),
+        sa.Column("prompt_tokens", WHOLE, nullable=True),
+        sa.Column("prompt_upto_seq", WHOLE, nullable=True),
         sa.Column("started_at", sa.Double(), nullable=False),
         sa.Column("ended_at", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(
@@ -232,26 +234,26 @@ def upgrade() -> None:
     op.create_index("ix_session_conversation", "session", ["conversation"], unique=False)
     op.create_table(
         "turn",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("session_id", sa.Integer(), nullable=False),
-        sa.Column("first_seq", sa.Integer(), nullable=False),
-        sa.Column("upto_seq", sa.Integer(), nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("session_id", WHOLE, nullable=False),
+        sa.Column("first_seq", WHOLE, nullable=False),
+        sa.Column("upto_seq", WHOLE, nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("epoch", sa.Integer(), nullable=False),
-        sa.Column("attempt", sa.Integer(), nullable=False),
-        sa.Column("progress", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("attempt_progress", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("epoch", WHOLE, nullable=False),
+        sa.Column("attempt", WHOLE, nullable=False),
+        sa.Column("progress", WHOLE, server_default="0", nullable=False),
+        sa.Column("attempt_progress", WHOLE, server_default="0", nullable=False),
         sa.Column("preview_ref", sa.Text(), nullable=True),
         sa.Column("model", sa.Text(), nullable=True),
-        sa.Column("iterations", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("tool_calls", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("input_tokens", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("cache_read_tokens", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("cache_write_tokens", sa.Integer(), server_default="0", nullable=False),
-        sa.Column("output_tokens", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("iterations", WHOLE, server_default="0", nullable=False),
+        sa.Column("tool_calls", WHOLE, server_default="0", nullable=False),
+        sa.Column("input_tokens", WHOLE, server_default="0", nullable=False),
+        sa.Column("cache_read_tokens", WHOLE, server_default="0", nullable=False),
+        sa.Column("cache_write_tokens", WHOLE, server_default="0", nullable=False),
+        sa.Column("output_tokens", WHOLE, server_default="0", nullable=False),
         sa.Column("started_at", sa.Double(), nullable=False),
         sa.Column("finished_at", sa.Double(), nullable=True),
         sa.ForeignKeyConstraint(
@@ -282,8 +284,8 @@ def upgrade() -> None:
     )
     op.create_table(
         "step",
-        sa.Column("turn_id", sa.Integer(), nullable=False),
-        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=False),
+        sa.Column("n", WHOLE, nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("call_id", sa.Text(), nullable=True),

@@ -6,6 +6,8 @@ Revision: 0002, follows 0001.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -24,8 +26,8 @@ WHERE lineage.id = session.id AND lineage.number > 1
 
 
 def upgrade() -> None:
-    op.add_column("session", sa.Column("number", sa.Integer(), server_default="1", nullable=False))
-    op.add_column("session", sa.Column("prompt_output_tokens", sa.Integer(), nullable=True))
+    op.add_column("session", sa.Column("number", WHOLE, server_default="1", nullable=False))
+    op.add_column("session", sa.Column("prompt_output_tokens", WHOLE, nullable=True))
     op.add_column("session", sa.Column("report_model", sa.Text(), nullable=True))
     op.add_column(
         "session", sa.Column("token_ratio", sa.Double(), server_default="1", nullable=False)
@@ -36,23 +38,23 @@ def upgrade() -> None:
     op.execute(NUMBER_THE_LINEAGES)
     op.create_table(
         "compaction",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("parent_session_id", sa.Integer(), nullable=False),
-        sa.Column("child_session_id", sa.Integer(), nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("parent_session_id", WHOLE, nullable=False),
+        sa.Column("child_session_id", WHOLE, nullable=False),
         sa.Column("trigger", sa.Text(), nullable=False),
         sa.Column("engine", sa.Text(), nullable=False),
         sa.Column("level", sa.Text(), nullable=False),
-        sa.Column("messages_before", sa.Integer(), nullable=False),
-        sa.Column("messages_after", sa.Integer(), nullable=False),
-        sa.Column("tokens_before", sa.Integer(), nullable=False),
-        sa.Column("tokens_after", sa.Integer(), nullable=False),
-        sa.Column("tokens_after_reported", sa.Integer(), nullable=True),
+        sa.Column("messages_before", WHOLE, nullable=False),
+        sa.Column("messages_after", WHOLE, nullable=False),
+        sa.Column("tokens_before", WHOLE, nullable=False),
+        sa.Column("tokens_after", WHOLE, nullable=False),
+        sa.Column("tokens_after_reported", WHOLE, nullable=True),
         sa.Column("summary_model", sa.Text(), nullable=True),
         sa.Column("retained_share", sa.Double(), nullable=True),
-        sa.Column("cache_tokens_lost", sa.Integer(), nullable=False),
+        sa.Column("cache_tokens_lost", WHOLE, nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
-        sa.Column("duration_ms", sa.Integer(), nullable=False),
+        sa.Column("duration_ms", WHOLE, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
             ["conversation"],
@@ -77,10 +79,10 @@ def upgrade() -> None:
     op.create_index("ix_compaction_conversation", "compaction", ["conversation"], unique=False)
     op.create_table(
         "summary_candidate",
-        sa.Column("session_id", sa.Integer(), nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("first_seq", sa.Integer(), nullable=False),
-        sa.Column("last_seq", sa.Integer(), nullable=False),
+        sa.Column("session_id", WHOLE, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("first_seq", WHOLE, nullable=False),
+        sa.Column("last_seq", WHOLE, nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=True),

@@ -9,6 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
@@ -44,15 +46,15 @@ def upgrade() -> None:
     op.add_column("turn", sa.Column("usd", sa.Double(), nullable=True))
     ledger = op.create_table(
         "ledger",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("call_id", sa.Text(), nullable=True),
         sa.Column("sender", sa.Text(), server_default="", nullable=False),
         sa.Column("provider", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("purpose", sa.Text(), nullable=False),
-        *(sa.Column(name, sa.Integer(), server_default="0", nullable=False) for name in TOKENS),
+        *(sa.Column(name, WHOLE, server_default="0", nullable=False) for name in TOKENS),
         sa.Column("estimated", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("usd", sa.Double(), nullable=True),
         sa.Column("at", sa.Double(), nullable=False),

@@ -6,6 +6,8 @@ Revision: 0004, follows 0003.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
@@ -16,12 +18,9 @@ def upgrade() -> None:
     _create_attachments()
     _create_access()
     op.add_column("outbox", sa.Column("choices", sa.Text(), nullable=True))
-    op.add_column("outbox", sa.Column("attachment", sa.Integer(), nullable=True))
+    op.add_column("outbox", sa.Column("attachment", WHOLE, nullable=True))
     op.add_column("quarantine", sa.Column("chat", sa.Text(), nullable=True))
     op.add_column("turn", sa.Column("senders", sa.Text(), nullable=True))
-    if op.get_bind().dialect.name != "sqlite":
-        # SQLite's INTEGER holds 64 bits as it is.
-        op.alter_column("cursor", "position", type_=sa.BigInteger())
     noted = sa.text("state = 'noted'")
     op.create_index(
         "ix_inbox_noted",
@@ -36,18 +35,18 @@ def upgrade() -> None:
 def _create_attachments() -> None:
     op.create_table(
         "attachment",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("inbox_seq", sa.Integer(), nullable=True),
-        sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("inbox_seq", WHOLE, nullable=True),
+        sa.Column("turn_id", WHOLE, nullable=True),
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("mime", sa.Text(), nullable=False),
-        sa.Column("size_bytes", sa.Integer(), nullable=True),
+        sa.Column("size_bytes", WHOLE, nullable=True),
         sa.Column("sha256", sa.Text(), nullable=True),
         sa.Column("ref", sa.Text(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
-        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("failures", WHOLE, server_default="0", nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
@@ -72,8 +71,8 @@ def _create_attachments() -> None:
     op.create_index("ix_attachment_turn_id", "attachment", ["turn_id"])
     op.create_table(
         "attachment_part",
-        sa.Column("attachment", sa.Integer(), nullable=False),
-        sa.Column("n", sa.Integer(), nullable=False),
+        sa.Column("attachment", WHOLE, nullable=False),
+        sa.Column("n", WHOLE, nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
             ["attachment"],
@@ -97,13 +96,13 @@ def _create_access() -> None:
     )
     op.create_table(
         "pairing",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("code", sa.Text(), nullable=False),
         sa.Column("platform", sa.Text(), nullable=True),
         sa.Column("account", sa.Text(), nullable=True),
         sa.Column("sender", sa.Text(), nullable=True),
         sa.Column("sender_name", sa.Text(), server_default="", nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=True),
+        sa.Column("conversation", WHOLE, nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),

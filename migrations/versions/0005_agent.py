@@ -6,10 +6,17 @@ Revision: 0005, follows 0004.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
 depends_on = None
+
+FULL_TEXT = (
+    "CREATE VIRTUAL TABLE search_index USING fts5(terms, content='', columnsize=0,"
+    " detail=none, tokenize=\"ascii tokenchars '='\")"
+)
 
 
 def upgrade() -> None:
@@ -23,12 +30,12 @@ def upgrade() -> None:
 
 
 def _extend_conversations() -> None:
-    op.add_column("conversation", sa.Column("parent_turn_id", sa.Integer(), nullable=True))
+    op.add_column("conversation", sa.Column("parent_turn_id", WHOLE, nullable=True))
     op.add_column("conversation", sa.Column("parent_call_id", sa.Text(), nullable=True))
     op.add_column("conversation", sa.Column("model", sa.Text(), nullable=True))
     op.add_column(
         "conversation",
-        sa.Column("searched_seq", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("searched_seq", WHOLE, server_default="0", nullable=False),
     )
     delegated = sa.text("parent_turn_id IS NOT NULL")
     op.create_index(
@@ -57,9 +64,9 @@ def _conversation(table: str) -> sa.ForeignKeyConstraint:
 def _create_inquiries() -> None:
     op.create_table(
         "inquiry",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Integer(), nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("turn_id", WHOLE, nullable=False),
         sa.Column("call_id", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("tool", sa.Text(), nullable=False),
@@ -91,16 +98,16 @@ def _create_inquiries() -> None:
 def _create_notes() -> None:
     op.create_table(
         "todo",
-        sa.Column("conversation", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
         sa.Column("items", sa.Text(), nullable=False),
-        sa.Column("first_seq", sa.Integer(), nullable=False),
+        sa.Column("first_seq", WHOLE, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         _conversation("todo"),
         sa.PrimaryKeyConstraint("conversation", name=op.f("pk_todo")),
     )
     op.create_table(
         "memory",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("scope", sa.Text(), nullable=False),
         sa.Column("target", sa.Text(), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
@@ -114,16 +121,16 @@ def _create_notes() -> None:
 def _create_nodes() -> None:
     op.create_table(
         "node",
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("number", sa.Integer(), nullable=False),
-        sa.Column("level", sa.Integer(), nullable=False),
-        sa.Column("first_seq", sa.Integer(), nullable=False),
-        sa.Column("last_seq", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("number", WHOLE, nullable=False),
+        sa.Column("level", WHOLE, nullable=False),
+        sa.Column("first_seq", WHOLE, nullable=False),
+        sa.Column("last_seq", WHOLE, nullable=False),
         sa.Column("children", sa.Text(), server_default="[]", nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("source", sa.Text(), nullable=False),
-        sa.Column("tokens", sa.Integer(), nullable=False),
-        sa.Column("source_tokens", sa.Integer(), nullable=False),
+        sa.Column("tokens", WHOLE, nullable=False),
+        sa.Column("source_tokens", WHOLE, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         _conversation("node"),
         sa.PrimaryKeyConstraint("conversation", "number", name=op.f("pk_node")),
@@ -133,16 +140,16 @@ def _create_nodes() -> None:
 def _create_search() -> None:
     op.create_table(
         "search_row",
-        sa.Column("conversation", sa.Integer(), nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("conversation", WHOLE, nullable=False),
+        sa.Column("seq", WHOLE, nullable=False),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("terms", sa.Integer(), nullable=False),
+        sa.Column("terms", WHOLE, nullable=False),
         _conversation("search_row"),
         sa.PrimaryKeyConstraint("conversation", "seq", name=op.f("pk_search_row")),
         sqlite_with_rowid=False,
     )
-    owned = sa.text("user IS NOT NULL")
+    owned = sa.text('"user" IS NOT NULL')
     op.create_index(
         "ix_conversation_platform_user",
         "conversation",
@@ -151,7 +158,8 @@ def _create_search() -> None:
         postgresql_where=owned,
     )
     op.create_index("ix_search_row_conversation_at", "search_row", ["conversation", "at"])
-    op.execute(
-        "CREATE VIRTUAL TABLE search_index USING fts5(terms, content='', columnsize=0,"
-        " detail=none, tokenize=\"ascii tokenchars '='\")"
-    )
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute(FULL_TEXT)
+    else:
+        op.execute("CREATE TABLE search_index (id BIGINT PRIMARY KEY, terms TSVECTOR NOT NULL)")
+        op.execute("CREATE INDEX search_index_terms ON search_index USING gin (terms)")

@@ -10,6 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0006"
 down_revision = "0005"
 branch_labels = None
@@ -26,7 +28,7 @@ def upgrade() -> None:
     _create_bases()
     # SQLite knows no other way to add a reference to a table.
     op.execute(
-        "ALTER TABLE session ADD COLUMN base_id INTEGER"
+        f"ALTER TABLE session ADD COLUMN base_id {WHOLE.compile(op.get_bind().dialect)}"
         " CONSTRAINT fk_session_base_id_prompt_base REFERENCES prompt_base (id)"
     )
     op.add_column("session", sa.Column("own_prompt", sa.Text(), nullable=True))
@@ -49,7 +51,7 @@ def upgrade() -> None:
 def _create_texts() -> None:
     op.create_table(
         "prompt_text",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_prompt_text")),
@@ -61,10 +63,10 @@ def _create_texts() -> None:
 def _create_bases() -> None:
     op.create_table(
         "prompt_base",
-        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("id", WHOLE, autoincrement=True, nullable=False),
         sa.Column("digest", sa.LargeBinary(), nullable=False),
-        sa.Column("prompt_id", sa.Integer(), nullable=False),
-        sa.Column("tools_id", sa.Integer(), nullable=True),
+        sa.Column("prompt_id", WHOLE, nullable=False),
+        sa.Column("tools_id", WHOLE, nullable=True),
         sa.Column("layers", sa.Text(), nullable=False),
         sa.Column("inputs", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(

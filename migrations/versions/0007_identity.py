@@ -7,6 +7,8 @@ Revises: 0006
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0007"
 down_revision = "0006"
 branch_labels = None
@@ -18,6 +20,6 @@ def upgrade() -> None:
     op.create_table(
         "identity",
         sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("commits", sa.Integer(), nullable=False),
+        sa.Column("commits", WHOLE, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_identity")),
     )

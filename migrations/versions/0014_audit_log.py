@@ -6,6 +6,8 @@ Revision: 0014, follows 0013.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0014"
 down_revision = "0013"
 branch_labels = None
@@ -17,10 +19,10 @@ BEGINNING = "0" * 64
 def upgrade() -> None:
     op.create_table(
         "audit_log",
-        sa.Column("seq", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("seq", WHOLE, autoincrement=False, nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
-        sa.Column("conversation", sa.Integer(), nullable=True),
+        sa.Column("conversation", WHOLE, nullable=True),
         sa.Column("emptied", sa.Text(), nullable=False),
         sa.Column("said", sa.Text(), nullable=True),
         sa.Column("salt", sa.Text(), nullable=True),
@@ -41,8 +43,8 @@ def upgrade() -> None:
     op.create_index("ix_audit_log_kind_seq", "audit_log", ["kind", "seq"])
     head = op.create_table(
         "audit_head",
-        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("id", WHOLE, autoincrement=False, nullable=False),
+        sa.Column("seq", WHOLE, nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_head")),
     )

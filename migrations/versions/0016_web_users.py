@@ -9,6 +9,8 @@ Revision: 0016, follows 0015.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0016"
 down_revision = "0015"
 branch_labels = None
@@ -27,7 +29,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "web_session",
-        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("id", WHOLE, nullable=False),
         sa.Column("hash", sa.Text(), nullable=False),
         sa.Column("sender", sa.Text(), nullable=False),
         sa.Column("signed_in_by", sa.Text(), nullable=False),

@@ -6,6 +6,8 @@ Revision: 0020, follows 0019.
 import sqlalchemy as sa
 from alembic import op
 
+from migrations import WHOLE
+
 revision = "0020"
 down_revision = "0019"
 branch_labels = None
@@ -15,7 +17,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "view_plan",
-        sa.Column("session_id", sa.Integer(), nullable=False),
+        sa.Column("session_id", WHOLE, nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.ForeignKeyConstraint(
             ["session_id"], ["session.id"], name=op.f("fk_view_plan_session_id_session")

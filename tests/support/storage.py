@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alembic import command
 from sqlalchemy import Connection, Row, Table, event, select
+from typing_extensions import override
 
 from adapters.messages import Address, InboundMessage, Receipt
 from agent.messages import ChatMessage, Content
@@ -23,16 +24,18 @@ from agent.view.view import ViewPlan, render
 from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender
 from gateway.storage import migrations
+from gateway.storage.audit_log import BEGINNING
 from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
+from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
-from gateway.storage.schema import SEARCH_INDEX, conversation, message
+from gateway.storage.schema import SEARCH_INDEX, audit_head, conversation, message
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -122,6 +125,44 @@ class Store:
         """Close the file."""
         self.connection.close()
         self.connection.engine.dispose()
+
+
+class PostgresStore(Store):
+    """A PostgreSQL database that was migrated, and that is emptied for the test.
+
+    Making one takes 0.15 s of the processor, emptying it 5 ms.
+    """
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        self.connection: PostgresConnection = connection
+        with connection.transaction():
+            connection.driver.execute(_EMPTY)
+            connection.execute(audit_head.insert(), {"id": 1, "seq": 0, "hash": BEGINNING})
+
+    @override
+    def run(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with self.connection.transaction():
+            return fn(self.connection, *args, **kwargs)
+
+    @override
+    def without_sync(self) -> None:
+        """Do nothing: the tests' server never syncs."""
+
+
+_EMPTY = """
+DO $$ DECLARE each text; BEGIN
+  SET LOCAL session_replication_role = replica;
+  FOR each IN SELECT tablename FROM pg_tables
+    WHERE schemaname = 'public' AND tablename <> 'alembic_version'
+  LOOP EXECUTE format('DELETE FROM %I', each); END LOOP;
+  FOR each IN SELECT sequencename FROM pg_sequences
+    WHERE schemaname = 'public' AND last_value IS NOT NULL
+  LOOP PERFORM setval(quote_ident(each), 1, false); END LOOP;
+END $$
+"""
+"""Without triggers and foreign keys, which would ask for an order."""
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Integer,
     ScalarSelect,
     Select,
     and_,
@@ -26,6 +25,7 @@ from sqlalchemy import (
 
 from adapters.messages import Address, Move
 from gateway.storage.schema import (
+    Whole,
     alias,
     conversation,
     inbox,
@@ -86,7 +86,7 @@ COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
 """Those of a `Conversation`; its last three fields are read elsewhere, where they are asked for."""
 # In words: for SQLite SQLAlchemy leaves out the tables' names in a RETURNING clause, so that `id`
 # would be that of the subquery's own table.
-ITS_ID: ColumnElement[int] = literal_column("conversation.id", Integer)
+ITS_ID: ColumnElement[int] = literal_column("conversation.id", Whole)
 _is_asking = select(inquiry.c.id).where(inquiry.c.conversation == ITS_ID, is_unanswered).exists()
 WAITS = _is_asking.label("waits")
 _pending = (
@@ -446,7 +446,7 @@ def active_session_id(conversation_id: int) -> ScalarSelect[Any]:
 
 def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
     """Have nobody take a conversation before that time, if it is not held for longer already."""
-    later = func.max(conversation.c.turn_not_before, at)
+    later = case((conversation.c.turn_not_before < at, at), else_=conversation.c.turn_not_before)
     here = conversation.c.id == conversation_id
     conn.execute(update(conversation).where(here).values(turn_not_before=later))
 

@@ -14,7 +14,6 @@ import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Integer,
     and_,
     bindparam,
     case,
@@ -38,7 +37,7 @@ from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import Due, OutboxPart, file_part
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
-from gateway.storage.schema import is_running, now_s, step, turn
+from gateway.storage.schema import Whole, is_running, now_s, step, turn
 from gateway.storage.statements import built_once, kept
 
 
@@ -504,8 +503,8 @@ def _close(
 
 
 def _closing() -> Any:
-    here = bindparam("in_conversation", type_=Integer)
-    this = bindparam("closed_id", type_=Integer)
+    here = bindparam("in_conversation", type_=Whole)
+    this = bindparam("closed_id", type_=Whole)
     sums = ledger.sums_of_turn(here, this).add_columns(this.label("turn_id")).subquery("sums")
     known = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
     written = sums.c.cache_write_5m_tokens + sums.c.cache_write_1h_tokens

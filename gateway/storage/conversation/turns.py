@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Integer, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, user_message
@@ -23,7 +23,7 @@ from gateway.storage.conversation.transcript import END, MessagePlace
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
-from gateway.storage.schema import is_running, message, now_s, step, turn
+from gateway.storage.schema import Whole, greatest, is_running, message, now_s, step, turn
 from gateway.storage.statements import built_once, kept
 
 PREVIEW_INTENT = "?"
@@ -263,7 +263,7 @@ def _enter(
     return turn_id, upto_seq
 
 
-_NEWEST_SEQ = bindparam("newest_seq", type_=Integer)
+_NEWEST_SEQ = bindparam("newest_seq", type_=Whole)
 # `here` and not `conversation`: SQLAlchemy keeps the names of columns for what is set.
 # One that began with newer entries does not count: what is asked again is answered where it stands.
 _SPOKE_BELOW = (
@@ -277,7 +277,7 @@ _INSERT = kept(
     turn
     .insert()
     .values(
-        upto_seq=func.max(_NEWEST_SEQ, func.coalesce(_SPOKE_BELOW, 0)),
+        upto_seq=greatest(_NEWEST_SEQ, func.coalesce(_SPOKE_BELOW, 0)),
         state="running",
         attempt=1,
         started_at=now_s(),

@@ -19,6 +19,7 @@ from sqlalchemy import (
     null,
     or_,
     select,
+    tuple_,
     union_all,
     update,
 )
@@ -591,7 +592,8 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
         update(quarantine).where(quarantine.c.id.in_(strangers.limit(limit))).values(raw="")
     )
     # Written anew behind the newest row: an update that leaves a hole in each page frees nothing.
-    pruned = conn.execute(_PRUNE, {"most": limit, "age_s": older_than_s})
+    prune = _PRUNE if conn.dialect.name == "sqlite" else _PRUNE_IN_PLACE
+    pruned = conn.execute(prune, {"most": limit, "age_s": older_than_s})
     return pruned.rowcount
 
 
@@ -601,16 +603,26 @@ _WITHOUT_RAW: dict[str, Any] = {
     "text": case((_is_overheard, ""), else_=inbox.c.text),
     "state": case((_is_overheard, "done"), else_=inbox.c.state),
 }
+_with_old_raw = (
+    select(*(_WITHOUT_RAW.get(column.name, column) for column in inbox.c))
+    .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - bindparam("age_s"))
+    .limit(bindparam("most"))
+)
 _PRUNE = (
     inbox
     .insert()
-    .prefix_with("OR REPLACE", dialect="sqlite")
-    .from_select(
-        [column.name for column in inbox.c],
-        select(*(_WITHOUT_RAW.get(column.name, column) for column in inbox.c))
-        .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - bindparam("age_s"))
-        .limit(bindparam("most")),
+    .prefix_with("OR REPLACE")
+    .from_select([column.name for column in inbox.c], _with_old_raw)
+)
+# PostgreSQL writes a row anew with each update anyway.
+_PRUNE_IN_PLACE = (
+    update(inbox)
+    .where(
+        tuple_(*inbox.primary_key.columns).in_(
+            _with_old_raw.with_only_columns(*inbox.primary_key.columns)
+        )
     )
+    .values(_WITHOUT_RAW)
 )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Integer,
     Select,
     and_,
     bindparam,
@@ -37,6 +36,7 @@ from gateway.storage.conversation.conversations import (
 )
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.schema import (
+    Whole,
     attachment,
     conversation,
     file_is_awaited,
@@ -427,7 +427,7 @@ def take_seqs(
 
 def _taking_seqs() -> Any:
     held = conversation.alias("held")
-    own_id, running_id = bindparam("own_id", type_=Integer), bindparam("running_id", type_=Integer)
+    own_id, running_id = bindparam("own_id", type_=Whole), bindparam("running_id", type_=Whole)
     may_write = select(held.c.id).where(
         held.c.id == bindparam("held_id"),
         held.c.owner == bindparam("replica"),
@@ -441,7 +441,7 @@ def _taking_seqs() -> Any:
     unsent = select(outbox.c.seq).where(outbox.c.conversation == own_id, is_unsent)
     # Files that are awaited, and questions that the turn leaves open, hold up what waits: whoever
     # goes on with it finds that out.
-    released = and_(bindparam("releases", type_=Integer) == 1, ~pending.exists())
+    released = and_(bindparam("releases", type_=Whole) == 1, ~pending.exists())
     return (
         update(conversation)
         .where(conversation.c.id == own_id, may_write.exists(), runs.exists())

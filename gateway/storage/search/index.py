@@ -1,15 +1,16 @@
 """The search index as it is fed: derived from the transcript, outside of its transactions.
 
-FTS5 without contents holds the terms (gateway/storage/search/terms.py); the id of a row is made of
-conversation and seq, so that one conversation is one range of ids. `conversation.searched_seq`
+FTS5 without contents holds the terms (gateway/storage/search/terms.py), on PostgreSQL a GIN index
+of vectors of them; the id of a row is made of conversation and seq, so that one conversation is one
+range of ids. `conversation.searched_seq`
 tells how far a transcript is indexed and moves in the same transaction as the rows.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, text
+from sqlalchemy import Connection, TextClause, bindparam, delete, insert, select, text
 
 from agent.messages import decode
 from gateway.storage.conversation import conversations
@@ -78,11 +79,40 @@ def row_id(conversation_id: int, seq: int) -> int:
 
 def is_current(conn: Connection) -> bool:
     """Whether the index holds what this version's terms are."""
-    found = conn.execute(_FIND_MARK, {"mark": f'"{_MARK}"'})
-    return found.first() is not None
+    return conn.execute(_SAID[conn.dialect.name].find_mark, {"mark": _MARK}).first() is not None
 
 
-_FIND_MARK = text("SELECT 1 FROM search_index WHERE search_index MATCH :mark AND rowid = 0")
+class _Said(NamedTuple):
+    """What is said to the index of a database."""
+
+    find_mark: TextClause
+    clear: TextClause
+    add: TextClause
+    take_out: TextClause
+
+
+_SAID = {
+    "sqlite": _Said(
+        text(
+            "SELECT 1 FROM search_index"
+            " WHERE search_index MATCH '\"' || :mark || '\"' AND rowid = 0"
+        ),
+        text("INSERT INTO search_index (search_index) VALUES ('delete-all')"),
+        text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)"),
+        text(
+            "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
+        ),
+    ),
+    "postgresql": _Said(
+        text("SELECT 1 FROM search_index WHERE id = 0 AND terms = array_to_tsvector(ARRAY[:mark])"),
+        text("DELETE FROM search_index"),
+        text(
+            "INSERT INTO search_index (id, terms)"
+            " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
+        ),
+        text("DELETE FROM search_index WHERE id = :id"),
+    ),
+}
 
 
 def clear(conn: Connection) -> bool:
@@ -91,14 +121,12 @@ def clear(conn: Connection) -> bool:
     Returns:
         Whether there was anything in it.
     """
-    conn.execute(text("INSERT INTO search_index (search_index) VALUES ('delete-all')"))
+    said = _SAID[conn.dialect.name]
+    conn.execute(said.clear)
     removed = conn.execute(delete(search_row)).rowcount
     conversations.search_anew(conn)
-    conn.execute(_ADD, {"id": 0, "terms": _MARK})
+    conn.execute(said.add, {"id": 0, "terms": _MARK})
     return removed > 0
-
-
-_ADD = text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)")
 
 
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
@@ -168,7 +196,10 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
     moved = conversations.note_searched(conn, batch.conversation, batch.after_seq, batch.upto_seq)
     if moved and batch.entries:
         conn.execute(_INSERT, [_row(batch.conversation, each) for each in batch.entries])
-        conn.execute(_ADD, [_indexed(batch.conversation, each) for each in batch.entries])
+        conn.execute(
+            _SAID[conn.dialect.name].add,
+            [_indexed(batch.conversation, each) for each in batch.entries],
+        )
     return moved
 
 
@@ -203,12 +234,12 @@ def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozens
     """Take messages out, by seq with their terms; the index is current (`is_current`)."""
     here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
     for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
-        conn.execute(_TAKE_OUT, {"id": row_id(conversation_id, seq), "terms": _joined(terms[seq])})
+        _take_out(conn, conversation_id, seq, terms[seq])
 
 
-_TAKE_OUT = text(
-    "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
-)
+def _take_out(conn: Connection, conversation_id: int, seq: int, terms: frozenset[str]) -> None:
+    gone = {"id": row_id(conversation_id, seq), "terms": _joined(terms)}
+    conn.execute(_SAID[conn.dialect.name].take_out, gone)
 
 
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
@@ -231,14 +262,13 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
         .order_by(message.c.seq)
     )
     for seq, body in rows.all():
-        gone = {"id": row_id(conversation_id, seq), "terms": _joined(terms_of(decode(body)))}
-        conn.execute(_TAKE_OUT, gone)
+        _take_out(conn, conversation_id, seq, terms_of(decode(body)))
     known = (search_row.c.conversation == conversation_id, search_row.c.seq <= upto_seq)
     conn.execute(delete(search_row).where(*known))
 
 
 def merge_some(conn: Connection, *, is_first: bool) -> bool:
-    """Write some pages of the index together, so that nothing is left of what was taken out.
+    """Write some pages of SQLite's index together, so that nothing is left of what was taken out.
 
     Args:
         conn: The writing connection.
@@ -247,6 +277,8 @@ def merge_some(conn: Connection, *, is_first: bool) -> bool:
     Returns:
         Whether there is more to be done.
     """
+    if conn.dialect.name != "sqlite":
+        return False
     raw = cast("sqlite3.Connection", conn.connection.driver_connection)
     before = raw.total_changes
     # A negative number begins to merge all of the index. Source: sqlite.org/fts5.html, 6.8.

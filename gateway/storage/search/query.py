@@ -124,7 +124,7 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class SearchTerm:
-    """A term that is looked for, as FTS5 reads it.
+    """A term that is looked for, as the index reads it.
 
     Attributes:
         worth: What it says about a message that has it.
@@ -166,17 +166,18 @@ def gather(
     question: str,
     only: SearchLimits = EVERYTHING,
 ) -> Gathered:
-    """Read what the index has for a question: a few statements, whose work is SQLite's."""
+    """Read what the index has for a question: a few statements, whose work is the database's."""
     terms = asked_terms(question)
     ranges = _ranges(conn, conversations, only)
     if not terms or not ranges:
         return Gathered()
-    wanted = _wanted(conn, terms, ranges, count_searched(conn, conversations))
+    syntax = _SYNTAX[conn.dialect.name]
+    wanted = _wanted(conn, syntax, terms, ranges, count_searched(conn, conversations))
     if not wanted:
         return Gathered()
     # One statement, since the arms of the union are known only now; its values are bound all the
     # same.
-    rows = conn.exec_driver_sql(*_candidates(wanted, ranges, only))
+    rows = _asked(conn, *_candidates(syntax, wanted, ranges, only))
     holdings = {
         each.id: Holding(
             each.mask, each.terms, only.admits(each.id & _SEQ_MASK, each.role, each.at)
@@ -234,20 +235,54 @@ def _from_seq(conversation_id: int, seq: int) -> Any:
     )
 
 
-_IN_INDEX = (
-    "SELECT rowid AS id FROM search_index WHERE search_index MATCH ? AND rowid BETWEEN ? AND ?"
-)
+class _Syntax(NamedTuple):
+    """How the index of a database is asked: for some terms within a range of ids."""
+
+    within: str
+    """With three places: what is looked for, the first and the last id."""
+    newest: str
+    term: str
+    beginning: str
+    both: str
+    either: str
+
+
+_SYNTAX = {
+    "sqlite": _Syntax(
+        "SELECT rowid AS id FROM search_index WHERE search_index MATCH ? AND rowid BETWEEN ? AND ?",
+        " ORDER BY rowid DESC",
+        '"{}"',
+        '"{}" *',
+        " AND ",
+        " OR ",
+    ),
+    "postgresql": _Syntax(
+        "SELECT id FROM search_index WHERE terms @@ CAST(? AS tsquery) AND id BETWEEN ? AND ?",
+        " ORDER BY id DESC",
+        "'{}'",
+        "'{}':*",
+        " & ",
+        " | ",
+    ),
+}
+
+
+def _asked(conn: Connection, statement: str, values: tuple[Any, ...]) -> Any:
+    """Run a statement that was put together, with `?` for each of its values."""
+    if conn.dialect.name != "sqlite":
+        statement = statement.replace("?", "%s")
+    return conn.exec_driver_sql(statement, values)
 
 
 def _wanted(
-    conn: Connection, terms: Sequence[str], ranges: Sequence[Range], size: int
+    conn: Connection, syntax: _Syntax, terms: Sequence[str], ranges: Sequence[Range], size: int
 ) -> list[SearchTerm]:
     """Return the terms that there are, rarest first."""
-    one = f"SELECT ?, count(*) FROM ({_IN_INDEX} LIMIT {COMMON})"  # noqa: S608 - own text
-    arms = [(n, _quoted(term), *span) for n, term in enumerate(terms) for span in ranges]
+    one = f"SELECT ?, count(*) FROM ({syntax.within} LIMIT {COMMON}) AS found"  # noqa: S608 - own text
+    arms = [(n, _quoted(syntax, term), *span) for n, term in enumerate(terms) for span in ranges]
     totals = dict.fromkeys(range(len(terms)), 0)
     common = set()
-    for n, count in conn.exec_driver_sql(_union(one, len(arms)), _flat(arms)):
+    for n, count in _asked(conn, _union(one, len(arms)), _flat(arms)):
         totals[n] += count
         if count == COMMON:
             common.add(n)
@@ -260,7 +295,7 @@ def _wanted(
         is_common = n in common or (room < 0 and bool(wanted))
         # The count ended at COMMON: the geometric mean of that and of all messages stands for it.
         messages = max(count, math.isqrt(COMMON * size)) if n in common else count
-        wanted.append(SearchTerm(_quoted(terms[n]), _worth(size, messages), is_common))
+        wanted.append(SearchTerm(_quoted(syntax, terms[n]), _worth(size, messages), is_common))
     return wanted
 
 
@@ -271,16 +306,18 @@ def _worth(size: int, messages: int) -> float:
     return math.log(1 + (max(size, messages) - messages + 0.5) / (messages + 0.5))
 
 
-def _quoted(term: str) -> str:
-    """Return a term as FTS5 reads it; terms have no quotes in them."""
-    return f'"{term.removesuffix("*")}" *' if term.endswith("*") else f'"{term}"'
+def _quoted(syntax: _Syntax, term: str) -> str:
+    """Return a term as the index reads it; terms have no quotes in them."""
+    if term.endswith("*"):
+        return syntax.beginning.format(term.removesuffix("*"))
+    return syntax.term.format(term)
 
 
 def _candidates(
-    wanted: Sequence[SearchTerm], ranges: Sequence[Range], only: SearchLimits
+    syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range], only: SearchLimits
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the statement for the best by their own terms, and for who stands around them."""
-    holders, values = _holders(wanted, ranges)
+    holders, values = _holders(syntax, wanted, ranges)
     limits, limited = _limits(only)
     steps = ", ".join(f"({n})" for n in range(-REACH, REACH + 1))
     statement = f"""
@@ -295,8 +332,9 @@ def _candidates(
         near(id) AS MATERIALIZED (SELECT DISTINCT best.id + step.n FROM best, step),
         around(id, mask) AS (
             SELECT id, max(mask) FROM (
-                SELECT id, mask FROM hit WHERE id IN near UNION ALL SELECT id, 0 FROM near
-            ) GROUP BY id
+                SELECT id, mask FROM hit WHERE id IN (SELECT id FROM near)
+                UNION ALL SELECT id, 0 FROM near
+            ) AS each GROUP BY id
         )
         SELECT around.id, mask, terms, role, at
         FROM around
@@ -305,25 +343,27 @@ def _candidates(
     return statement, (*values, *limited)
 
 
-def _holders(wanted: Sequence[SearchTerm], ranges: Sequence[Range]) -> tuple[str, tuple[Any, ...]]:
+def _holders(
+    syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range]
+) -> tuple[str, tuple[Any, ...]]:
     """Return what selects (id, bit of the term, worth) of all who hold a term."""
     rare = [each.quoted for each in wanted if not each.is_common]
     if not rare:
-        return _common_holders(wanted, ranges)
-    beside = f" AND ({' OR '.join(rare)})"
+        return _common_holders(syntax, wanted, ranges)
+    beside = f"{syntax.both}({syntax.either.join(rare)})"
     arms = [
         (1 << n, each.worth, each.quoted + (beside if each.is_common else ""), *span)
         for n, each in enumerate(wanted)
         for span in ranges
     ]
-    return _union(f"SELECT ?, ?, id FROM ({_IN_INDEX})", len(arms)), _flat(arms)  # noqa: S608
+    return _union(f"SELECT ?, ?, id FROM ({syntax.within}) AS found", len(arms)), _flat(arms)  # noqa: S608
 
 
 def _common_holders(
-    wanted: Sequence[SearchTerm], ranges: Sequence[Range]
+    syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range]
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the same where all terms are common: the newest of each, and the newest with all."""
-    newest = f"{_IN_INDEX} ORDER BY rowid DESC LIMIT {NEWEST}"
+    newest = f"{syntax.within}{syntax.newest} LIMIT {NEWEST}"
     held = [(1 << n, each.worth) for n, each in enumerate(wanted)]
     apart = [
         (*each, term.quoted, *span)
@@ -331,10 +371,10 @@ def _common_holders(
         for span in ranges
     ]
     parts = ", ".join(["(?, ?)"] * len(held))
-    together = " AND ".join(each.quoted for each in wanted)
+    together = syntax.both.join(each.quoted for each in wanted)
     whole = [(*_flat(held), together, *span) for span in ranges]
-    arms = [f"SELECT ?, ?, id FROM ({newest})"] * len(apart)  # noqa: S608 - own text
-    arms += [f"SELECT part.*, id FROM (VALUES {parts}) AS part, ({newest})"] * len(whole)  # noqa: S608
+    arms = [f"SELECT ?, ?, id FROM ({newest}) AS found"] * len(apart)  # noqa: S608 - own text
+    arms += [f"SELECT part.*, id FROM (VALUES {parts}) AS part, ({newest}) AS found"] * len(whole)  # noqa: S608
     # Not UNION ALL: a message that both kinds of arms find has each term once.
     return " UNION ".join(arms), _flat([*apart, *whole])
 
@@ -504,7 +544,7 @@ def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[
         for n, each in enumerate(matches)
         for value in (n, each.conversation, each.seq - neighbours, each.seq + neighbours)
     ]
-    rows = conn.exec_driver_sql(" UNION ALL ".join([one] * len(matches)), tuple(values)).all()
+    rows = _asked(conn, _union(one, len(matches)), tuple(values)).all()
     held = sessions.held_by(conn, ((row[5], row[6]) for row in rows))
     found = (FoundRow(row[0], row[1], row[2], row[3], row[4], held[row[5], row[6]]) for row in rows)
     return sorted(found, key=lambda row: row[:2])

@@ -63,7 +63,7 @@ platforms:
   discord: {token: null, api_url: null, gateway_url: null}
   slack: {bot_token: null, app_token: null, signing_secret: null, base_url: null, mode: socket}                          # base_url ends in /api/
 web: {enabled: true, host: 127.0.0.1, port: 8765, token: null, max_connections: 1000, max_connections_per_address: 100}                 # a token is required on any other host
-storage: {url: null, raw_days: 30}        # null: SQLite in PARLEY_HOME; or postgresql+asyncpg://…
+storage: {url: null, raw_days: 30}        # null: SQLite in PARLEY_HOME; or postgresql://…
 logging: {level: info, format: auto, file: null}                                # auto: console on a terminal, else JSON lines; file null: PARLEY_HOME/logs/parley.jsonl, rotated; false: none
 """  # noqa: E501 - verbatim from the design's settings page
 
@@ -929,7 +929,7 @@ class TestBetweenKeys:
 
     def test_postgresql_is_told_to_come_later(self, tmp_path: Path) -> None:
         """A known URL of a feature that is not there."""
-        (line,) = problems(tmp_path, "storage: {url: 'postgresql+asyncpg://u:hunter22@h/d'}")
+        (line,) = problems(tmp_path, "storage: {url: 'postgresql://u:hunter22@h/d'}")
         assert "PostgreSQL is not built yet in this version" in line
         assert "hunter22" not in line
 

@@ -1,14 +1,88 @@
-"""Fixtures of the tests of the store."""
+"""Fixtures of the tests of the store, which run on SQLite and on PostgreSQL."""
 
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gateway.storage import maintenance
+from gateway.storage import maintenance, migrations, postgres
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.schema import REVISION
-from tests.support.storage import Store, turn_of
+from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.storage import PostgresStore, Store, turn_of
+
+ENGINES = ("sqlite", "postgres")
+EVERY = 10
+"""At the desk one in so many tests runs on PostgreSQL, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Have what uses `store` run on both engines; with `sqlite_file`, on SQLite alone."""
+    if "store" in metafunc.fixturenames:
+        engines = ENGINES[:1] if "sqlite_file" in metafunc.fixturenames else ENGINES
+        metafunc.parametrize("store", engines, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most of what runs on PostgreSQL to `make test-all`."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        on_postgres = callspec is not None and callspec.params.get("store") == "postgres"
+        if on_postgres and zlib.crc32(item.nodeid.encode()) % EVERY:
+            item.add_marker("thorough")
+
+
+@pytest.fixture(scope="session")
+def postgres_worker() -> Iterator[PostgresServer]:
+    """The server of this worker; it starts with the first test that asks for it."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_worker: PostgresServer) -> str:
+    """A database with the newest schema, to be copied."""
+    name = postgres_worker.create()
+    connection = postgres.connect(postgres_worker.url(name))
+    with connection.transaction():
+        migrations.upgrade(connection)
+    connection.driver.close()
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres_worker: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    name = postgres_worker.create(postgres_template)
+    yield postgres_worker.url(name)
+    postgres_worker.drop(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_connection(postgres_worker: PostgresServer, postgres_template: str) -> Iterator[Any]:
+    """The connection of all tests of this worker that enter rows and nothing else."""
+    connection = postgres.connect(postgres_worker.url(postgres_worker.create(postgres_template)))
+    yield connection
+    connection.driver.close()
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """The test's database with a writing connection, on either engine."""
+    if request.param == "sqlite":
+        opened = Store(request.getfixturevalue("database_file"))
+        yield opened
+        opened.close()
+    else:
+        yield PostgresStore(request.getfixturevalue("postgres_connection"))
+
+
+@pytest.fixture
+def sqlite_file(database_file: Path) -> Path:
+    """The file of the test, which is about SQLite: about its plans, its bytes, its pragmas."""
+    return database_file
 
 
 @pytest.fixture

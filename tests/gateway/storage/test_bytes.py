@@ -18,6 +18,8 @@ from gateway.storage.queue import inbox
 from tests.bench.echo import EchoModel
 from tests.bench.running import Chats, inbound, running
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 CHATS = 300
 TURNS = 15
 

@@ -25,6 +25,8 @@ from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock
 from gateway.storage.migrations import open_database, prepare_schema
 from tests.support.storage import Store, copy_database, raw_bytes
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 NOBODY = 65534
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0

@@ -16,6 +16,8 @@ from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
 from tests.support.storage import Store, admit, copy_database, inbound, migrated_file
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 def add(conn: Connection, name: str) -> None:
     conn.execute(text("INSERT INTO replica (name, heartbeat_until) VALUES (:n, 0)"), {"n": name})

@@ -46,6 +46,8 @@ from tests.support.storage import (
     turn_of,
 )
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 def as_of_0001(source: Path, target: Path) -> Path:
     """Write what is in a database as Parley 0.1 would have: its schema, its version of plans."""

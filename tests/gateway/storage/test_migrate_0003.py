@@ -44,6 +44,8 @@ from tests.support.storage import (
     turn_of,
 )
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 USAGE = Usage(100, 20, 30, 4, 5)
 NEW = {
     "session": {"prefix", "moved"},

@@ -20,6 +20,8 @@ from tests.support.storage import (
     turn_of,
 )
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 NEW_TABLES = {schema.attachment, schema.attachment_part, schema.member, schema.pairing}
 BASES = {schema.prompt_text, schema.prompt_base}
 NEW_COLUMNS = {

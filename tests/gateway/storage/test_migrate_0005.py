@@ -34,6 +34,8 @@ from tests.support.storage import (
     turn_of,
 )
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 NEW_TABLES = {schema.inquiry, schema.todo, schema.memory, schema.node, schema.search_row}
 BASES = {schema.prompt_text, schema.prompt_base}
 NEW_COLUMNS = {

@@ -25,6 +25,8 @@ from tests.support.storage import (
     turn_of,
 )
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 SHARED = "You are a tést."
 
 

@@ -9,6 +9,8 @@ from gateway.storage.migrations import open_database
 from gateway.storage.schema import metadata
 from tests.support.storage import Store, admit, inbound, outdated_copy, turn_of
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 @pytest.fixture
 def old_file(store: Store, tmp_path: Path) -> Path:

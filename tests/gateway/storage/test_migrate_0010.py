@@ -21,6 +21,8 @@ from tests.support.storage import (
 )
 from tests.support.turns import ANSWERED
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 @pytest.fixture
 def old_file(store: Store, tmp_path: Path) -> Path:

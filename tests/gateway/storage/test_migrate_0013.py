@@ -8,6 +8,8 @@ from gateway.storage import maintenance
 from gateway.storage.schema import inbox
 from tests.support.storage import Store, admit, inbound, outdated_copy
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 WRITTEN = {
     "/new": "new",
     " /Compact@parley_bot  the\nschema": "compress",

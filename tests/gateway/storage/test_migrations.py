@@ -13,12 +13,15 @@ from sqlalchemy.dialects import postgresql
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
-from gateway.storage import maintenance
+from gateway.storage import maintenance, postgres
 from gateway.storage import migrations as migrate
 from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database, prepare_schema, schema_revision
 from gateway.storage.schema import REVISION, conversation, metadata
+from tests.support.postgres import PostgresServer
 from tests.support.storage import Store, admit, dump, inbound
+
+pytestmark = pytest.mark.usefixtures("sqlite_file")
 
 FAILING = '''"""A last step that fails half-way."""
 
@@ -289,6 +292,38 @@ def test_a_binary_of_before_refuses_this_schema(
     with pytest.raises(DatabaseTooNew, match=rf"{REVISION}.*newest here: 0001"):
         maintenance.upgrade(database_file)
     assert dump(database_file) == before
+
+
+CATALOG = """
+SELECT table_name, column_name, data_type, is_nullable, column_default
+  FROM information_schema.columns WHERE table_schema = 'public'
+UNION ALL SELECT tablename, indexname, indexdef, '', '' FROM pg_indexes WHERE schemaname = 'public'
+UNION ALL SELECT c.relname, conname, pg_get_constraintdef(k.oid), '', '' FROM pg_constraint k
+  JOIN pg_class c ON c.oid = k.conrelid WHERE k.connamespace = 'public'::regnamespace
+UNION ALL SELECT tgrelid::regclass::text, tgname, pg_get_triggerdef(oid), '', '' FROM pg_trigger
+  WHERE NOT tgisinternal
+UNION ALL SELECT proname, '', prosrc, '', '' FROM pg_proc
+  WHERE pronamespace = 'public'::regnamespace
+UNION ALL SELECT sequencename, data_type::text, '', '', '' FROM pg_sequences
+"""
+
+
+def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
+    postgres_worker: PostgresServer, postgres_url: str
+) -> None:
+    """Columns, indexes with their conditions, references, sequences, triggers and functions."""
+    migrated = postgres.connect(postgres_url)
+    made = postgres.connect(postgres_worker.url(postgres_worker.create()))
+    with made.transaction():
+        metadata.create_all(made)
+    found = []
+    for connection in (migrated, made):
+        assert migrate.differences(connection) == []
+        rows = connection.exec_driver_sql(CATALOG).all()
+        found.append({tuple(row) for row in rows if row[0] != "alembic_version"})
+        connection.driver.close()
+    assert found[0] == found[1]
+    assert not any("integer" in row for row in found[0])
 
 
 def test_indexes_of_some_rows_are_that_on_another_database_too() -> None:

@@ -37,6 +37,8 @@ from gateway.storage.statements import PreparedConnection, _Rows, built_once, ke
 from tests.support.storage import ACCOUNTS, Store, admit, begin_turn, inbound, parts, turn_of
 from tests.support.turns import ANSWERED
 
+pytestmark = pytest.mark.usefixtures("sqlite_file")
+
 
 def answer_one(store: Store) -> None:
     """Take a message from its admission to its answer, as the gateway does."""

@@ -385,6 +385,7 @@ def test_the_same_text_as_prompt_and_tools_is_one_text(store: Store) -> None:
     assert texts(store) == []
 
 
+@pytest.mark.usefixtures("sqlite_file")
 def test_a_settled_segment_is_read_in_one_statement(store: Store) -> None:
     """The texts come with the segment's row: a turn asks the database no more often than before."""
     root = begun(store, "a")
@@ -393,6 +394,7 @@ def test_a_settled_segment_is_read_in_one_statement(store: Store) -> None:
     assert not [plan for plan in plans if plan.startswith("SCAN")]
 
 
+@pytest.mark.usefixtures("sqlite_file")
 def test_bases_are_released_by_index(store: Store) -> None:
     """Whether somebody still uses a base is one look-up, however many segments there are."""
     here = begun(store, "a")

@@ -1,0 +1,447 @@
+"""Runs transaction functions on PostgreSQL: each on a thread, with the connection of that thread.
+
+What statements keep compiled (statements.py) is prepared by each connection and goes to libpq
+directly, a third of what psycopg takes and a sixth of asyncpg (decision 250). All else goes by way
+of SQLAlchemy and psycopg, on the same connection.
+
+A transaction is READ COMMITTED: of two that change one conversation the second one waits for the
+first. Whoever decides by the rows of another table locks the conversation in a statement before
+: a statement sees what was committed when it began, not when it got the lock.
+"""
+
+import asyncio
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import psycopg
+from psycopg.adapt import Transformer
+from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
+from psycopg.types.string import StrDumperUnknown
+from sqlalchemy import Connection, Engine, NullPool, create_engine
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.exc import DBAPIError
+from typing_extensions import override
+
+from gateway.errors import CommitUnknown, StorageUnavailable
+from gateway.storage.statements import KEPT, Forms, PreparedConnection, Rows, compiled_once
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WORKERS = 6
+"""Connections for transactions and reads."""
+SEARCHERS = 2
+"""Connections for searches: with those of the workers, 8."""
+TRIES = 5
+"""How often a transaction is begun that others' doing has rolled back."""
+CANCEL_EVERY_S = 0.05
+"""A cancellation between two statements ends nothing: it is repeated until the search is over."""
+TIMEOUTS_MS = {
+    "statement_timeout": 30_000,
+    "lock_timeout": 10_000,
+    "idle_in_transaction_session_timeout": 60_000,
+}
+CONNECTING = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "parley"}
+"""Of libpq; `connect_timeout` in seconds, `tcp_user_timeout` in milliseconds."""
+WRITE = b"BEGIN"
+READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+"""One snapshot for all statements."""
+_AGAIN = (
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.DeadlockDetected,
+    # Two have entered the same thing at once: the second one finds it when it tries again.
+    psycopg.errors.UniqueViolation,
+)
+_REPLACEMENT = "\ufffd"
+_NUL = "\0"
+
+
+def text_of(value: str) -> str:
+    """Return a text as PostgreSQL can store it: it has no NUL, which becomes U+FFFD.
+
+    The one place where that is done; what comes from platforms has none (`storable`).
+    """
+    return value.replace(_NUL, _REPLACEMENT) if _NUL in value else value
+
+
+class _TextDumper(StrDumperUnknown):
+    """Texts of statements that go by way of psycopg."""
+
+    @override
+    def dump(self, obj: str) -> Any:
+        return super().dump(text_of(obj))
+
+
+class _Number(NumericLoader):
+    """Sums of whole numbers come as `numeric`; no column of ours is one."""
+
+    @override
+    def load(self, data: Any) -> Any:
+        return _plain(super().load(data))
+
+
+class _BinaryNumber(NumericBinaryLoader):
+    @override
+    def load(self, data: Any) -> Any:
+        return _plain(super().load(data))
+
+
+def _plain(number: Any) -> int | float:
+    return int(number) if number == number.to_integral_value() else float(number)
+
+
+def _dumped_bytes(value: bytes) -> bytes:
+    return b"\\x" + value.hex().encode()
+
+
+_DUMPED: dict[type, Callable[[Any], bytes | None]] = {
+    type(None): lambda _: None,
+    bool: lambda value: b"t" if value else b"f",
+    int: lambda value: b"%d" % value,
+    float: lambda value: repr(value).encode(),
+    str: lambda value: text_of(value).encode(),
+    bytes: _dumped_bytes,
+}
+"""How values are written, by their type; the statement says what PostgreSQL is to take them for."""
+
+
+class _Form:
+    """A statement as libpq takes it: its text, the order of its values, its rows with names."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.text: str = compiled.string
+        self.sent = self.text.encode()
+        self._fixed = {
+            key: each.effective_value for key, each in compiled.binds.items() if not each.required
+        }
+        self._places: list[str] = compiled.positiontup
+        self.make_row: Any = None
+
+    def bound(self, row: Mapping[str, Any]) -> list[bytes | None]:
+        """Return the values of a row, as the statement has places."""
+        values = {**self._fixed, **row} if self._fixed else row
+        return [_DUMPED[type(value)](value) for value in map(values.__getitem__, self._places)]
+
+
+class PostgresConnection(PreparedConnection):
+    """A connection to PostgreSQL, outside of transactions but for those of `transaction`.
+
+    Args:
+        engine: From `_engine`.
+        pooled: Whether it goes by way of a pooler (PgBouncer in transaction mode), which gives
+            each transaction another session: nothing is prepared, all is set anew.
+    """
+
+    kept_forms: Forms = KEPT["postgresql"]
+
+    def __init__(self, engine: Engine, *, pooled: bool = False) -> None:
+        super().__init__(engine)
+        self.driver = cast("psycopg.Connection[Any]", self.connection.driver_connection)
+        self._libpq = self.driver.pgconn
+        self._rows = Transformer(self.driver)
+        self._prepared: dict[_Form, bytes] = {}
+        self._pooled = pooled
+        settings = "".join(f"; SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items())
+        self._begun_with = settings.encode() if pooled else b""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server, or the way to it, is gone."""
+        return bool(self._libpq.status != ConnStatus.OK)
+
+    @contextmanager
+    def transaction(self, begin: bytes = WRITE) -> Iterator[None]:
+        """Commit what is done meanwhile, or roll it back where an exception ends it.
+
+        Raises:
+            CommitUnknown: The answer to the COMMIT was lost.
+        """
+        self._send(begin + self._begun_with)
+        try:
+            yield
+        except BaseException:
+            with suppress(DBAPIError):
+                self._send(b"ROLLBACK")
+            raise
+        try:
+            self._send(b"COMMIT")
+        except DBAPIError as exc:
+            if self.is_lost:
+                raise CommitUnknown("the answer to a COMMIT was lost") from exc
+            raise
+
+    def _send(self, command: bytes) -> None:
+        result = self._answer(command.decode(), self._libpq.exec_, command)
+        if command == b"COMMIT" and result.command_status != command:
+            raise StorageUnavailable("the database has rolled back what was to be committed")
+
+    @override
+    def form_of(self, statement: Any, names: tuple[str, ...]) -> _Form | None:
+        compiled = compiled_once(statement, names, _DIRECT)
+        return None if compiled is None else _Form(compiled)
+
+    @override
+    def run(self, form: Any, rows: list[Any]) -> Rows:
+        result: Any = None
+        changed = 0
+        for row in rows:
+            result = self._result(form, form.bound(row))
+            changed += result.command_tuples or 0
+        if result.status == ExecStatus.COMMAND_OK:
+            return Rows((), changed)
+        if form.make_row is None:
+            names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+            # Where two tables have a column of the same name the first one keeps it.
+            kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+            form.make_row = kind._make
+        self._rows.set_pgresult(result)
+        return Rows(self._rows.load_rows(0, result.ntuples, form.make_row), changed)
+
+    def _result(self, form: _Form, values: Any) -> Any:
+        libpq, text = self._libpq, form.text
+        if self._pooled:
+            return self._answer(
+                text, libpq.exec_params, form.sent, values, None, None, Format.BINARY
+            )
+        name = self._prepared.get(form)
+        if name is None:
+            name = b"parley_%d" % len(self._prepared)
+            self._answer(text, libpq.prepare, name, form.sent)
+            self._prepared[form] = name
+        return self._answer(text, libpq.exec_prepared, name, values, None, Format.BINARY)
+
+    def _answer(self, statement: str, ask: Callable[..., Any], *args: Any) -> Any:
+        """Return what libpq has got; raises DBAPIError as SQLAlchemy does."""
+        try:
+            result = ask(*args)
+            if result.status in _DONE:
+                return result
+            cause: psycopg.Error = psycopg.errors.error_from_result(result)
+        except psycopg.Error as exc:
+            cause = exc
+        if self.is_lost:
+            cause = psycopg.OperationalError("the connection to the database was lost")
+        # Of what the driver raises it makes its own class; else it would leave it as it is.
+        raise cast(
+            "DBAPIError",
+            DBAPIError.instance(statement, None, cause, psycopg.Error, hide_parameters=True),
+        )
+
+
+_DONE = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
+_DIRECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+"""Writes statements as libpq takes them."""
+
+
+def _engine(url: str, *, pooled: bool) -> Engine:
+    at_start = "" if pooled else " ".join(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())
+    return create_engine(
+        "postgresql+psycopg://",
+        creator=partial(_open, url, at_start, prepares=not pooled),
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+        skip_autocommit_rollback=True,
+        hide_parameters=True,
+        # What it would ask the server for is of types that we have not.
+        use_native_hstore=False,
+    )
+
+
+def _open(url: str, at_start: str, *, prepares: bool) -> "psycopg.Connection[Any]":
+    driver = psycopg.connect(
+        url,
+        autocommit=True,
+        prepare_threshold=5 if prepares else None,
+        options=at_start,
+        **CONNECTING,  # type: ignore[arg-type]
+    )
+    driver.adapters.register_dumper(str, _TextDumper)
+    for loader in (_Number, _BinaryNumber):
+        driver.adapters.register_loader("numeric", loader)
+    return driver
+
+
+def connect(url: str, *, pooled: bool = False) -> PostgresConnection:
+    """Open a connection.
+
+    Raises:
+        StorageUnavailable: The server does not let us in, or does not answer.
+    """
+    try:
+        return PostgresConnection(_engine(url, pooled=pooled), pooled=pooled)
+    except DBAPIError as exc:
+        raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
+
+
+def reason(exc: DBAPIError) -> str:
+    """Return what the server says, in its first line: those below may quote what people wrote."""
+    said = exc.orig.diag.message_primary if isinstance(exc.orig, psycopg.Error) else None
+    return said or (str(exc.orig).splitlines() or [""])[0]
+
+
+class PostgresDatabase:
+    """A PostgreSQL database: `write`, `read` and `search` on connections of their own."""
+
+    def __init__(self, url: str, *, pooled: bool = False) -> None:
+        self._connect = partial(connect, url, pooled=pooled)
+        self._loop = asyncio.get_running_loop()
+        self._own = threading.local()
+        self._connections: set[PostgresConnection] = set()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="postgres-worker")
+        self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
+        self._closed = False
+
+    async def write(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run `fn(conn, …)` in a transaction and return its value once that is committed.
+
+        A caller that is cancelled while it waits does not undo the transaction. The function runs
+        again where others' doing has rolled it back: a deadlock, a key that somebody else has
+        entered at the same moment, a connection that was lost before the COMMIT.
+
+        Raises:
+            CommitUnknown: The answer to the COMMIT was lost.
+            StorageUnavailable: Rolled back; the database, not the function, is to blame.
+            Exception: Whatever `fn` raised; its writes are rolled back.
+        """
+        return await self._run(self._workers, WRITE, _bound(fn, *args, **kwargs))
+
+    async def read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
+
+        Raises:
+            StorageUnavailable: The database cannot be read, or is closed.
+        """
+        return await self._run(self._workers, READ, _bound(fn, *args, **kwargs))
+
+    async def search(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
+
+        Raises:
+            StorageUnavailable: The database cannot be read, or is closed.
+        """
+        search = _Search(_bound(fn, *args, **kwargs))
+        try:
+            return cast("T", await self._run(self._searchers, READ, search.run))
+        except asyncio.CancelledError:
+            while not search.done.is_set():
+                await asyncio.to_thread(search.cancel)
+                await asyncio.to_thread(search.done.wait, CANCEL_EVERY_S)
+            raise
+
+    async def _run(
+        self, threads: ThreadPoolExecutor, begin: bytes, fn: Callable[[Connection], T]
+    ) -> T:
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        running = self._loop.run_in_executor(threads, self._transact, begin, fn)
+        running.add_done_callback(_retrieve)
+        return await asyncio.shield(running)
+
+    def _transact(self, begin: bytes, fn: Callable[[Connection], T]) -> T:
+        for tries_left in range(TRIES - 1, -1, -1):
+            conn = self._of_this_thread()
+            try:
+                with conn.transaction(begin):
+                    return fn(conn)
+            except DBAPIError as exc:
+                if tries_left and (conn.is_lost or isinstance(exc.orig, _AGAIN)):
+                    continue
+                raise _storage_error(exc) from None
+        raise AssertionError("the last try returns or raises")
+
+    def _of_this_thread(self) -> PostgresConnection:
+        conn: PostgresConnection | None = getattr(self._own, "connection", None)
+        if conn is None or conn.is_lost:
+            if conn is not None:
+                self._drop(conn)
+            conn = self._own.connection = self._connect()
+            self._connections.add(conn)
+        return conn
+
+    def _drop(self, conn: PostgresConnection) -> None:
+        self._connections.discard(conn)
+        conn.driver.close()
+
+    async def scrub(self) -> None:
+        """Take what was erased out of tables and indexes.
+
+        Its bytes stay in the room that is left until that is used again, in the write-ahead log
+        and in copies until these are given up: that is for who runs the database.
+
+        Raises:
+            StorageUnavailable: The database is closed, or does not do it.
+        """
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        await self._loop.run_in_executor(self._searchers, self._vacuum)
+
+    def _vacuum(self) -> None:
+        driver = self._of_this_thread().driver
+        try:
+            driver.execute("SET statement_timeout = 0")
+            driver.execute("VACUUM (INDEX_CLEANUP ON)")
+        except psycopg.Error as exc:
+            raise StorageUnavailable(str(exc.diag.message_primary or exc)) from None
+        finally:
+            driver.execute("RESET statement_timeout")
+
+    async def close(self) -> None:
+        """Finish what was begun, then close all connections. Idempotent."""
+        self._closed = True
+        for threads in (self._workers, self._searchers):
+            await asyncio.to_thread(threads.shutdown)
+        for conn in list(self._connections):
+            self._drop(conn)
+
+
+def _bound(
+    fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+) -> Callable[[Connection], T]:
+    return lambda conn: fn(conn, *args, **kwargs)
+
+
+class _Search:
+    """A search on a thread, which another one may end."""
+
+    def __init__(self, fn: Callable[[Connection], Any]) -> None:
+        self._fn = fn
+        self._conn: PostgresConnection | None = None
+        self._is_cancelled = False
+        self.done = threading.Event()
+
+    def run(self, conn: Connection) -> Any:
+        self._conn = cast("PostgresConnection", conn)
+        try:
+            return None if self._is_cancelled else self._fn(conn)
+        finally:
+            self.done.set()
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        if self._conn is not None:
+            self._conn.driver.cancel_safe()
+
+
+def _storage_error(exc: DBAPIError) -> Exception:
+    """Return StorageUnavailable for trouble with the server, anything else without its details."""
+    if isinstance(exc.orig, (psycopg.OperationalError, psycopg.InterfaceError)):
+        return StorageUnavailable(reason(exc))
+    return type(exc)(exc.statement, None, psycopg.Error(reason(exc)), hide_parameters=True)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from complaining where the caller was cancelled, and nobody asks any more."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,306 @@
+"""The engine for PostgreSQL: what a transaction promises there, on a real server."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, false, insert, null, select, true
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from gateway.errors import CommitUnknown, StorageUnavailable
+from gateway.storage import postgres
+from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.schema import cursor, member, prompt_text
+from gateway.storage.statements import kept
+
+WHO = member.c.sender_name
+NAMES = kept(select(WHO).order_by(member.c.sender))
+ENTER = kept(insert(member))
+
+
+def row(sender: str = "1", name: str = "Ada", at: float = 1.5) -> dict[str, Any]:
+    return {
+        "platform": "telegram",
+        "sender": sender,
+        "sender_name": name,
+        "role": "member",
+        "granted_by": "code",
+        "at": at,
+    }
+
+
+def enter(conn: Connection, sender: str = "1", name: str = "Ada") -> None:
+    conn.execute(ENTER, row(sender, name))
+
+
+def names(conn: Connection) -> list[str]:
+    return list(conn.execute(NAMES).scalars())
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
+    opened = PostgresDatabase(postgres_url)
+    yield opened
+    await opened.close()
+
+
+async def test_what_is_written_is_read(database: PostgresDatabase) -> None:
+    """Once `write` has returned, every later `read` sees it."""
+    await database.write(enter)
+    assert await database.read(names) == ["Ada"]
+
+
+async def test_a_function_that_fails_writes_nothing(database: PostgresDatabase) -> None:
+    """Its exception reaches the caller as it is."""
+
+    def fail(conn: Connection) -> None:
+        enter(conn)
+        raise LookupError("no")
+
+    with pytest.raises(LookupError, match="no"):
+        await database.write(fail)
+    assert await database.read(names) == []
+
+
+async def test_a_read_sees_one_moment(database: PostgresDatabase) -> None:
+    """What is committed between two statements of a read does not show."""
+    loop = asyncio.get_running_loop()
+
+    def read_twice(conn: Connection) -> tuple[list[str], list[str]]:
+        before = names(conn)
+        asyncio.run_coroutine_threadsafe(database.write(enter), loop).result()
+        return before, names(conn)
+
+    assert await database.read(read_twice) == ([], [])
+    assert await database.read(names) == ["Ada"]
+
+
+async def test_a_read_writes_nothing(database: PostgresDatabase) -> None:
+    """The database itself refuses it."""
+    with pytest.raises(DBAPIError, match="read-only"):
+        await database.read(enter)
+
+
+async def test_values_come_back_as_they_were(database: PostgresDatabase) -> None:
+    """On the direct path and by way of SQLAlchemy: bytes, 64 bits, fractions, booleans, nothing."""
+
+    def both(conn: Connection) -> None:
+        big = {"source": "a", "position": 2**62}
+        conn.execute(kept(insert(cursor)), big)
+        conn.execute(insert(cursor), {**big, "source": "b"})
+        assert conn.execute(kept(select(cursor.c.position))).scalars().all() == [2**62] * 2
+        digest, body = bytes(range(256)), "naïve 漢 % ' \\ \n"
+        conn.execute(kept(insert(prompt_text)), {"digest": digest, "body": body})
+        for query in (select(prompt_text), kept(select(prompt_text))):
+            found = conn.execute(query).one()
+            assert (bytes(found.digest), found.body) == (digest, body)
+        nothing = conn.execute(kept(select(null(), false(), true()))).one()
+        assert tuple(nothing) == (None, False, True)
+
+    await database.write(both)
+    await database.write(enter)
+    assert await database.read(lambda conn: conn.scalar(select(member.c.at))) == 1.5
+    assert await database.read(lambda conn: conn.scalar(kept(select(member.c.at > 1)))) is True
+
+
+async def test_sums_are_plain_numbers(database: PostgresDatabase) -> None:
+    """PostgreSQL sums 64 bits as `numeric`, for which the driver would make a Decimal."""
+
+    def sums(conn: Connection) -> list[Any]:
+        query = "SELECT sum(n::bigint), avg(n::bigint) FROM generate_series(1, 4) AS n"
+        return list(conn.exec_driver_sql(query).one())
+
+    assert list(map(repr, await database.read(sums))) == ["10", "2.5"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_nul_is_replaced(database: PostgresDatabase, is_kept: bool) -> None:
+    """PostgreSQL has no text with one; the message is not lost for it."""
+    statement = ENTER if is_kept else insert(member)
+    await database.write(lambda conn: conn.execute(statement, row(name="A\0da")) and None)
+    assert await database.read(names) == ["A\ufffdda"]
+
+
+async def test_many_rows_are_counted(database: PostgresDatabase) -> None:
+    """A list of values is as many rows."""
+    rows = [row(str(n)) for n in range(3)]
+    assert await database.write(lambda conn: conn.execute(ENTER, rows).rowcount) == 3
+
+
+async def test_two_that_enter_the_same_agree(database: PostgresDatabase) -> None:
+    """The second one runs again, and finds what the first one has entered."""
+    both = threading.Barrier(2)
+
+    def find_or_enter(conn: Connection) -> str:
+        if names(conn):
+            return "found"
+        with suppress(threading.BrokenBarrierError):
+            both.wait(30)
+        enter(conn)
+        return "entered"
+
+    done = await asyncio.gather(*(database.write(find_or_enter) for _ in range(2)))
+    assert sorted(done) == ["entered", "found"]
+
+
+async def test_a_deadlock_is_tried_again(database: PostgresDatabase) -> None:
+    """Each of two holds what the other one wants: one of them begins anew."""
+    await database.write(lambda conn: [enter(conn, each) for each in "12"] and None)
+    both = threading.Barrier(2)
+
+    def rename(conn: Connection, first: str, second: str) -> None:
+        for sender in (first, second):
+            conn.execute(member.update().where(member.c.sender == sender).values(sender_name=first))
+            if sender == first and not both.broken:
+                with suppress(threading.BrokenBarrierError):
+                    both.wait(30)
+                both.abort()
+
+    await asyncio.gather(database.write(rename, "1", "2"), database.write(rename, "2", "1"))
+    assert len(set(await database.read(names))) == 1
+
+
+async def test_a_mistake_of_the_function_is_its_own(database: PostgresDatabase) -> None:
+    """It is not tried for ever, and what people wrote is not quoted."""
+    await database.write(enter, "1", "my secret")
+    with pytest.raises(IntegrityError) as caught:
+        await database.write(enter, "1", "my secret")
+    assert "pk_member" in str(caught.value)
+    assert "telegram" not in str(caught.value)
+
+
+async def test_a_lost_connection_is_replaced(database: PostgresDatabase, postgres_url: str) -> None:
+    """What was under way was rolled back, and runs again on another one."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        seen: list[int] = []
+
+        def enter_once_cut(conn: Connection) -> None:
+            enter(conn)
+            seen.append(conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+            if len(seen) == 1:
+                admin.execute("SELECT pg_terminate_backend(%s, 30000)", (seen[0],))
+                names(conn)
+
+        await database.write(enter_once_cut)
+    assert len(set(seen)) == 2
+    assert await database.read(names) == ["Ada"]
+
+
+async def test_a_lost_answer_to_a_commit_is_told(
+    database: PostgresDatabase, postgres_url: str
+) -> None:
+    """Nobody knows whether it is stored: the caller learns that, and nothing runs again."""
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(
+            "CREATE FUNCTION cut() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"
+        )
+        admin.execute(
+            "CREATE CONSTRAINT TRIGGER cut AFTER INSERT ON member DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION cut()"
+        )
+        runs: list[int] = []
+
+        def noted(conn: Connection) -> None:
+            runs.append(1)
+            enter(conn)
+
+        with pytest.raises(CommitUnknown):
+            await database.write(noted)
+        assert len(runs) == 1
+        admin.execute("DROP TRIGGER cut ON member")
+    await database.write(enter)
+    assert await database.read(names) == ["Ada"]
+
+
+async def test_a_cancelled_search_ends(database: PostgresDatabase) -> None:
+    """The server gives up the statement that runs; the connection serves the next search."""
+    began = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def last_long(conn: Connection) -> None:
+        loop.call_soon_threadsafe(began.set)
+        conn.exec_driver_sql("SELECT pg_sleep(600)")
+
+    searching = asyncio.ensure_future(database.search(last_long))
+    await began.wait()
+    searching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await searching
+    assert await database.search(names) == []
+
+
+async def test_a_caller_that_is_cancelled_undoes_nothing(database: PostgresDatabase) -> None:
+    """The transaction goes on, as it does on SQLite."""
+    began, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow(conn: Connection) -> None:
+        loop.call_soon_threadsafe(began.set)
+        go_on.wait(30)
+        enter(conn)
+
+    writing = asyncio.ensure_future(database.write(slow))
+    await began.wait()
+    writing.cancel()
+    with suppress(asyncio.CancelledError):
+        await writing
+    go_on.set()
+    await database.close()
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await database.read(names)
+    again = PostgresDatabase(str(database._connect.args[0]))
+    assert await again.read(names) == ["Ada"]
+    await again.close()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_every_transaction_has_its_time_limits(postgres_url: str, pooled: bool) -> None:
+    """From the start of a connection, or where a pooler lends another session, in each of them."""
+    database = PostgresDatabase(postgres_url, pooled=pooled)
+
+    def limits(conn: Connection) -> dict[str, int]:
+        shown = "SELECT setting::int FROM pg_settings WHERE name = %s"
+        return {
+            name: conn.exec_driver_sql(shown, (name,)).scalar_one() for name in postgres.TIMEOUTS_MS
+        }
+
+    assert await database.read(limits) == postgres.TIMEOUTS_MS
+    await database.close()
+
+
+async def test_behind_a_pooler_nothing_is_left_in_a_session(postgres_url: str) -> None:
+    """Each transaction may come to another one: nothing is taken for prepared or for set."""
+    database = PostgresDatabase(postgres_url, pooled=True)
+    for n in range(8):
+        await database.write(enter, str(n))
+        for conn in database._connections:
+            found = conn.driver.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+            assert found == (0,)
+            conn.driver.execute("DISCARD ALL")
+    assert await database.read(names) == ["Ada"] * 8
+    await database.close()
+
+
+async def test_scrubbing_takes_erased_rows_out(database: PostgresDatabase) -> None:
+    """Nothing that was deleted is left in the tables; the time limits hold again afterwards."""
+    await database.write(enter)
+    await database.write(lambda conn: conn.execute(member.delete()) and None)
+    pages = "SELECT pg_relation_size('member')"
+    assert await database.read(lambda conn: conn.exec_driver_sql(pages).scalar_one()) > 0
+    await database.scrub()
+    assert await database.read(lambda conn: conn.exec_driver_sql(pages).scalar_one()) == 0
+
+
+async def test_nobody_is_let_in_without_a_server() -> None:
+    """The line says what is wrong, and holds no password."""
+    database = PostgresDatabase("postgresql://parley:hunter22@127.0.0.1:1/parley")
+    with pytest.raises(StorageUnavailable, match="cannot reach the database") as caught:
+        await database.write(names)
+    assert "hunter22" not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    await database.close()
