@@ -5,8 +5,7 @@ directly, a third of what psycopg takes and a sixth of asyncpg (decision 250). A
 of SQLAlchemy and psycopg, on the same connection.
 
 A transaction is READ COMMITTED: of two that change one conversation the second one waits for the
-first. Whoever decides by the rows of another table locks the conversation in a statement before
-: a statement sees what was committed when it began, not when it got the lock.
+first. A statement sees what was committed when it began, not when it got the lock (decision 252).
 """
 
 import asyncio

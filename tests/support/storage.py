@@ -4,7 +4,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -54,6 +54,10 @@ BASE = fixed_base("You are a test.", instructions="0f", model="model-1")
 _keys = itertools.count(1)
 
 
+class _Undo(Exception):
+    """Rolls a transaction back."""
+
+
 class Store:
     """A migrated SQLite file and its writing connection; each `run` is one transaction."""
 
@@ -67,6 +71,20 @@ class Store:
         """Run a transaction function as the gateway would, and commit it."""
         with self.connection.begin():
             return fn(self.connection, *args, **kwargs)
+
+    def undone(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a transaction function, and roll it back."""
+        found: list[T] = []
+
+        def run_and_fail(conn: Connection) -> None:
+            found.append(fn(conn, *args, **kwargs))
+            raise _Undo
+
+        with suppress(_Undo):
+            self.run(run_and_fail)
+        return found[0]
 
     def plans(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

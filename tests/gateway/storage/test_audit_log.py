@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert, update
+from sqlalchemy import Connection, Update, delete, insert, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import IntegrityError
 
@@ -198,12 +198,14 @@ def test_rows_of_the_database_are_a_chain(store: Store) -> None:
     assert other.prev == first.hash
     for values in ({"kind": "approved"}, {"said": "[]"}, {"prev": BEGINNING + "0"}):
         changed = update(audit_table).where(audit_table.c.seq == 1).values(values)
-        with store.connection.begin() as transaction:
-            store.connection.execute(changed)
-            found = fault(audit_log.records(store.connection), audit_log.head(store.connection))
-            assert found is not None
-            assert found.seq == 1
-            transaction.rollback()
+        found = store.undone(_fault_after, changed)
+        assert found is not None
+        assert found.seq == 1
+
+
+def _fault_after(conn: Connection, change: Update) -> AuditFault | None:
+    conn.execute(change)
+    return fault(audit_log.records(conn), audit_log.head(conn))
 
 
 def test_rows_that_are_cut_off_show(store: Store) -> None:
@@ -229,9 +231,7 @@ def test_the_chain_has_no_forks(store: Store) -> None:
 
 def test_what_is_rolled_back_is_not_on_record(store: Store) -> None:
     """The row belongs to its caller's transaction."""
-    with store.connection.begin() as transaction:
-        audit_log.append(store.connection, AuditEntry("expired"))
-        transaction.rollback()
+    store.undone(audit_log.append, AuditEntry("expired"))
     assert on_record(store) == []
     assert wrong(store) is None
 

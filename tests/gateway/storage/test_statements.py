@@ -33,7 +33,7 @@ from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.queue import inbox, leases
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox, step
-from gateway.storage.statements import PreparedConnection, _Rows, built_once, kept
+from gateway.storage.statements import PreparedConnection, Rows, built_once, kept
 from tests.support.storage import ACCOUNTS, Store, admit, begin_turn, inbound, parts, turn_of
 from tests.support.turns import ANSWERED
 
@@ -166,7 +166,7 @@ def _plain(found: Any) -> list[tuple[Any, ...]]:
 def test_rows_are_those_of_sqlalchemy(conn: PreparedConnection) -> None:
     """Values have the types of their columns, and names."""
     found = conn.execute(*_all())
-    assert isinstance(found, _Rows)
+    assert isinstance(found, Rows)
     rows = found.all()
     assert _plain(rows) == _plain(conn.execute(select(thing).order_by(thing.c.id)))
     assert [row.is_red for row in rows] == [False, True, False]
@@ -232,7 +232,7 @@ def test_who_listens_hears_of_what_is_kept(conn: PreparedConnection) -> None:
     """Listeners to SQLAlchemy's events miss nothing."""
     heard: list[str] = []
     event.listen(conn, "before_cursor_execute", lambda *args: heard.append(args[2]))
-    assert not isinstance(conn.execute(*_all()), _Rows)
+    assert not isinstance(conn.execute(*_all()), Rows)
     assert len(heard) == 1
     assert re.match("SELECT thing.id", heard[0])
 
@@ -242,13 +242,13 @@ def test_a_statement_is_compiled_once(
 ) -> None:
     """Also one that has to go by SQLAlchemy is looked at once."""
     compiled: list[object] = []
-    compiling = statements._form_of
+    compiling = statements.compiled_once
 
     def counted(*args: Any) -> Any:
         compiled.append(args[0])
         return compiling(*args)
 
-    monkeypatch.setattr(statements, "_form_of", counted)
+    monkeypatch.setattr(statements, "compiled_once", counted)
     statement = kept(select(thing.c.id).where(thing.c.id.in_(bindparam("ids", expanding=True))))
     newest = kept(select(thing.c.id).where(thing.c.name == bindparam("name")))
     for _ in range(3):

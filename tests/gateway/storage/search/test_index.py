@@ -17,10 +17,19 @@ class Killed(Exception):
     """The process ends here."""
 
 
+HELD = {
+    "sqlite": "SELECT rowid AS id FROM search_index WHERE search_index MATCH 'zebra'",
+    "postgresql": "SELECT id FROM search_index WHERE terms @@ 'zebra' ORDER BY id",
+}
+CLEARED = {
+    "sqlite": "INSERT INTO search_index (search_index) VALUES ('delete-all')",
+    "postgresql": "DELETE FROM search_index",
+}
+
+
 def held(conn: Connection) -> list[int]:
     """Return the ids in the index."""
-    rows = conn.execute(text("SELECT rowid FROM search_index WHERE search_index MATCH 'zebra'"))
-    return [row.rowid for row in rows]
+    return [row.id for row in conn.execute(text(HELD[conn.dialect.name]))]
 
 
 def waiting(store: Store, conversation_id: int) -> index.Unindexed:
@@ -134,7 +143,7 @@ def test_forgetting_with_an_index_of_other_terms_empties_it(store: Store) -> Non
     """What it holds cannot be told to it; it is fed anew."""
     gone, kept = talk(store, "a zebra"), talk(store, "a zebra", user="8")
     store.run(lambda conn: conn.execute(text("DELETE FROM search_row")))
-    clear_mark = "INSERT INTO search_index (search_index) VALUES ('delete-all')"
+    clear_mark = CLEARED[store.connection.dialect.name]
     store.run(lambda conn: conn.execute(text(clear_mark)))
     store.run(maintenance.forget, gone)
     assert store.conversation(kept).searched_seq == 0
