@@ -99,7 +99,7 @@ def _dumped_bytes(value: bytes) -> bytes:
     return b"\\x" + value.hex().encode()
 
 
-_DUMPED: dict[type, Callable[[Any], bytes | None]] = {
+_DUMPED: dict[type, Any] = {
     type(None): lambda _: None,
     bool: lambda value: b"t" if value else b"f",
     int: lambda value: b"%d" % value,
@@ -110,7 +110,7 @@ _DUMPED: dict[type, Callable[[Any], bytes | None]] = {
 """How values are written, by their type; the statement says what PostgreSQL is to take them for."""
 
 
-class _Form:
+class _Prepared:
     """A statement as libpq takes it: its text, the order of its values, its rows with names."""
 
     def __init__(self, compiled: Any) -> None:
@@ -144,7 +144,7 @@ class PostgresConnection(PreparedConnection):
         self.driver = cast("psycopg.Connection[Any]", self.connection.driver_connection)
         self._libpq = self.driver.pgconn
         self._rows = Transformer(self.driver)
-        self._prepared: dict[_Form, bytes] = {}
+        self._prepared: dict[_Prepared, bytes] = {}
         self._pooled = pooled
         settings = "".join(f"; SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items())
         self._begun_with = settings.encode() if pooled else b""
@@ -181,9 +181,9 @@ class PostgresConnection(PreparedConnection):
             raise StorageUnavailable("the database has rolled back what was to be committed")
 
     @override
-    def form_of(self, statement: Any, names: tuple[str, ...]) -> _Form | None:
+    def form_of(self, statement: Any, names: tuple[str, ...]) -> _Prepared | None:
         compiled = compiled_once(statement, names, _DIRECT)
-        return None if compiled is None else _Form(compiled)
+        return None if compiled is None else _Prepared(compiled)
 
     @override
     def run(self, form: Any, rows: list[Any]) -> Rows:
@@ -202,7 +202,7 @@ class PostgresConnection(PreparedConnection):
         self._rows.set_pgresult(result)
         return Rows(self._rows.load_rows(0, result.ntuples, form.make_row), changed)
 
-    def _result(self, form: _Form, values: Any) -> Any:
+    def _result(self, form: _Prepared, values: Any) -> Any:
         libpq, text = self._libpq, form.text
         if self._pooled:
             return self._answer(
@@ -339,16 +339,14 @@ class PostgresDatabase:
                 await asyncio.to_thread(search.done.wait, CANCEL_EVERY_S)
             raise
 
-    async def _run(
-        self, threads: ThreadPoolExecutor, begin: bytes, fn: Callable[[Connection], T]
-    ) -> T:
+    async def _run(self, threads: ThreadPoolExecutor, begin: bytes, fn: Callable[..., T]) -> T:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         running = self._loop.run_in_executor(threads, self._transact, begin, fn)
         running.add_done_callback(_retrieve)
         return await asyncio.shield(running)
 
-    def _transact(self, begin: bytes, fn: Callable[[Connection], T]) -> T:
+    def _transact(self, begin: bytes, fn: Callable[..., T]) -> T:
         for tries_left in range(TRIES - 1, -1, -1):
             conn = self._of_this_thread()
             try:
@@ -407,14 +405,14 @@ class PostgresDatabase:
 
 def _bound(
     fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-) -> Callable[[Connection], T]:
+) -> Callable[..., T]:
     return lambda conn: fn(conn, *args, **kwargs)
 
 
 class _Search:
     """A search on a thread, which another one may end."""
 
-    def __init__(self, fn: Callable[[Connection], Any]) -> None:
+    def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
         self._conn: PostgresConnection | None = None
         self._is_cancelled = False
