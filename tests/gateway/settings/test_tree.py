@@ -941,6 +941,6 @@ class TestBetweenKeys:
         (line,) = problems(tmp_path, f"storage: {{url: '{url}'}}")
         assert line.startswith("storage.url: must ")
 
-    def test_a_sqlite_file_is_taken(self, tmp_path: Path) -> None:
+    def test_a_sqlite_alone_is_taken(self, tmp_path: Path) -> None:
         """The database may lie elsewhere."""
         assert load(tmp_path, "storage: {url: 'sqlite:////tmp/x.db'}").settings.storage.url

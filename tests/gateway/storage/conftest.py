@@ -19,9 +19,9 @@ EVERY = 10
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have what uses `store` run on both engines; with `sqlite_file`, on SQLite alone."""
+    """Have what uses `store` run on both engines; with `sqlite_alone`, on SQLite alone."""
     if "store" in metafunc.fixturenames:
-        engines = ENGINES[:1] if "sqlite_file" in metafunc.fixturenames else ENGINES
+        engines = ENGINES[:1] if "sqlite_alone" in metafunc.fixturenames else ENGINES
         metafunc.parametrize("store", engines, indirect=True)
 
 
@@ -80,9 +80,8 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def sqlite_file(database_file: Path) -> Path:
-    """The file of the test, which is about SQLite: about its plans, its bytes, its pragmas."""
-    return database_file
+def sqlite_alone() -> None:
+    """What the test is about: SQLite's plans, its file, its pragmas."""
 
 
 @pytest.fixture

@@ -356,7 +356,7 @@ def test_pairing_is_on_record(store: Store) -> None:
     ]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_forgetting_empties_rows_and_says_so(store: Store) -> None:
     """Of the conversation alone; down to the byte, and the chain holds."""
     current = store.run(turn_of, "act")

@@ -18,7 +18,7 @@ from gateway.storage.queue import inbox
 from tests.bench.echo import EchoModel
 from tests.bench.running import Chats, inbound, running
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 CHATS = 300
 TURNS = 15

@@ -25,7 +25,7 @@ from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock
 from gateway.storage.migrations import open_database, prepare_schema
 from tests.support.storage import Store, copy_database, raw_bytes
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 NOBODY = 65534
 MOUNTS = """\

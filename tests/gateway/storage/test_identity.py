@@ -16,7 +16,7 @@ from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
 from tests.support.storage import Store, admit, copy_database, inbound, migrated_file
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
 def add(conn: Connection, name: str) -> None:

@@ -95,7 +95,7 @@ def checkpoint(store: Store) -> None:
     store.connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
     """Other conversations keep all of theirs."""
     kept = talk(store, "kept", chat="1")
@@ -111,7 +111,7 @@ def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
     assert store.conversation(kept).message_head == 3
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
     """Neither the database nor its log holds the words after a checkpoint."""
     talk(store, "kept", chat="1")
@@ -122,7 +122,7 @@ def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
     assert not is_on_disk(store.path)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("seed", [6, 8, 18])
 async def test_forget_leaves_no_byte_after_pages_were_split(
     database_file: Path, tmp_path: Path, seed: int
@@ -151,7 +151,7 @@ def mix(store: Store, dice: random.Random) -> int:
     return ids[0]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -> None:
     """What `parley forget` asks the gateway for is complete once it has answered."""
     store = Store(database_file)
@@ -204,7 +204,7 @@ def test_a_forgotten_chat_begins_anew(store: Store) -> None:
     assert (fresh > gone, seq) == (True, 1)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
     """The copy is a database of its own, sound and equal to the original."""
     talk(store, "words", chat="1")
@@ -242,7 +242,7 @@ async def test_a_backup_while_writing_is_consistent(database: Database, tmp_path
     assert maintenance.check(tmp_path / "copy4.db") == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_in_portions_is_of_one_moment(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +267,7 @@ def test_a_backup_in_portions_is_of_one_moment(
     assert dump(store.path) != before
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path) -> None:
     """Leftovers of a backup that was interrupted do no harm."""
     target = tmp_path / "copy.db"
@@ -277,7 +277,7 @@ def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path)
     assert maintenance.check(target) == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_damaged_database_does_not_replace_a_backup(store: Store, tmp_path: Path) -> None:
     """The older one is all that is left then; no half copy stays beside it."""
     store.run(turn_of, "hello")
@@ -300,7 +300,7 @@ def test_a_backup_of_nothing_is_an_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_that_cannot_be_written_is_an_error(store: Store, tmp_path: Path) -> None:
     """The folder is missing, or a folder is in the place of the file; nothing is left behind."""
     (tmp_path / "folder").mkdir()
@@ -311,7 +311,7 @@ def test_a_backup_that_cannot_be_written_is_an_error(store: Store, tmp_path: Pat
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_onto_the_database_itself_is_refused(store: Store) -> None:
     """The file that a gateway has open must not be replaced."""
     inode = store.path.stat().st_ino
@@ -320,7 +320,7 @@ def test_a_backup_onto_the_database_itself_is_refused(store: Store) -> None:
     assert store.path.stat().st_ino == inode
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_of_any_folder_name(database_file: Path, tmp_path: Path) -> None:
     """Characters that mean something in a URL are part of the name, and nothing else."""
     (tmp_path / "what?#1%20").mkdir()
@@ -352,7 +352,7 @@ def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
     assert kept == [("1290", ""), ("cb:7", ""), ("2:5", SECRET), ("x", SECRET)]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_forget_reads_no_turns_of_other_conversations(store: Store) -> None:
     """SQLite makes sure that none is left in a segment that goes."""
     gone = talk(store, "words", chat="2")

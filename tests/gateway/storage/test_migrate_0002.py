@@ -46,7 +46,7 @@ from tests.support.storage import (
     turn_of,
 )
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
 def as_of_0001(source: Path, target: Path) -> Path:

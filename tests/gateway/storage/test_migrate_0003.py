@@ -44,7 +44,7 @@ from tests.support.storage import (
     turn_of,
 )
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 USAGE = Usage(100, 20, 30, 4, 5)
 NEW = {

@@ -20,7 +20,7 @@ from tests.support.storage import (
     turn_of,
 )
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 NEW_TABLES = {schema.attachment, schema.attachment_part, schema.member, schema.pairing}
 BASES = {schema.prompt_text, schema.prompt_base}

@@ -34,7 +34,7 @@ from tests.support.storage import (
     turn_of,
 )
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 NEW_TABLES = {schema.inquiry, schema.todo, schema.memory, schema.node, schema.search_row}
 BASES = {schema.prompt_text, schema.prompt_base}

@@ -25,7 +25,7 @@ from tests.support.storage import (
     turn_of,
 )
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 SHARED = "You are a tést."
 

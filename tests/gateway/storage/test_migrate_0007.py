@@ -9,7 +9,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.schema import metadata
 from tests.support.storage import Store, admit, inbound, outdated_copy, turn_of
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.storage import (
 )
 from tests.support.turns import ANSWERED
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
 @pytest.fixture

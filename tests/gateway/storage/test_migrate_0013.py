@@ -8,7 +8,7 @@ from gateway.storage import maintenance
 from gateway.storage.schema import inbox
 from tests.support.storage import Store, admit, inbound, outdated_copy
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 WRITTEN = {
     "/new": "new",

@@ -21,7 +21,7 @@ from gateway.storage.schema import REVISION, conversation, metadata
 from tests.support.postgres import PostgresServer
 from tests.support.storage import Store, admit, dump, inbound
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 FAILING = '''"""A last step that fails half-way."""
 

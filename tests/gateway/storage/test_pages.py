@@ -102,7 +102,7 @@ def test_pages_follow_each_other(
     assert all(len(page) == limit for page in pages[:-1])
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("read", [read for read, _ in LISTS])
 def test_a_page_reads_what_it_shows(lived: Store, read: Callable[..., list[Any]]) -> None:
     """No table that grows is looked through or sorted for it, on the first page or a later one."""
@@ -113,7 +113,7 @@ def test_a_page_reads_what_it_shows(lived: Store, read: Callable[..., list[Any]]
         assert costly(plans) == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_calls_of_one_tool_or_conversation_are_paged_too(lived: Store) -> None:
     """By the same order, and by index."""
     for wanted in ({"tool": "look"}, {"conversation": 3}, {"since": 31.0}):

@@ -340,7 +340,7 @@ def test_a_given_up_question_stays_until_it_is_dropped(lived: Store, is_recorded
     assert count_of(lived, schema.message, TOOLS) == count_of(lived, schema.inbox, TOOLS) == 0
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_file_of_a_given_up_question_stays_until_it_is_dropped(store: Store) -> None:
     """Its message is out of view."""
     current = with_picture(store)
@@ -390,7 +390,7 @@ def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
     assert gone["files"] == Pruned(1, len(b"figures"))
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
     """After `/retry` another turn shows it than the one that its message belongs to."""
     current = with_picture(store)
@@ -439,7 +439,7 @@ days = st.none() | st.integers(2, 60)
 ages = st.lists(st.integers(0, 90), min_size=6, max_size=6)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -480,7 +480,7 @@ def assert_answers(store: Store) -> None:
         assert store.run(load_view, conversation_id, plan)[-1]["content"] == "As before."
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("name", retention.SWEEPS)
 def test_a_step_reads_no_other_rows(store: Store, name: str) -> None:
     """However many a table has: SQLite finds those of a step by their keys."""

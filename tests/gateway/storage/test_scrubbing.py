@@ -33,7 +33,7 @@ from gateway.storage.scrubbing import Scrubber, empty_log
 from tests.support.searching import feed
 from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 SECRET = "xylophon"
 OPENS_AND_CLOSES = """

@@ -37,7 +37,7 @@ from gateway.storage.statements import PreparedConnection, Rows, built_once, kep
 from tests.support.storage import ACCOUNTS, Store, admit, begin_turn, inbound, parts, turn_of
 from tests.support.turns import ANSWERED
 
-pytestmark = pytest.mark.usefixtures("sqlite_file")
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
 def answer_one(store: Store) -> None:

@@ -186,7 +186,7 @@ def test_a_finished_turn_is_not_compacted(store: Store, current: Turn) -> None:
     assert everything(store) == before
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("count", [20, 2_000])
 def test_a_compaction_writes_few_rows(store: Store, current: Turn, count: int) -> None:
     """Child, its plan, parent, pointer, turn, report, candidate: however long the conversation."""

@@ -226,7 +226,7 @@ def test_forgetting_a_conversation_erases_what_was_asked(store: Store, current: 
     assert store.rows(inquiry) == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize(
     "fn", [leases.has_work, questions.is_awaited, questions.pending, questions.cancel]
 )
@@ -238,7 +238,7 @@ def test_the_hot_path_looks_only_at_what_waits(store: Store, current: Turn, fn: 
     assert all("ix_inquiry_pending (conversation=?)" in line for line in looks)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_sweep_looks_only_at_what_waits(store: Store, current: Turn) -> None:
     """It runs every few seconds."""
     found = store.plans(questions.due)

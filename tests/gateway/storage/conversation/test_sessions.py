@@ -260,6 +260,7 @@ def test_the_planner_remembers_over_splits(store: Store, root: Session) -> None:
     assert store.run(begin_anew, root.conversation).planner_state == PlannerState()
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_report_does_not_write_the_summaries_again(store: Store, root: Session) -> None:
     """Each call reports: it writes as much in a segment with a long summary as in a root."""
     call = replace(CALL, usage=Usage(70_000, 20), prefix=replace(PREFIX, model="another-model"))
@@ -385,7 +386,7 @@ def test_the_same_text_as_prompt_and_tools_is_one_text(store: Store) -> None:
     assert texts(store) == []
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_settled_segment_is_read_in_one_statement(store: Store) -> None:
     """The texts come with the segment's row: a turn asks the database no more often than before."""
     root = begun(store, "a")
@@ -394,7 +395,7 @@ def test_a_settled_segment_is_read_in_one_statement(store: Store) -> None:
     assert not [plan for plan in plans if plan.startswith("SCAN")]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_bases_are_released_by_index(store: Store) -> None:
     """Whether somebody still uses a base is one look-up, however many segments there are."""
     here = begun(store, "a")

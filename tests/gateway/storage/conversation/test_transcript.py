@@ -105,7 +105,7 @@ def test_only_what_is_shown_is_read(
     assert len(decoded) == len(entries)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_what_is_not_shown_is_not_searched(store: Store, place: MessagePlace) -> None:
     """The index leads to both ends of every range."""
     plans = store.plans(transcript.load_rows, place.conversation, COMPACTED)

@@ -202,7 +202,7 @@ def test_a_dropped_send_is_never_sent(store: Store) -> None:
     assert store.one(outbox_table).state == "dropped"
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_command_line_reads_letters_from_the_file(store: Store, buried: Turn) -> None:
     """`parley dead-letters` needs no running gateway."""
     with maintenance.reading(store.path) as conn:

@@ -240,7 +240,7 @@ def test_only_ones_own_message_is_edited(store: Store, sender: str, ref: str) ->
     assert store.run(inbox.fate, here, edit) is None
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_an_edited_message_is_found_by_an_index(store: Store) -> None:
     """Not by a look at every row of the conversation."""
     edit = inbound("new", message_ref="m1", kind="edit")
@@ -282,7 +282,7 @@ def test_raw_updates_are_pruned_by_age(store: Store) -> None:
     assert [row.text for row in store.rows(inbox_table)] == ["old", "new"]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_what_a_sender_has_sent_is_found_by_an_index(store: Store) -> None:
     """For quotas; whatever is in the inbox, only the rows of a day of one sender are read."""
     for count in (inbox.ages_s, inbox.file_ages_s):
@@ -291,7 +291,7 @@ def test_what_a_sender_has_sent_is_found_by_an_index(store: Store) -> None:
         assert all("attachment" in line for line in others)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_what_is_old_enough_is_found_by_indexes(store: Store) -> None:
     """The writer is not held up by a look at every row."""
     found = store.plans(inbox.prune_raw, 1.0)

@@ -86,7 +86,7 @@ def test_a_claim_is_idempotent(store: Store) -> None:
     assert store.run(leases.claim, me, 10, ACCOUNTS) == first
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_claim_looks_only_at_what_is_ready(store: Store) -> None:
     """However many conversations there are: one is made every second."""
     store.run(admit, inbound())
@@ -285,7 +285,7 @@ def test_a_reap_doubts_every_send_that_was_in_progress(store: Store) -> None:
     assert found == [("pending", False), ("unknown", True), ("sent", False)]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_start_reads_nothing_that_was_sent(store: Store) -> None:
     """What was being sent is found among what is unsent, however much there is on record."""
     found = store.plans(leases.reap_others, 1)
@@ -294,7 +294,7 @@ def test_a_start_reads_nothing_that_was_sent(store: Store) -> None:
     ]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_release_looks_only_at_what_waits(store: Store) -> None:
     """It ends every turn: entries that were answered are not read."""
     conversation_id, _ = store.run(admit, inbound())

@@ -224,7 +224,7 @@ def test_a_delayed_row_waits(store: Store, chat: int) -> None:
     assert store.rows(table)[0].error == "flood wait"
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_next_row_is_found_among_thousands(store: Store, chat: int) -> None:
     """In the order of an index: who was away for a day may have as many."""
     add(store, chat, "a", "b")

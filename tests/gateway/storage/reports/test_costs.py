@@ -266,7 +266,7 @@ def test_pages_of_groups_follow_each_other(store: Store, key: Key) -> None:
     assert len(seen) == 7
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize(
     "read",
     [
@@ -288,7 +288,7 @@ def test_no_report_reads_the_ledger(
     ]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_older_ledgers_are_summed_up_once(store: Store, tmp_path: Path) -> None:
     """By the migration: the sums and the prompts before are what they would have been."""
     for chat in ("a", "b", "a2"):

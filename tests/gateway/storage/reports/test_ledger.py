@@ -140,7 +140,7 @@ def test_what_was_spent_is_summed_up(store: Store, current: Turn) -> None:
     assert store.run(books.spent_usd, 0, "nobody:1") == 0
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("sender", [None, "a:1"])
 def test_a_budget_is_checked_within_an_index(store: Store, sender: str | None) -> None:
     """It is asked for before every call: no row of the ledger is read."""
@@ -192,7 +192,7 @@ def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None
     assert (store.one(turn).usd, store.one(turn).model) == (0.0, "")
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_turn_is_summed_up_within_an_index(store: Store, current: Turn) -> None:
     """Its end takes no longer in a conversation that had thousands of turns."""
     plan = store.plans(books.of_turn, current.lease.conversation, current.id)

@@ -300,7 +300,7 @@ def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> 
     assert report(store, current).whole == Figures(turns=1)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_what_usage_asks_goes_by_indexes(store: Store) -> None:
     """It is asked while messages are admitted: no query looks at rows of other conversations."""
     current = store.run(turn_of, "hello")

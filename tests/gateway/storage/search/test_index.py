@@ -120,7 +120,7 @@ def test_an_index_of_other_terms_is_known(store: Store) -> None:
     assert store.run(index.is_current)
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_index_survives_a_vacuum(store: Store) -> None:
     """Its ids are given by Parley, so no rewriting renumbers them."""
     here = talk(store, "a zebra", "a horse")
@@ -128,7 +128,7 @@ def test_the_index_survives_a_vacuum(store: Store) -> None:
     assert found(store, [here], "zebra") == [1, 2]
 
 
-@pytest.mark.usefixtures("sqlite_file")
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_forgotten_conversation_leaves_no_word(store: Store) -> None:
     """Neither a row nor a byte of its terms; others stay."""
     gone, kept = talk(store, "a zebra okapiphant"), talk(store, "a zebra", user="8")
