@@ -1,8 +1,9 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
-Sections: path, overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
-recall, compaction, billing, caching, rendering, platforms, clients, faults, soak, releases. Without
-a name all run, in that order; hermes, which needs another product, only by its name.
+Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, estimates,
+retention, recall, compaction, billing, caching, rendering, platforms, clients, faults, soak,
+releases. Without a name all run, in that order; hermes, which needs another product, only by its
+name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
 the tables of the sections that were run into docs/performance.md.
 """
@@ -19,6 +20,7 @@ WRITE = "--write"
 SECTIONS = (
     "path",
     "overhead",
+    "policy",
     "throughput",
     "bursts",
     "suspects",
