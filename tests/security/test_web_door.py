@@ -432,6 +432,10 @@ def as_of_version_0_5(database: Path) -> None:
     with closing(connect(old)) as conn, conn.begin():
         command.upgrade(migrations._config(conn), "0013")
     with closing(sqlite3.connect(old)) as before, closing(sqlite3.connect(database)) as books:
+        books.execute("ALTER TABLE session ADD COLUMN view_plan TEXT NOT NULL DEFAULT ''")
+        books.execute(
+            "UPDATE session SET view_plan = (SELECT body FROM view_plan WHERE session_id = id)"
+        )
         for index in indexes_of(books) - indexes_of(before):
             books.execute(f"DROP INDEX {index}")
         for table in metadata.tables:
