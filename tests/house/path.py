@@ -28,7 +28,7 @@ from tests.support.gateway import running as test_running
 from tests.support.scripted_model import Step, tool_call
 
 WARM_UP = 2
-MESSAGES = 4
+MESSAGES = 6
 STARTS = 2
 
 _NEVER_S = 3600.0

@@ -105,15 +105,15 @@ def summed(conn: Connection, since: float) -> tuple[Any, ...]:
     """Return what the sums are, as a full sum over the ledger has it."""
     tokens = ", ".join(f"coalesce(sum({name}), 0)" for name in list(MEASURES)[1:6])
     money = "coalesce(sum(usd), 0), count(usd)"
-    query = f"SELECT count(*), {tokens}, {money} FROM ledger WHERE at >= ?"  # noqa: S608
-    return tuple(conn.exec_driver_sql(query, (since,)).one())
+    query = f"SELECT count(*), {tokens}, {money} FROM ledger WHERE at >= :since"  # noqa: S608
+    return tuple(conn.execute(text(query), {"since": since}).one())
 
 
 def rolled_up(conn: Connection, name: str, since: float) -> tuple[Any, ...]:
     names = [*list(MEASURES)[:6], "pico_usd * 1e-12", "priced"]
     columns = ", ".join(f"coalesce(sum({each}), 0)" for each in names)
-    query = f"SELECT {columns} FROM {name} WHERE slot >= ?"  # noqa: S608
-    return tuple(conn.exec_driver_sql(query, (since / SLOT_S,)).one())
+    query = f"SELECT {columns} FROM {name} WHERE slot >= :since"  # noqa: S608
+    return tuple(conn.execute(text(query), {"since": since / SLOT_S}).one())
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
