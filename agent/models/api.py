@@ -1,14 +1,14 @@
 """What models behind an HTTP API share: the steps of a call, keys, limits, kinds of failures.
 
-No event, error page or list may fill the memory: the SDKs collect an event until its blank line
-and read every other body as a whole. What a stream of many small events brings is bounded where
-it is read: agent/models/draft.py.
+No event, error page or list may fill the memory: each client bounds what it reads by `MAX_BYTES`.
+What a stream of many small events brings is bounded where it is read: agent/models/draft.py.
 """
 
 import asyncio
 import functools
 import json
 import math
+import os
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -17,10 +17,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-import httpx2
 import orjson
 from pydantic import SecretStr
-from typing_extensions import override
 
 from agent.errors import (
     BadRequest,
@@ -66,17 +64,21 @@ models (OpenRouter's). Whoever sends an answer as one event does not come near e
 HEADERS = {"Accept-Encoding": "identity"}
 """Of every request: compressed bodies could be of any size."""
 
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_LONGEST_END = 4
-
+_CA_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+)
+"""Where systems keep them. Source: the paths that Go looks at (crypto/x509/root_linux.go)."""
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
 _FORBIDDEN = 403
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
 """What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
 four that Parley sets."""
-UNREADABLE = (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError)
-"""What the SDKs let through where a connection breaks, or a body is not what it says it is."""
+UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
+"""What is raised where a body is not what it says it is."""
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
     401: CredentialsRefused,
@@ -132,8 +134,17 @@ A = TypeVar("A", bound=StreamedAnswer)
 
 @functools.cache
 def certificates() -> ssl.SSLContext:
-    """Read whom TLS trusts once per process, not for each client: 30 ms, and nothing else runs."""
-    return httpx2.create_ssl_context()
+    """Read whom TLS trusts once per process, not for each client: 30 ms, and nothing else runs.
+
+    `SSL_CERT_FILE` and `SSL_CERT_DIR` of the environment come first, as everywhere.
+    """
+    context = ssl.create_default_context()
+    known = ssl.get_default_verify_paths()
+    if not (known.cafile or known.capath):
+        # A Python that was built on another system looks where this one has nothing.
+        for each in filter(os.path.isfile, _CA_FILES):
+            context.load_verify_locations(each)
+    return context
 
 
 class ApiModel(ABC, Generic[A]):
@@ -231,7 +242,7 @@ class ApiModel(ABC, Generic[A]):
 
     @abstractmethod
     def _errors(self) -> AbstractContextManager[None]:
-        """Map what the SDK raises to agent/errors.py."""
+        """Map what the client raises to agent/errors.py."""
 
     @abstractmethod
     async def _stream(self, request: ModelRequest, answer: A) -> None:
@@ -295,7 +306,7 @@ def extra_fields(settings: ModelSettings) -> dict[str, Any]:
 def sent(body: dict[str, Any]) -> bytes:
     """Return what goes out for the body of one streaming call.
 
-    The SDKs' own methods look at each field of each message on its way out, and make an object of
+    An SDK's own methods look at each field of each message on its way out, and make an object of
     each event that comes back; both cost more than everything else that Parley does for a call.
     """
     return orjson.dumps(body | {"stream": True})
@@ -314,7 +325,7 @@ def answer_chars(settings: ModelSettings, max_output_tokens: int) -> int:
 class StreamClock:
     """Ends a stream that brings nothing but pings, or that never ends.
 
-    The SDK's read timeout sees only silence.
+    The read timeout sees only silence.
     """
 
     def __init__(self, settings: ModelSettings) -> None:
@@ -444,44 +455,3 @@ def _seconds_until(text: str | None) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
-
-
-async def bound(response: httpx2.Response) -> None:
-    """Bound a response whose body was not read yet; a hook of httpx2's client.
-
-    Raises:
-        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
-    """
-    # A few compressed bytes can be gigabytes once they are read.
-    if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
-    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-    response.stream = _Bounded(response.stream, by_event=is_stream)
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """The body of a response, as far as it may go."""
-
-    def __init__(self, inner: Any, *, by_event: bool) -> None:
-        self._inner = inner
-        self._by_event = by_event
-
-    @override
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen, before = 0, b""
-        async for chunk in self._inner:
-            seen += len(chunk)
-            if self._by_event:
-                # The end of an event may come in two pieces.
-                joined = before + chunk
-                ended = max(map(joined.rfind, _EVENT_ENDS))
-                seen = seen if ended < 0 else len(joined) - ended
-                before = joined[1 - _LONGEST_END :]
-            if seen > MAX_BYTES:
-                what = "an event" if self._by_event else "the answer"
-                raise httpx2.RemoteProtocolError(f"{what} has more than {MAX_BYTES:,} bytes")
-            yield chunk
-
-    @override
-    async def aclose(self) -> None:
-        await self._inner.aclose()

@@ -48,7 +48,6 @@ TAMED_LIBRARIES = (
     "httpcore",
     "httpx",
     "httpx2",
-    "openai",
     "sqlalchemy",
 )
 # Their errors quote what tools said; what went wrong is logged without that.

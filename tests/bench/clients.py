@@ -139,7 +139,7 @@ def _answering(
 
 async def _alone(telegram: str, model: str) -> None:
     """Answer messages by the clients alone, until killed."""
-    # Parley's process does without what the other one needs.
+    # The process of the servers does without them.
     from openai import AsyncOpenAI  # noqa: PLC0415
     from telegram import Bot  # noqa: PLC0415
 

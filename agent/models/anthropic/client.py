@@ -5,7 +5,7 @@ message decides only inside one status and type, where the API has nothing else.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,11 +31,11 @@ from agent.models.api import (
     CLEAR_STATUS,
     CONNECT_TIMEOUT_S,
     HEADERS,
+    MAX_BYTES,
     UNREADABLE,
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    bound,
     build_error,
     certificates,
     describe,
@@ -59,6 +59,9 @@ from agent.models.draft import (
 )
 from agent.settings import ModelSettings
 from agent.usage import Usage
+
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END = 4
 
 _STOP_REASONS: dict[str | None, StopReason] = {
     "tool_use": "tool_calls",
@@ -339,7 +342,7 @@ def anthropic_errors(key: str) -> Iterator[None]:
     except anthropic.APIStatusError as exc:
         reason = describe(exc.status_code, _text(exc.type), _text(exc.api_message), key)
         raise build_error(_classify(exc), exc.status_code, reason, exc.response.headers) from exc
-    except (anthropic.APIError, *UNREADABLE) as exc:
+    except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
         raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
 
 
@@ -355,3 +358,46 @@ def _classify(exc: anthropic.APIStatusError) -> type[ModelError]:
 def _text(value: object) -> str:
     """Return a field of an error's body, which may be anything."""
     return value if isinstance(value, str) else ""
+
+
+async def bound(response: httpx2.Response) -> None:
+    """Bound a response whose body was not read yet; a hook of httpx2's client.
+
+    The SDK collects an event until its blank line, and reads every other body as a whole.
+
+    Raises:
+        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
+    """
+    # A few compressed bytes can be gigabytes once they are read.
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    response.stream = _Bounded(response.stream, by_event=is_stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response, as far as it may go."""
+
+    def __init__(self, inner: Any, *, by_event: bool) -> None:
+        self._inner = inner
+        self._by_event = by_event
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen, before = 0, b""
+        async for chunk in self._inner:
+            seen += len(chunk)
+            if self._by_event:
+                # The end of an event may come in two pieces.
+                joined = before + chunk
+                ended = max(map(joined.rfind, _EVENT_ENDS))
+                seen = seen if ended < 0 else len(joined) - ended
+                before = joined[1 - _LONGEST_END :]
+            if seen > MAX_BYTES:
+                what = "an event" if self._by_event else "the answer"
+                raise httpx2.RemoteProtocolError(f"{what} has more than {MAX_BYTES:,} bytes")
+            yield chunk
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -1,16 +1,15 @@
 """Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models.
 
-What the SDK raises becomes a ModelError: by status, code and type of the error. The text of a
-message decides only inside one status, where compatible servers have no code.
+What goes wrong becomes a ModelError: by status, code and type of the error. The text of a message
+decides only inside one status, where compatible servers have no code.
 """
 
-from collections.abc import AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-import openai
 from typing_extensions import override
 
 from agent.errors import (
@@ -24,16 +23,12 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.api import (
-    CONNECT_TIMEOUT_S,
-    HEADERS,
     UNREADABLE,
     ApiModel,
     StreamClock,
     StreamedAnswer,
     api_key,
-    bound,
     build_error,
-    certificates,
     describe,
     error_class,
     model_info,
@@ -53,6 +48,7 @@ from agent.models.draft import (
     tokens_in,
     usd_in,
 )
+from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
 from agent.models.reasoning import ReasoningFilter
 from agent.settings import ModelSettings
@@ -126,8 +122,8 @@ class OpenAIAnswer(StreamedAnswer):
     async def read(self, stream: AsyncIterable[Any]) -> None:
         """Take every chunk; what happens to the connection after the last one does not matter.
 
-        The SDK keeps comments to itself; a chunk without choices says as little as one. An answer
-        that is larger than it may be is left.
+        A chunk without choices says as little as a comment. An answer that is larger than it may
+        be is left.
         """
         try:
             async for chunk in stream:
@@ -138,7 +134,7 @@ class OpenAIAnswer(StreamedAnswer):
                 self._take(chunk)
                 if self._draft.is_full:
                     break
-        except openai.APIConnectionError:
+        except Disconnected:
             if self._finish_reason is None:
                 raise
 
@@ -259,27 +255,15 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
         # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
         self._limit_key = "max_completion_tokens" if official else "max_tokens"
         self._origin = origin_of(base_url, name)
-        idle = settings.idle_timeout_s
-        self._client = openai.AsyncOpenAI(
-            # The SDK would look for a key in the environment if it got none.
-            api_key=self._key or "none",
-            base_url=base_url,
-            # The one retry policy is agent/turn/recovery.py's.
-            max_retries=0,
-            timeout=openai.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
-            default_headers=HEADERS,
-            http_client=openai.DefaultAioHttpClient(
-                verify=certificates(), event_hooks={"response": [bound]}
-            ),
-        )
+        self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
 
     @override
     def _use_key(self, key: str) -> None:
-        self._client.api_key = key
+        self._server.key = key
 
     @override
     async def close(self) -> None:
-        await self._client.close()
+        await self._server.close()
 
     @override
     def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
@@ -292,25 +276,16 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
     @override
     async def _stream(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
         body = request_body(request, self.name, self._limit_key, self.cache_layout, self._origin)
-        stream = await self._client.post(
-            "/chat/completions",
-            cast_to=object,
-            content=sent(body | self._extra),
-            # Else the SDK adds a key of another kind where the environment holds one.
-            options={"security": {"bearer_auth": True}},
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-        )
-        async with stream:
+        async with self._server.events("/chat/completions", sent(body | self._extra)) as events:
             with readable(self.api):
-                await answer.read(stream)
+                await answer.read(events)
 
     @override
     async def _asked(self) -> object:
         if self.provider == "openrouter":
             # Its list is public: a wrong key would be shown it, too.
-            await self._client.get("/key", cast_to=object)
-        return await self._client.get("/models", cast_to=object)
+            await self._server.get("/key")
+        return await self._server.get("/models")
 
     @override
     def _info(self, found: object) -> ModelInfo | None:
@@ -365,32 +340,26 @@ def _at(entry: object, path: tuple[str, ...]) -> object:
 
 @contextmanager
 def openai_errors(key: str) -> Iterator[None]:
-    """Map what the SDK raises to agent/errors.py; the messages do not hold `key`."""
+    """Map what the transport raises to agent/errors.py; the messages do not hold `key`."""
     try:
         yield
-    except openai.APIStatusError as exc:
-        raise _from_api_error(exc, exc.status_code, exc.response.headers, key) from exc
-    except (openai.APIConnectionError, *UNREADABLE) as exc:
+    except ServerError as exc:
+        raise _from_server(exc, key) from exc
+    except (Disconnected, Unreadable) as exc:
+        raise ModelUnreachable(f"OpenAI API: {exc}") from exc
+    except UNREADABLE as exc:
         raise ModelUnreachable(f"OpenAI API: {type(exc).__name__}") from exc
-    except openai.APIError as exc:
-        # An error event inside a stream; OpenRouter puts an HTTP status into its code.
-        status = int(exc.code) if exc.code and exc.code.isdecimal() else 500
-        raise _from_api_error(exc, status, {}, key) from exc
 
 
-def _from_api_error(
-    exc: openai.APIError, status: int, headers: Mapping[str, str], key: str
-) -> ModelError:
-    body = exc.body if isinstance(exc.body, dict) else {}
-    message = body.get("message")
+def _from_server(exc: ServerError, key: str) -> ModelError:
+    message = exc.body.get("message")
     message = message if isinstance(message, str) else ""
-    # A body may hold anything at the place of the type.
-    label = exc.code or (exc.type if isinstance(exc.type, str) else None)
-    reason = describe(status, label, message, key)
-    return build_error(_classify(exc, status, body), status, reason, headers)
+    reason = describe(exc.status_code, exc.code, message, key)
+    return build_error(_classify(exc), exc.status_code, reason, exc.headers)
 
 
-def _classify(exc: openai.APIError, status: int, body: dict[str, Any]) -> type[ModelError]:
+def _classify(exc: ServerError) -> type[ModelError]:
+    status, body = exc.status_code, exc.body
     metadata = body.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     text = f"{body.get('message')} {metadata.get('raw')}".lower()
@@ -401,5 +370,5 @@ def _classify(exc: openai.APIError, status: int, body: dict[str, Any]) -> type[M
         return ContextOverflow
     if status == _FORBIDDEN and metadata.get("reasons"):
         return ModelRefused  # OpenRouter's moderation flagged the input
-    by_code = _BY_CODE.get(exc.code) or _BY_CODE.get(str(exc.type))
+    by_code = _BY_CODE.get(str(body.get("code"))) or _BY_CODE.get(str(body.get("type")))
     return by_code or error_class(status)

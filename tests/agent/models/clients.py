@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from agent.messages import ChatMessage, ToolCall, ToolSchema, user_message
 from agent.models.anthropic.client import AnthropicModel
@@ -39,6 +40,15 @@ async def connected(
         yield model
     finally:
         await model.close()
+
+
+def connector_of(model: AnthropicModel | OpenAIModel) -> Any:
+    """Return what keeps the connections of a model that was asked."""
+    if isinstance(model, OpenAIModel):
+        assert model._server.session is not None
+        return model._server.session.connector
+    transport: Any = model._client._client._transport
+    return transport.client.connector
 
 
 async def ask(

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.models.base import ModelRequest
-from tests.agent.models.clients import ASK, BOTH, Double, connected
+from tests.agent.models.clients import ASK, BOTH, Double, connected, connector_of
 from tests.support.cancelling import cancelled_at
 from tests.support.model_server import ModelServer, Reply, SinkSpy
 
@@ -31,7 +31,7 @@ async def _is_cancelled_at(server: ModelServer, n: int, *, used: bool) -> bool:
             await model.complete(HELLO, SinkSpy())
         is_cancelled = await cancelled_at(model.complete(HELLO, SinkSpy()), n)
         await model.complete(HELLO, SinkSpy())
-        session = model._client._client._transport.client  # type: ignore[attr-defined]
-        assert not session.connector._acquired
-        assert len(session.connector._conns) == 1
+        connector = connector_of(model)
+        assert not connector._acquired
+        assert len(connector._conns) == 1
     return is_cancelled

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import pytest
 
 from agent.errors import CredentialsRefused, ModelNotFound
 from agent.models.factory import build_model, resolve_provider
+from agent.models.openai.client import OpenAIModel
 from agent.settings import ModelSettings
 
 
@@ -57,7 +59,8 @@ async def test_models_are_built(
 async def test_presets_know_their_address(provider: str, host: str) -> None:
     """A preset is an OpenAI model at that provider's base URL."""
     model = build_model(settings(provider=provider, api_key="k", name="x"))
-    assert model._client.base_url.host == host  # type: ignore[attr-defined]
+    assert isinstance(model, OpenAIModel)
+    assert urlsplit(model._server.base_url).hostname == host
     await model.close()
 
 

@@ -1,4 +1,4 @@
-"""What can happen to a stream, with both SDKs: the class of the error, the bill, the time."""
+"""What can happen to a stream, with both clients: the class of the error, the bill, the time."""
 
 import asyncio
 from typing import Any
@@ -114,7 +114,7 @@ async def test_a_fast_stream_without_an_end_is_left_by_its_size(double: Double, 
 
 @pytest.mark.parametrize("double", BOTH)
 async def test_an_event_without_an_end_is_not_collected(double: Double) -> None:
-    """The SDKs keep an event until it ends; beyond 8 MB it counts as a broken stream."""
+    """Clients keep an event until it ends; beyond 8 MB it counts as a broken stream."""
     async with double() as server, asyncio.timeout(15):
         error = await failure(server, Reply(text="Once", trouble="endless_event"))
         await server.left.wait()

@@ -1,4 +1,4 @@
-"""OpenAIModel: the real SDK against a strict loopback server."""
+"""OpenAIModel against a strict loopback server."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,0 +1,265 @@
+"""HTTP to a server that speaks OpenAI's API: JSON goes out; JSON, or a stream of events, comes in.
+
+aiohttp's client does the work. What OpenAI's SDK would add to it (types, an object for each event,
+retries) costs more than the request itself, and nothing of it is used (decision 290).
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import orjson
+
+from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES, certificates
+
+_DONE = b"[DONE]"
+_DRAIN_S = 1.0
+"""How long the end of a body may take behind the last event; then the connection is given up."""
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+_EVENT_STREAM = "text/event-stream"
+_IN_STREAM = 500
+"""What an error inside of a stream is taken for where its code is no HTTP status."""
+_FIRST_ERROR = 400
+
+
+class ServerError(Exception):
+    """The server answers with an error, as a status or inside of a stream.
+
+    Attributes:
+        body: What it says of it; empty where that is no object.
+    """
+
+    def __init__(self, status_code: int, headers: Mapping[str, str], body: object) -> None:
+        super().__init__(f"HTTP {status_code}")
+        self.status_code = status_code
+        self.headers = headers
+        self.body: dict[str, Any] = body if isinstance(body, dict) else {}
+
+    @property
+    def code(self) -> str | None:
+        """Its code, or else its type."""
+        found = (self.body.get(key) for key in ("code", "type"))
+        return next((str(each) for each in found if isinstance(each, str | int) and each), None)
+
+
+class Disconnected(Exception):
+    """No answer can be had, or the rest of one: no connection, silence, or what is no HTTP."""
+
+
+class Unreadable(Exception):
+    """The answer is larger than it may be, or packed, which was not asked for."""
+
+
+class JsonServer:
+    """The connections to one server; the first request opens them, in the loop that makes it.
+
+    Args:
+        base_url: In front of all paths; ends in /v1.
+        key: Of the account; may be replaced.
+        idle_s: How long the server may be silent.
+    """
+
+    def __init__(self, base_url: str, key: str, idle_s: float) -> None:
+        self.key = key
+        self.session: aiohttp.ClientSession | None = None
+        self.base_url = base_url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=min(idle_s, CONNECT_TIMEOUT_S), sock_read=idle_s
+        )
+
+    async def get(self, path: str) -> object:
+        """Return the parsed answer to a question; its text where it is no JSON.
+
+        Raises:
+            ServerError: It says no.
+            Disconnected: It says nothing.
+            Unreadable: It says too much.
+            JSONDecodeError: It says JSON, and it is none.
+        """
+        async with self._answer("GET", path) as answer:
+            text = await _whole(answer)
+            return json.loads(text) if "json" in answer.content_type else text.decode()
+
+    @asynccontextmanager
+    async def events(self, path: str, body: bytes) -> AsyncIterator[AsyncIterator[Any]]:
+        """Make a request, and yield the parsed events of its answer, which may be anything.
+
+        Whoever leaves before the last event closes the connection.
+
+        Raises:
+            ServerError: It says no; also while the events are read.
+            Disconnected: The connection is lost; likewise.
+            Unreadable: An event is too large; likewise.
+            JSONDecodeError: An event is no JSON.
+        """
+        async with self._answer("POST", path, body) as answer:
+            yield _events(answer)
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        if self.session is not None:
+            await self.session.close()
+
+    @asynccontextmanager
+    async def _answer(
+        self, method: str, path: str, body: bytes | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Authorization": f"Bearer {self.key or 'none'}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        with _transport_errors():
+            async with self._opened().request(
+                method, f"{self.base_url}{path}", data=body, headers=headers
+            ) as answer:
+                # A few compressed bytes can be gigabytes once they are read.
+                if answer.headers.get("Content-Encoding", "identity") != "identity":
+                    raise Unreadable("the answer is compressed, which was not asked for")
+                if answer.status >= _FIRST_ERROR:
+                    raise ServerError(answer.status, answer.headers, _said(await _whole(answer)))
+                yield answer
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self.session is None:
+            self.session = aiohttp.ClientSession(
+                # How many turns run at once is limited elsewhere.
+                connector=aiohttp.TCPConnector(limit=0, ssl=certificates()),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=self._timeout,
+                headers={**HEADERS, "Accept": "application/json", "User-Agent": "parley"},
+                auto_decompress=False,
+                # Once: with `trust_env` aiohttp asks the environment for each request, in threads.
+                proxy=proxy_for(self.base_url),
+            )
+        return self.session
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for a server; None for none.
+
+    Raises:
+        Disconnected: It is of a kind that aiohttp does not speak to.
+    """
+    parts = urlsplit(url)
+    named = getproxies()
+    proxy = named.get(parts.scheme) or named.get("all")
+    if proxy is None or proxy_bypass(parts.hostname or ""):
+        return None
+    if (kind := urlsplit(proxy).scheme) not in {"http", "https"}:
+        raise Disconnected(f"the environment names a proxy of kind {kind!r}: use an HTTP proxy")
+    return proxy
+
+
+@contextmanager
+def _transport_errors() -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientError, OSError) as exc:
+        raise Disconnected(type(exc).__name__) from exc
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise Unreadable(f"the answer has more than {MAX_BYTES:,} bytes")
+    return bytes(body)
+
+
+def _said(body: bytes) -> object:
+    """Return what the body of a refusal says: its `error`, or all of it where it has none."""
+    with suppress(ValueError):
+        said = json.loads(body)
+        return said.get("error", said) if isinstance(said, dict) else said
+    return None
+
+
+async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+    with _transport_errors():
+        async for data in data_of(answer.content.iter_any()):
+            if data.startswith(_DONE):
+                await _drain(answer)
+                return
+            event = _parsed(data)
+            if isinstance(event, dict) and (failure := event.get("error")):
+                raise _failed(failure)
+            yield event
+
+
+def _failed(failure: object) -> ServerError:
+    """Return the error that stands inside of a stream; OpenRouter puts a status into its code."""
+    failed = ServerError(_IN_STREAM, {}, failure)
+    if failed.code and failed.code.isdecimal():
+        failed.status_code = int(failed.code)
+    return failed
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # Half a surrogate pair is none for it: the other half comes with the next event.
+        return json.loads(data)
+
+
+async def _drain(answer: aiohttp.ClientResponse) -> None:
+    """Read the end of a body: only then the connection is free for the next request.
+
+    All was said: what becomes of the connection does not matter any more.
+    """
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in answer.content.iter_any():
+                pass
+
+
+async def data_of(pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the data of each event of a body that comes in pieces, however they are cut.
+
+    Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+
+    Raises:
+        Unreadable: An event has more than `MAX_BYTES`.
+    """
+    lines, data, size = _Lines(), list[bytes](), 0
+    async for piece in pieces:
+        size += len(piece)
+        for line in lines.ended_by(piece):
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                data.append(value.removeprefix(b" "))
+            if line:
+                continue
+            size = 0
+            if data:
+                yield b"\n".join(data)
+            data.clear()
+        if size > MAX_BYTES:
+            raise Unreadable(f"an event has more than {MAX_BYTES:,} bytes")
+
+
+class _Lines:
+    """Cuts pieces of a body into lines, which end in CR, LF, or both."""
+
+    def __init__(self) -> None:
+        self._begun: list[bytes] = []
+        self._after_cr = False
+
+    def ended_by(self, piece: bytes) -> list[bytes]:
+        """Return the lines that end in the next piece."""
+        # CR and LF of one line end may come in two pieces.
+        piece = piece[1:] if self._after_cr and piece.startswith(b"\n") else piece
+        self._after_cr = piece.endswith(b"\r")
+        first, *more = _LINE_END.split(piece)
+        self._begun.append(first)
+        if not more:
+            return []
+        *ended, begun = b"".join(self._begun), *more
+        self._begun = [begun]
+        return ended
