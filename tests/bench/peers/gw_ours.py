@@ -37,9 +37,14 @@ class Gateway:
             running.running(Path(home), self._sent, model)
         )
 
-    async def build_model(self) -> ChatModel | None:
-        """Return the model; None for the echo in this process."""
-        return None
+    async def build_model(self) -> ChatModel:
+        """Return the model: an echo in this process, with a window that holds the whole session.
+
+        Hermes with its agent replaced compacts nothing either.
+        """
+        from tests.bench.overhead import Wide  # noqa: PLC0415 - after the measured import
+
+        return Wide()
 
     def _sent(self, message: Outgoing) -> None:
         self.on_send(message.address.chat, message.payload)
