@@ -37,6 +37,19 @@ class HostNames(Protocol):
         ...
 
 
+class Redirects(Protocol):
+    """Tells whether a page may lead the call that runs on to another host."""
+
+    def __call__(self, host: str, /) -> str:
+        """Return the row of the policy by which it may not; empty where it may."""
+        ...
+
+
+def no_redirects(_: str, /) -> str:
+    """Let nothing lead on: no policy was asked."""
+    return "no rule"
+
+
 class Past(Protocol):
     """Tells what the past of a conversation taints a turn with that reads of it.
 
@@ -122,6 +135,7 @@ class TurnRights:
         roles: Of all of them, as agent/tools/policy.py names them.
         group: "platform:chat"; empty in a direct chat.
         read: What the turn has read beside their words.
+        redirects: Where a page may lead the call that runs.
     """
 
     scope: str = ""
@@ -130,6 +144,7 @@ class TurnRights:
     roles: frozenset[str] = frozenset({"member"})
     group: str = ""
     read: Provenance = field(default_factory=Provenance)
+    redirects: Redirects = field(default=no_redirects, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,9 @@ class _Batch:
         """Run a call if it may run; journaled either way."""
         name = call["function"]["name"]
         files = self.context.files and CheckedFiles(self.context.files, self.approval.redactor)
-        context = replace(self.context, call_id=call["id"], files=files)
+        redirects = self.approval.redirects(call, self.toolbox, self.context)
+        rights = replace(self.context.rights, redirects=redirects)
+        context = replace(self.context, call_id=call["id"], files=files, rights=rights)
         refused, decision = await gate.passed(call, self.toolbox, context, self.approval)
         # Committed before it runs: after a crash this tells what may have happened.
         effect = "none" if refused else self.toolbox.effect(name)

@@ -7,7 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -20,8 +20,15 @@ from agent.models.arguments import read_arguments
 from agent.ports import DecidedVerdict, Decision
 from agent.safety.redaction import MASK, Redactor
 from agent.tools import policy
-from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome, TurnRights
-from agent.tools.policy import ApprovalMode, Destination, Facts, Rule, Ruling
+from agent.tools.context import (
+    Inquiry,
+    InquiryReply,
+    Redirects,
+    ToolContext,
+    ToolOutcome,
+    TurnRights,
+)
+from agent.tools.policy import EVERYTHING, ApprovalMode, Destination, Facts, Rule, Ruling
 from agent.tools.registry import ToolBox
 
 log = structlog.get_logger()
@@ -85,17 +92,36 @@ class ApprovalRules:
             policy.WORLD: toolbox.restricted(name),
             policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
         }
+        asked = policy.host_of(arguments_of(call).get("url"))
         return Facts(
             tool=name,
             classes=frozenset(each for each, is_one in classes.items() if is_one),
             roles=rights.roles,
             tainted=policy.taints(rights.read.seen),
-            destination=self._destination(call, context) if name == "fetch_url" else "none",
+            destination=self._destination(asked, context) if name == "fetch_url" else "none",
             group=rights.group,
         )
 
-    def _destination(self, call: ToolCall, context: ToolContext) -> Destination:
-        host = policy.host_of(arguments_of(call).get("url"))
+    def redirects(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Redirects:
+        """Return where a page may lead a call that runs.
+
+        The rows that name destinations decide, and what was read until then: an open redirect is a
+        way out. Nobody is asked in the middle of a call, so what would be asked is refused.
+        """
+        rows = [policy.ANYWHERE, *(row for row in self.rules if row.destination != EVERYTHING)]
+
+        def refused_by(host: str, /) -> str:
+            facts = replace(
+                self.facts(call, toolbox, context),
+                destination=self._destination(host, context),
+                tainted=policy.taints(context.rights.read.origins),
+            )
+            ruling = policy.decide(rows, facts)
+            return "" if ruling.verdict == "allow" else ruling.rule
+
+        return refused_by
+
+    def _destination(self, host: str, context: ToolContext) -> Destination:
         if policy.is_listed(host, self.hosts):
             return "listed"
         return "named" if host and context.rights.read.names(host) else "new"

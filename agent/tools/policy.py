@@ -128,8 +128,9 @@ def _has_group(wanted: str, group: str) -> bool:
     return wanted == EVERYTHING or (bool(group) and fnmatchcase(group, wanted))
 
 
+ANYWHERE = Rule(name="default.talk", then="allow")
 DEFAULT_RULES: tuple[Rule, ...] = (
-    Rule(name="default.talk", then="allow"),
+    ANYWHERE,
     Rule(name="default.guests", then="deny", tool=WORLD, role="guest"),
     Rule(name="default.guests-notes", then="deny", tool=NOTES, role="guest"),
     Rule(name="default.skills", then="ask_owner", tool="skill_manage"),

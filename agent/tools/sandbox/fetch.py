@@ -28,8 +28,7 @@ from agent.errors import ToolError
 from agent.processes.egress import is_public_text
 from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
-from agent.tools.context import Provenance, ToolContext
-from agent.tools.policy import is_listed, taints
+from agent.tools.context import Redirects, ToolContext
 from agent.tools.registry import Arguments, Tool
 
 log = structlog.get_logger()
@@ -134,24 +133,28 @@ class Fetcher:
 
     async def run(self, context: ToolContext, arguments: FetchArguments) -> str:
         """Fetch one page and return it as text."""
-        page = await self._fetch(parsed(arguments.url), context.rights.read)
+        page = await self._fetch(parsed(arguments.url), context.rights.redirects)
         context.rights.read.note("page", page.url.host or "")
         return _shown(page, await _text(page, raw=arguments.raw))
 
-    async def _fetch(self, url: URL, read: Provenance) -> WebPage:
+    async def _fetch(self, url: URL, redirects: Redirects) -> WebPage:
         try:
             async with asyncio.timeout(self._options.timeout_s):
-                return await self._follow(url, read)
+                return await self._follow(url, redirects)
         except TimeoutError as exc:
             raise ToolError(f"no answer within {self._options.timeout_s:g} s") from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise ToolError(f"it cannot be fetched: {type(exc).__name__}") from exc
 
-    async def _follow(self, url: URL, read: Provenance) -> WebPage:
+    async def _follow(self, url: URL, redirects: Redirects) -> WebPage:
         asked = url.host
         for _ in range(MAX_REDIRECTS + 1):
-            if url.host != asked and taints(read.origins):
-                self._require_known(url.host or "", read)
+            host = url.host or ""
+            if host != asked and (rule := redirects(host)):
+                raise ToolError(
+                    f"it redirects to the host {host}, which is not allowed here ({rule}); call"
+                    " fetch_url with that address if it has to be"
+                )
             target = target_of(url, self._options.allow_hosts)
             addresses = await self._addresses(target)
             answer = await self._get(target, addresses)
@@ -159,14 +162,6 @@ class Fetcher:
                 return answer
             url = answer
         raise ToolError(f"it redirects more than {MAX_REDIRECTS} times")
-
-    def _require_known(self, host: str, read: Provenance) -> None:
-        """Refuse to be led on to a host that nobody has named: an open redirect is a way out."""
-        if not is_listed(host, self._options.known_hosts) and not read.names(host):
-            raise ToolError(
-                f"it redirects to the host {host}, which nobody here has named; call fetch_url with"
-                " that address if it has to be"
-            )
 
     async def _addresses(self, target: Target) -> Sequence[str]:
         try:

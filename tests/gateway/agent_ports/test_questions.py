@@ -18,9 +18,10 @@ from adapters.messages import Attachment
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.settings import AgentSettings
-from agent.tools import gate
+from agent.tools import gate, policy
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
 from agent.tools.context import ToolContext
+from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Arguments, Tool
 from agent.turn.state import Agent
@@ -458,6 +459,21 @@ async def test_a_members_approval_settles_nothing_that_is_for_owners(tmp_path: P
         await chat.say(CONVERSATION, **GROUP | MEMBER)
         assert [state for state, *_ in await inquiry_states(chat)] == ["answered", "pending"]
         assert acts.done == []
+
+
+async def test_a_members_earlier_yes_counts_no_more_where_owners_decide(tmp_path: Path) -> None:
+    """Who approves was changed; what was allowed for the conversation is asked anew."""
+    acts = Acting()
+    async with asked(tmp_path, acting(acts), GROUP | MEMBER, **SHARED) as chat:
+        await chat.say(CONVERSATION, **GROUP | MEMBER)
+        await chat.until(lambda: "did it" in chat.texts())
+    by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
+    agent = acting(acts)
+    agent = replace(agent, calls=replace(agent.calls, approval=by_owners))
+    async with running_quietly(tmp_path, agent, **SHARED) as chat:
+        told = await chat.ask("go", **GROUP | MEMBER)
+        assert "May I run `act`?" in told
+        assert acts.done == ["it"]
 
 
 async def test_an_approval_for_the_conversation_is_for_one_tool(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 from agent.errors import ToolError
 from agent.processes.egress import is_public
 from agent.settings import FetchSettings, ToolSettings
+from agent.tools import policy
 from agent.tools.context import Provenance, ToolOutcome, TurnRights
+from agent.tools.gate import ApprovalRules
+from agent.tools.policy import Rule
 from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch
 from agent.tools.sandbox.fetch import (
@@ -81,6 +84,7 @@ class Site:
         self.server = server
         self.names: dict[str, list[list[str]]] = {}
         self.asked: list[str] = []
+        self.rules = ApprovalRules()
 
     async def look_up(self, host: str, _port: int) -> Sequence[str]:
         """Return what a name leads to; the last answer stays."""
@@ -98,7 +102,11 @@ class Site:
         settings = FetchSettings(allow_hosts=allowed, **options)
         tool = make_fetch_url(ToolSettings(fetch=settings), self.look_up)
         arguments = f'{{"url": "{url}", "raw": {str(raw).lower()}}}'
-        return await ToolRegistry([tool]).execute(call("fetch_url", arguments), used or context())
+        box, asked = ToolRegistry([tool]), call("fetch_url", arguments)
+        used = used or context()
+        redirects = self.rules.redirects(asked, box, used)
+        rights = replace(used.rights, redirects=redirects)
+        return await box.execute(asked, replace(used, rights=rights))
 
     def url(self, path: str, host: str = "site.example") -> str:
         """Return a URL of the server."""
@@ -231,7 +239,35 @@ async def test_a_tainted_turn_is_led_on_to_no_host_that_nobody_has_named(
     outcome = await site.get(site.url(f"to?url={there}"), (), used=used)
     is_led_on = named or not tainted
     assert ("other.example" in site.asked) is is_led_on
-    assert ("which nobody here has named" in outcome.text) is not is_led_on
+    refusal = "it redirects to the host other.example, which is not allowed here (tainted-fetch)"
+    assert (refusal in outcome.text) is not is_led_on
+
+
+@pytest.mark.parametrize("destination", ["new", "named", "listed", "*"])
+async def test_a_row_about_destinations_holds_for_redirects(site: Site, destination: str) -> None:
+    """Also in a turn that has read nothing of others; a row about all calls has let this one run.
+
+    Else an open redirect of a host that may be asked would lead past the row.
+    """
+    row = Rule(name="mine", then="deny", tool="fetch_url", destination=destination)
+    site.rules = ApprovalRules(policy.table("never", [row]))
+    site.names["other.example"] = [["127.0.0.1"]]
+    outcome = await site.get(site.url(f"to?url={site.url('page', 'other.example')}"))
+    is_refused = destination == "new"
+    refusal = "it redirects to the host other.example, which is not allowed here (mine)"
+    assert (refusal in outcome.text) is is_refused
+    assert ("other.example" in site.asked) is not is_refused
+
+
+async def test_without_a_policy_nothing_leads_on(site: Site) -> None:
+    """Whoever runs the tool past the gate gets the page that was asked for, or none."""
+    there = site.url(f"to?url={site.url('page', 'other.example')}")
+    site.names["site.example"] = [["127.0.0.1"]]
+    fetch = FetchSettings(allow_hosts=(f"site.example:{site.server.port}",))
+    tool = make_fetch_url(ToolSettings(fetch=fetch), site.look_up)
+    asked = call("fetch_url", f'{{"url": "{there}"}}')
+    outcome = await ToolRegistry([tool]).execute(asked, context())
+    assert "which is not allowed here (no rule)" in outcome.text
 
 
 async def test_redirects_are_followed_a_few_times(site: Site) -> None:
