@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0020"
+REVISION = "0021"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -468,7 +468,15 @@ PICO = 10**12
 SIZES = (512, 1024, 2048, 4096)
 """Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
 _WORDS = {
-    "sqlite": {"n": "", "most": "max", "floor": "", "end": "", "whole": "INTEGER", "own": ""},
+    "sqlite": {
+        "n": "",
+        "most": "max",
+        "floor": "",
+        "end": "",
+        "whole": "INTEGER",
+        "own": "",
+        "buckets": "1",
+    },
     "postgresql": {
         "n": "::int",
         "most": "greatest",
@@ -476,6 +484,8 @@ _WORDS = {
         "end": ")",
         "whole": "BIGINT",
         "own": "{table}.",
+        # Turns of several conversations would wait for each other's commit at one row.
+        "buckets": "8",
     },
 }
 """What the sums of the ledger say otherwise in each dialect; `{n}` makes a number of a boolean."""
@@ -519,6 +529,7 @@ _KEYS = {
     # known of it, each the number of SIZES that it reaches.
     "size": f"CASE WHEN {_ANSWER} THEN 1 + {len(SIZES) + 1} * ({_PROMPT_SIZE}) + {_KNOWN_SIZE}"
     " ELSE 0 END",
+    "bucket": "{r}.conversation % {buckets}",
 }
 
 
@@ -537,7 +548,7 @@ def _sums_table(name: str, *keys: str) -> Table:
 
 
 # The ledger summed up for reports (gateway/storage/reports/costs.py), by triggers.
-spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
+spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size", "bucket")
 # The key begins with the sender for budgets, which read the day of one sender.
 spent_by = _sums_table("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
 

@@ -426,6 +426,11 @@ def browser(parley: ParleyProcess) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(parley.url, cookie_jar=aiohttp.CookieJar(unsafe=True))
 
 
+SUMS = """
+SELECT name, sql FROM sqlite_master WHERE name = 'spent_slot' OR type = 'trigger' ORDER BY type
+"""
+
+
 def as_of_version_0_5(database: Path) -> None:
     """Take back what later revisions made: none of it holds what was said."""
     old = database.with_name("old.db")
@@ -438,6 +443,11 @@ def as_of_version_0_5(database: Path) -> None:
         )
         for index in indexes_of(books) - indexes_of(before):
             books.execute(f"DROP INDEX {index}")
+        # A part of a key cannot be dropped; what the ledger is summed up in is made anew anyway.
+        for name, sql in before.execute(SUMS):
+            kind = sql.split()[1]
+            books.execute(f"DROP {kind} {name}")
+            books.execute(sql)
         for table in metadata.tables:
             columns, known = columns_of(books, table), columns_of(before, table)
             for column in columns - known if known else ():

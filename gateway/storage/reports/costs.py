@@ -7,6 +7,7 @@ Most of it is read from sums for each quarter of an hour, which serves the days 
 Triggers of the database (gateway/storage/schema.py) keep them in the transaction that enters,
 changes or erases a row of the ledger, so they are never behind, and no statement of a turn is spent
 on them. `spent_slot` has the sums by model, `spent_by` those by sender and conversation as well.
+PostgreSQL has several rows of each of the former, between which conversations are spread.
 Money is counted in millionths of a millionth of a dollar, so that what is erased goes without a
 rest. `size` tells which calls can be compared with the least possible
 (agent/money/cache_simulator.py), and on which side of each model's shortest cached prefix they are.
