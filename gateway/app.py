@@ -69,8 +69,8 @@ from gateway.settings.loading import fingerprinted
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
-from gateway.storage.engine import Database
-from gateway.storage.migrations import database_path, open_locked
+from gateway.storage.database import Database, location_of
+from gateway.storage.migrations import open_locked
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
@@ -204,7 +204,7 @@ async def run(
     restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
     journal.tell_of_the_one_before()
-    opened = open_locked(database_path(settings), settings.home)
+    opened = open_locked(location_of(settings), settings.home)
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
         caching = caching_text(agent.models[0], agent.caching)

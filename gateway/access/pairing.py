@@ -28,7 +28,7 @@ from gateway.settings.tree import Settings
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
 from gateway.storage.queue import inbox, outbox
@@ -100,6 +100,8 @@ class Pairing:
     ) -> Literal["right", "wrong", "refused"] | None:
         """Compare a direct message with the first owner's code; counts wrong ones.
 
+        The right one is used up by this.
+
         Returns:
             None where the message is no code, or no first owner is wanted.
         """
@@ -117,18 +119,17 @@ class Pairing:
         if not (limits.tries.has_room(whose, item) and limits.all_tries.has_room(None, item)):
             return "refused"
         if same_code(code, wanted):
-            return "right"
+            # None where another one has used it at the same moment.
+            return "right" if members.take_owner_code(conn, wanted) else None
         limits.tries.count(whose, item)
         limits.all_tries.count(None, item)
         return "wrong"
 
     def bind(self, conn: Connection, message: InboundMessage) -> None:
-        """Make the sender the first owner; the code is void."""
+        """Make the sender the first owner, whose code was right."""
         whom = (message.address.platform, message.sender)
         name = shown_name(message.sender_name)
         members.let_in(conn, whom, name, "owner", granted_by="code")
-        # It must not let in a second one.
-        members.set_owner_code(conn, None)
         # Whoever is an owner now has nothing to ask for.
         members.drop_requests(conn, *whom)
         who_is = ":".join(whom)

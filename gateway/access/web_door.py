@@ -41,7 +41,7 @@ from gateway.access.rate_limits import MINUTE_S, SlidingWindow
 from gateway.errors import GatewayError, NotFound
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import NewSession, WebRole
 

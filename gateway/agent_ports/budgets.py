@@ -18,7 +18,7 @@ from agent.errors import SpendLimitReached
 from agent.models.base import ChatModel
 from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 
 log = structlog.get_logger()

@@ -27,7 +27,7 @@ from gateway.storage.conversation import attachments
 from gateway.storage.conversation.attachments import AwaitedFile, parts_of, size_text, too_large
 from gateway.storage.conversation.message_content import look_at
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 
 log = structlog.get_logger()
 

@@ -36,7 +36,7 @@ from gateway.storage.conversation import compactions, transcript, turn_journal
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import END
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits

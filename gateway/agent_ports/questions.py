@@ -25,7 +25,7 @@ from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations, questions, turn_journal, turns
 from gateway.storage.conversation.questions import Question, QuestionPlace
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import OutboxPart, parts_of

@@ -22,7 +22,7 @@ from agent.tools.context import Findings, Hit, Searcher, SearchQuery
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.search import index
 from gateway.storage.search import query as search
 from gateway.storage.search.index import IndexBatch, Unindexed

@@ -41,7 +41,7 @@ from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.people.notebook import Change
 

@@ -20,6 +20,7 @@ from gateway.errors import NotFound, StorageUnavailable
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations, schema
+from gateway.storage.database import location_of
 
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
@@ -121,11 +122,6 @@ def settings_of(context: typer.Context) -> Settings:
     return loaded(context).settings
 
 
-def database_path(settings: Settings) -> Path:
-    """Return the database's file."""
-    return migrations.database_path(settings)
-
-
 @contextmanager
 def opened(settings: Settings) -> Iterator[Connection]:
     """Open the database for reading, whether a gateway runs or not.
@@ -134,13 +130,14 @@ def opened(settings: Settings) -> Iterator[Connection]:
         StorageUnavailable: It is not there, or its schema is an older version's.
         DatabaseTooNew: Its schema is a newer version's.
     """
-    path = database_path(settings)
-    with maintenance.reading(path) as conn:
+    location = location_of(settings)
+    with maintenance.reading(location) as conn:
         # Asked first: a newer schema is not the expected one either, and must not be called older.
         migrations.refuse_newer(conn)
         if migrations.schema_revision(conn) != schema.REVISION:
             remedy = "`parley db upgrade` or `parley run` brings it up to date"
-            raise StorageUnavailable(f"{path} has the schema of an older version; {remedy}")
+            where = location if isinstance(location, Path) else "the database"
+            raise StorageUnavailable(f"{where} has the schema of an older version; {remedy}")
         yield conn
 
 
@@ -154,4 +151,4 @@ def act(settings: Settings, action: str, target: str = "") -> Any:
     # Commands that only read need neither the socket's client nor what an action stands on.
     from gateway.http import control  # noqa: PLC0415
 
-    return asyncio.run(control.act(settings.home, database_path(settings), action, target))
+    return asyncio.run(control.act(settings.home, location_of(settings), action, target))

@@ -1,6 +1,7 @@
 """`parley config show`: the effective settings, secrets masked; `parley secrets reload`."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,13 +16,16 @@ from agent.settings import ReferencedSecret
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json
-from gateway.settings.loading import Loaded, home_of
+from gateway.settings.loading import PASSWORDS, Loaded, home_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 _redactor = Redactor()
+_ADDRESSES = ("storage.url", "storage.direct_url")
+# The one before the host is known by its place.
+_PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
 class Row(NamedTuple):
@@ -79,7 +83,17 @@ _BECAME = {
 
 def rows(loaded: Loaded) -> list[Row]:
     """Return every key in the order of the tree."""
-    return [Row(key, _masked(value), loaded.origins[key]) for key, value in loaded.values.items()]
+    return [
+        Row(key, _address(value) if key in _ADDRESSES else _masked(value), loaded.origins[key])
+        for key, value in loaded.values.items()
+    ]
+
+
+def _address(value: Any) -> Any:
+    """Return the address of a database without its passwords: who reads it looks for the host."""
+    if value is None or isinstance(value, ReferencedSecret):
+        return _masked(value)
+    return _redactor.text(_PASSWORD.sub(rf"\1{MASK}", value.get_secret_value()))
 
 
 def as_data(loaded: Loaded) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from gateway.cli.common import (
     ConversationArgument,
     Limit,
     act,
-    database_path,
     opened,
     settings_of,
     step_back,
@@ -28,6 +27,7 @@ from gateway.cli.common import (
 from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
 from gateway.lifecycle import pruning
 from gateway.storage import identity, maintenance
+from gateway.storage.database import location_of
 from gateway.storage.engine import lock_database
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
@@ -42,20 +42,20 @@ letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=Tr
 @db_app.command("upgrade")
 def db_upgrade(context: typer.Context) -> None:
     """Bring the database to this version's schema (`parley run` does it by itself)."""
-    say(f"schema revision {maintenance.upgrade(database_path(settings_of(context)))}")
+    say(f"schema revision {maintenance.upgrade(location_of(settings_of(context)))}")
 
 
 @db_app.command("current")
 def db_current(context: typer.Context) -> None:
     """Print the schema revision of the database."""
-    say(maintenance.current(database_path(settings_of(context))) or "no schema yet")
+    say(maintenance.current(location_of(settings_of(context))) or "no schema yet")
 
 
 @db_app.command("check")
 def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
     step_back()
-    problems = maintenance.check(database_path(settings_of(context)))
+    problems = maintenance.check(location_of(settings_of(context)))
     for problem in problems:
         warn(problem, "red")
     if problems:
@@ -93,7 +93,7 @@ def db_prune(
 @db_app.command("compact")
 def db_compact(context: typer.Context) -> None:
     """Make the file as small as what is in it; the gateway must be stopped."""
-    before, after = maintenance.compact(database_path(settings_of(context)))
+    before, after = maintenance.compact(location_of(settings_of(context)))
     say(f"{before:,} bytes before, {after:,} after")
 
 
@@ -104,7 +104,10 @@ def db_accept(
 ) -> None:
     """Go on with the database that is there, after a restore: it may lack what was stored."""
     settings = settings_of(context)
-    path = database_path(settings)
+    path = maintenance.file_at(
+        location_of(settings),
+        "what is restored there is taken as it is, there is nothing to accept",
+    )
     mark = identity.mark_of(path, settings.home)
     if not yes:
         what = path if path.exists() else "an empty database"
@@ -122,7 +125,7 @@ def backup(
 ) -> None:
     """Copy the database, consistently, also while the gateway runs."""
     step_back()
-    size = maintenance.backup(database_path(settings_of(context)), file)
+    size = maintenance.backup(location_of(settings_of(context)), file)
     say(f"{file}: {size:,} bytes")
 
 

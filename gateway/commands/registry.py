@@ -25,7 +25,7 @@ from gateway.agent_ports.journal import Journal
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.context.window import ContextParts
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held
 

@@ -23,7 +23,7 @@ from gateway.agent_ports.tools import rights_of_turn, tainting
 from gateway.errors import StorageError
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import merged_text

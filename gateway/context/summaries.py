@@ -26,7 +26,7 @@ from gateway.context.window import ContextParts, meter_of
 from gateway.errors import StorageError
 from gateway.storage.conversation import compactions, conversations, sessions, transcript
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 
 log = structlog.get_logger()

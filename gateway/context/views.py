@@ -21,7 +21,7 @@ from agent.view.folds import Folds, Known
 from agent.view.view import Entry, View, ViewPlan, shown_messages, with_newer
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 
 FEW_MESSAGES = 200
 """Read and rendered on the event loop: a thread would cost more than it saves."""

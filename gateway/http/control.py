@@ -29,7 +29,7 @@ from gateway.lifecycle.rotation import Rotation
 from gateway.settings.tree import RetentionSettings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance
-from gateway.storage.engine import Database
+from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database, require_database
 from gateway.storage.people import notebook
 from gateway.storage.queue import dead_letters
@@ -157,7 +157,7 @@ def _target_in(body: bytes) -> str | None:
     return target if isinstance(target, str) else None
 
 
-async def act(home: Path, database: Path, action: str, target: str) -> Any:
+async def act(home: Path, location: Location, action: str, target: str) -> Any:
     """Carry out an action in the gateway that runs in `home`, or directly where none does.
 
     Raises:
@@ -167,8 +167,8 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     # Nobody listens where no gateway runs: then the database can be opened here.
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
-    require_database(database)
-    async with open_database(database, home) as opened:
+    require_database(location)
+    async with open_database(location, home) as opened:
         return _plain(await carry_out(opened, ACTIONS[action], target))
 
 

@@ -36,7 +36,7 @@ from gateway.http.connections import (
 from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
 from gateway.storage.reports import history, usage

@@ -22,12 +22,14 @@ from gateway.lifecycle import crash_journal
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.settings.rules import is_weak_token
 from gateway.settings.tree import Settings
+from gateway.storage.database import location_of
 from gateway.storage.engine import lock_database
-from gateway.storage.migrations import database_path
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 10.0
+LOCKED = "parley"
+"""What is locked in PARLEY_HOME where no database lies there, by PARLEY_HOME/parley.lock."""
 WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
 
@@ -36,7 +38,8 @@ TOKEN_BYTES = 32
 def own_home(settings: Settings) -> Iterator[CrashJournal]:
     """Hold PARLEY_HOME for this process alone; touch nothing in it without that.
 
-    Its crash journal is kept meanwhile.
+    Its crash journal is kept meanwhile. A database in a file is held with it; one on a server is
+    shared by replicas, each of which has a PARLEY_HOME of its own.
 
     Raises:
         SettingsError: It cannot be created.
@@ -44,7 +47,9 @@ def own_home(settings: Settings) -> Iterator[CrashJournal]:
         StorageUnavailable: The lock cannot be made.
     """
     prepare_home(settings.home)
-    with lock_database(database_path(settings)), crash_journal.kept(settings.home) as journal:
+    location = location_of(settings)
+    held = location if isinstance(location, Path) else settings.home / LOCKED
+    with lock_database(held), crash_journal.kept(settings.home) as journal:
         yield journal
 
 
@@ -139,9 +144,11 @@ def restore_modes(settings: Settings) -> None:
 
 def _own(settings: Settings) -> Iterator[Path]:
     """Yield directories before what is in them."""
-    home, database = settings.home, database_path(settings)
+    home, location = settings.home, location_of(settings)
     yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
-    yield from (home / "parley.yaml", *(Path(f"{database}{end}") for end in ("", "-wal", "-shm")))
+    yield home / "parley.yaml"
+    if isinstance(location, Path):
+        yield from (Path(f"{location}{end}") for end in ("", "-wal", "-shm"))
 
 
 def _wanted(mode: int) -> int:

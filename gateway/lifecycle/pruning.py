@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from gateway.errors import StorageError
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import audit_log, retention
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import inbox
 from gateway.storage.retention import Pruned
 

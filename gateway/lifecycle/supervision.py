@@ -27,7 +27,7 @@ import structlog
 from adapters.base import Adapter, Clock, PoolUse
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from gateway.errors import StorageError
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import Backlog
 

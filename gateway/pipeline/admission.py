@@ -4,7 +4,7 @@ The order of the checks: known already? an edit? for the bot? allowed? too many?
 answer to a question? Else it waits for a turn.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -111,6 +111,10 @@ class AdmissionBatch:
     def after(self) -> AfterCommit:
         """What is to be done once the transaction is committed; it grows with each message."""
         return self._tx.after
+
+    def hold(self, messages: Sequence[InboundMessage]) -> None:
+        """Lock the conversations of several messages, in the order in which everybody does."""
+        conversations.hold_of_keys(self._tx.conn, {self._tx.key(each) for each in messages})
 
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""

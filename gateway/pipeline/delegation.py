@@ -34,7 +34,7 @@ from gateway.storage.conversation import delegates, sessions
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 
 log = structlog.get_logger()

@@ -28,7 +28,7 @@ from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline import notices
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.outbox import DEAD_NOTICE, Due

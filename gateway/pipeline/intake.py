@@ -32,7 +32,7 @@ from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
 from gateway.session_keys import address_key
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import inbox
 
 __all__ = ["GatewayIntake", "IntakeRules"]
@@ -126,6 +126,8 @@ class GatewayIntake:
         for cursor in beside.cursors:
             inbox.advance(conn, cursor)
         batch = AdmissionBatch(conn, self.rules, self._pairing, self._renderers)
+        if len(messages) > 1:
+            batch.hold(messages)
         admissions = [batch.admit(message) for message in messages]
         return admissions, batch.after
 

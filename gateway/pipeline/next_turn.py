@@ -30,7 +30,7 @@ from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease

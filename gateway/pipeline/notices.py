@@ -30,7 +30,7 @@ from gateway.pipeline.preview import LiveAnswer, PreviewMessage, ToolLines
 from gateway.signals import Wakeups
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import Due, OutboxPart, parts_of
 

@@ -41,7 +41,7 @@ from gateway.signals import Stops
 from gateway.storage.conversation import questions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import Committed, TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
 

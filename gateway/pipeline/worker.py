@@ -27,7 +27,7 @@ from gateway.pipeline.turn import TurnRunner
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import LEASE_S, Held, Lease

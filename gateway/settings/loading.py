@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import orjson
 import platformdirs
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from agent.safety.redaction import Redactor
+from agent.safety.redaction import Redactor, is_telling
 from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
@@ -27,6 +28,8 @@ CONFIG_NAME = "parley.yaml"
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
+PASSWORDS = ("password", "sslpassword")
+"""Parameters of a server's address that are secret. Source: libpq, Parameter Key Words."""
 FINGERPRINT_CHARS = 8
 """Of a hash in hexadecimal: it tells two secrets apart, and fits to too many to find one."""
 
@@ -125,7 +128,28 @@ def secret_values(settings: Settings, environ: Mapping[str, str] | None = None) 
     environ = os.environ if environ is None else environ
     keys = (environ[name].strip() for name in KEY_VARIABLES.values() if _given(environ, name))
     values = (secret for _, value in flatten(settings) for secret in _secrets_in(value))
-    return (*values, *keys)
+    urls = (settings.storage.url, settings.storage.direct_url)
+    told = (url.get_secret_value() for url in urls if url is not None)
+    passwords = (password for url in told for password in passwords_in(url))
+    return (*values, *keys, *passwords)
+
+
+def passwords_in(url: str) -> list[str]:
+    """Return the passwords that the address of a server holds, as they stand in it and as meant.
+
+    Not those that are ordinary words: logs could not be read without those. The whole address is
+    masked anyway. None where it cannot be read: then it is refused (gateway/settings/rules.py).
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return []
+    _, colon, written = parts.netloc.rpartition("@")[0].partition(":")
+    named = (pair.partition("=") for pair in parts.query.split("&"))
+    found = [written] if colon else []
+    found += [value for name, _, value in named if name in PASSWORDS]
+    forms = (form for each in found for form in dict.fromkeys((each, unquote(each))))
+    return [form for form in forms if is_telling(form)]
 
 
 def redactor_of(settings: Settings) -> Redactor:

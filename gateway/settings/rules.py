@@ -4,8 +4,10 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -13,8 +15,10 @@ from adapters.registry import Platform, account_types, by_name
 from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
-from gateway.settings.tree import Keys, Settings, dotted
+from gateway.settings.tree import Keys, Settings, StorageSettings, dotted, is_server
 
+# A host's name, an address, one of IPv6 in brackets or nothing; and its port, if it has one.
+_PORT = re.compile(r"(?:\[[0-9A-Fa-f:.%]+\]|[^\[\]:@]*)(?::[0-9]{1,5})?")
 _OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
 Contradiction = tuple[str, str]
 
@@ -104,7 +108,8 @@ def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
 def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
     for name, value in values.items():
         schemes = ("ws://", "wss://") if name.endswith("gateway_url") else ("http://", "https://")
-        is_url = name.endswith("_url") and value is not None
+        # A secret one is no web page's: `_storage` looks at it.
+        is_url = name.endswith("_url") and isinstance(value, str)
         if is_url and not value.startswith(schemes):
             yield name, f"must begin with {' or '.join(schemes)}"
 
@@ -222,14 +227,47 @@ def _groups(settings: Settings) -> Iterator[Contradiction]:
 
 
 def _storage(settings: Settings) -> Iterator[Contradiction]:
-    url = settings.storage.url
-    scheme, separator, rest = (url or "sqlite:///x").partition("://")
-    if separator and scheme == "postgresql":
-        yield "storage.url", "PostgreSQL is not built yet in this version; write null for SQLite"
-    elif not separator or scheme != "sqlite":
+    storage = settings.storage
+    if storage.on_server:
+        yield from _server(storage)
+        return
+    url = "sqlite:///x" if storage.url is None else storage.url.get_secret_value()
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme != "sqlite":
         yield "storage.url", "must be null, sqlite:///PATH or postgresql://…"
     elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
+    for key, is_set in (("direct_url", storage.direct_url), ("pooled", storage.pooled)):
+        if is_set:
+            yield f"storage.{key}", "is of PostgreSQL alone: storage.url names a file"
+
+
+def _server(storage: StorageSettings) -> Iterator[Contradiction]:
+    """Yield what libpq would not understand; a text must not quote the URL, nor a part of it."""
+    if find_spec("psycopg") is None:
+        yield "storage.url", "PostgreSQL needs the package psycopg: pip install 'parley[postgres]'"
+    for key, url in (("url", storage.url), ("direct_url", storage.direct_url)):
+        if url is not None and not _is_readable(url.get_secret_value()):
+            text = (
+                "must be postgresql://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=…, with special"
+                " characters of the password as %XX (`@` is %40)"
+            )
+            yield f"storage.{key}", text
+    if storage.pooled and storage.direct_url is None:
+        text = "is required by storage.pooled: a pooler passes on no notices and no locks"
+        yield "storage.direct_url", text
+
+
+def _is_readable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # Of several hosts each may have a port, which `urlsplit` takes for a mistake.
+        hosts = parts.netloc.rpartition("@")[2].split(",")
+        ports = [_PORT.fullmatch(host) for host in hosts]
+    except ValueError:
+        return False
+    name = parts.path.removeprefix("/")
+    return is_server(url) and all(ports) and bool(name) and "/" not in name and not parts.fragment
 
 
 def _examples(settings: Settings) -> Iterator[Contradiction]:

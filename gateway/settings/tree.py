@@ -188,11 +188,31 @@ MOST_BYTES = 10**15
 Days = Annotated[int, Field(ge=1, le=MOST_DAYS)]
 
 
-class StorageSettings(Section):
-    """Where the data lies; `url` null: SQLite in PARLEY_HOME."""
+SERVERS = ("postgresql://", "postgres://")
 
-    url: str | None = None
+
+def is_server(url: str) -> bool:
+    """Whether a `storage.url` names a server, and no file."""
+    return url.startswith(SERVERS)
+
+
+class StorageSettings(Section):
+    """Where the data lies; `url` null: SQLite in PARLEY_HOME.
+
+    The others are of a server alone. `direct_url`: past a pooler. `pooled`: `url` is that of a
+    pooler which lends a session for one transaction. `connections`: for transactions and reads.
+    """
+
+    url: SecretStr | None = None
+    direct_url: SecretStr | None = None
+    pooled: bool = False
+    connections: int = Field(default=6, ge=2, le=64)
     raw_days: Days = 30
+
+    @property
+    def on_server(self) -> bool:
+        """Whether the database is on a server."""
+        return self.url is not None and is_server(self.url.get_secret_value())
 
 
 class RetentionSettings(Section):

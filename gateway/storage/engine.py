@@ -96,8 +96,10 @@ _READING: dict[str, Any] = {
 }
 
 
-class Database:
+class SqliteDatabase:
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
+
+    server: None = None
 
     def __init__(
         self, path: Path, connection: Connection, watch: FileWatch, scrubber: Scrubber

@@ -1,6 +1,7 @@
-"""Backing up, checking, compacting and migrating the database's file; erasing a conversation.
+"""Backing up, checking, compacting and migrating the database; erasing a conversation.
 
-The command line asks for these, some of them while a gateway runs on the file.
+The command line asks for these, some of them while a gateway runs on it. A server of PostgreSQL
+has programs of its own for copies and for room: there those are refused, with their names.
 """
 
 import ctypes
@@ -28,8 +29,14 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.storage import audit_log, migrations
 from gateway.storage.conversation import attachments, compactions, conversations, sessions
+from gateway.storage.database import DatabaseServer, Location
 from gateway.storage.engine import connect, lock_database, read_only_uri
-from gateway.storage.migrations import prepare_schema, require_database, schema_revision
+from gateway.storage.migrations import (
+    prepare_schema,
+    prepare_server,
+    require_database,
+    schema_revision,
+)
 from gateway.storage.people import notebook
 from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
@@ -64,7 +71,18 @@ _WAIT_WRITE_WAIT = 7
 """SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER. Source: sync_file_range(2)."""
 
 
-def backup(database: Path, target: Path) -> int:
+def file_at(location: Location, instead: str) -> Path:
+    """Return the file of a database.
+
+    Raises:
+        StorageUnavailable: It is on a server, where one does this `instead`.
+    """
+    if isinstance(location, DatabaseServer):
+        raise StorageUnavailable(f"the database is on a server of PostgreSQL: {instead}")
+    return location
+
+
+def backup(location: Location, target: Path) -> int:
     """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
 
     The copy is written beside the target, checked, and renamed: an older backup of the same name
@@ -72,8 +90,9 @@ def backup(database: Path, target: Path) -> int:
     disk has before the next one: else it has gigabytes to write in front of the gateway's commits.
 
     Raises:
-        StorageUnavailable: There is no database, or the target cannot be written.
+        StorageUnavailable: There is no file, or the target cannot be written.
     """
+    database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backups*)")
     require_database(database)
     if target.exists() and target.samefile(database):
         raise StorageUnavailable(f"{target} is the database itself")
@@ -176,6 +195,7 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
         NotFound: There is no such conversation, or it is a delegated child's: its parent, whose
             turn may wait for it, goes with it or not at all.
     """
+    conversations.hold(conn, conversation_id)
     known = conn.execute(_known(conversation_id)).one_or_none()
     if known is None:
         raise NotFound(f"there is no conversation {conversation_id}")
@@ -293,9 +313,12 @@ def _forget_stranger(conn: Connection, conversation_id: int) -> None:
     )
 
 
-def upgrade(path: Path) -> str | None:
-    """Migrate the database; returns its revision. No gateway may be running on it."""
-    with lock_database(path), closing(connect(path)) as connection:
+def upgrade(location: Location) -> str | None:
+    """Migrate the database; returns its revision. No gateway may be running on a file."""
+    if isinstance(location, DatabaseServer):
+        prepare_server(location)
+        return current(location)
+    with lock_database(location), closing(connect(location)) as connection:
         try:
             prepare_schema(connection)
             return schema_revision(connection)
@@ -303,15 +326,16 @@ def upgrade(path: Path) -> str | None:
             connection.engine.dispose()
 
 
-def compact(path: Path) -> tuple[int, int]:
+def compact(location: Location) -> tuple[int, int]:
     """Write the file anew without its free pages; returns its bytes before and after it.
 
     Takes seconds per gigabyte, and as much room again meanwhile. No gateway may be running on it.
     Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py).
 
     Raises:
-        StorageUnavailable: There is no database, or not enough room.
+        StorageUnavailable: There is no file, or not enough room.
     """
+    path = file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
     before = path.stat().st_size
     with lock_database(path), closing(connect(path)) as connection:
@@ -328,17 +352,21 @@ def compact(path: Path) -> tuple[int, int]:
     return before, path.stat().st_size
 
 
-def current(path: Path) -> str | None:
+def current(location: Location) -> str | None:
     """Return the database's revision; None for an empty one."""
-    with reading(path) as conn:
+    with reading(location) as conn:
         return schema_revision(conn)
 
 
-def check(path: Path) -> list[str]:
-    """Return what is wrong with the database, one line each; empty when nothing is."""
-    with reading(path) as conn:
+def check(location: Location) -> list[str]:
+    """Return what is wrong with the database, one line each; empty when nothing is.
+
+    Of one on a server that are revision and tables: the server checks references with each change,
+    and its files with programs of its own (pg_amcheck).
+    """
+    with reading(location) as conn:
         migrations.refuse_newer(conn)
-        tables = tables_of(conn)
+        tables = tables_of(conn) if isinstance(location, Path) else []
         broken = [line for table in tables for line in damage_of(conn, table)]
         orphans = [line for table in tables for line in _orphans(conn, table)]
         revision = schema_revision(conn)
@@ -369,12 +397,34 @@ def tables_of(conn: Connection) -> list[str]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Connection]:
+def reading(location: Location) -> Iterator[Connection]:
     """Open the database read-only; a running gateway is not disturbed.
 
     Raises:
         StorageUnavailable: It is not there, or no database of Parley's.
     """
+    if isinstance(location, DatabaseServer):
+        opened = _server_read(location)
+    else:
+        opened = _file_read(location)
+    with opened as conn:
+        yield conn
+
+
+@contextmanager
+def _server_read(server: DatabaseServer) -> Iterator[Connection]:
+    from gateway.storage import postgres  # noqa: PLC0415
+
+    with (
+        closing(postgres.connect(server)) as conn,
+        postgres.told_as_unavailable("read"),
+        conn.transaction(postgres.READ),
+    ):
+        yield conn
+
+
+@contextmanager
+def _file_read(path: Path) -> Iterator[Connection]:
     require_database(path)
 
     def connect_read_only() -> Any:

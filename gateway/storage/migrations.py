@@ -1,9 +1,11 @@
-"""From a path to an open database: lock, connect, migrate, then start the writer.
+"""From a location to an open database: lock, connect, migrate, then start what runs transactions.
 
-Migrations run at start, under the database's file lock and inside one transaction. alembic costs
-10 MB: it is imported where a database is new, or not of this version's revision.
+Migrations run at start, inside one transaction: under the lock of SQLite's file, or under a lock
+that PostgreSQL keeps for all replicas. alembic costs 10 MB, and psycopg as much: each is imported
+where it is needed.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from importlib import import_module
@@ -16,37 +18,93 @@ from sqlalchemy import column as sql_column
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
-from gateway.settings.tree import Settings
 from gateway.storage import identity
-from gateway.storage.engine import Database, connect, lock_database
+from gateway.storage.database import Database, DatabaseServer, Location
+from gateway.storage.engine import SqliteDatabase, connect, lock_database
 from gateway.storage.schema import REVISION, SEARCH_INDEX, metadata
 from gateway.storage.scrubbing import Scrubber
 
 log = structlog.get_logger()
 
+MIGRATING = 0x7061726C6579
+"""The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
+_ALONE = (
+    # Another replica may take long with its migration, and so may ours.
+    "SET LOCAL lock_timeout = 0",
+    "SET LOCAL statement_timeout = 0",
+    f"SELECT pg_advisory_xact_lock({MIGRATING})",
+)
+
 
 @asynccontextmanager
-async def open_database(path: Path, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open the SQLite file at `path`, creating or migrating it, for this process alone.
+async def open_database(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
+    """Open a database, creating or migrating what is in it; a file of SQLite's for us alone.
 
     Args:
-        home: PARLEY_HOME, where the database's mark is (gateway/storage/identity.py); None: beside
-            the file.
+        home: PARLEY_HOME, where the mark of SQLite's file is (gateway/storage/identity.py); None:
+            beside the file.
 
     Raises:
-        DatabaseLocked: Another process has it open.
+        DatabaseLocked: Another process has the file open.
         DatabaseTooNew: Written by a newer version; nothing is changed.
-        DatabaseReplaced: It lacks what Parley has stored; nothing is changed.
-        StorageUnavailable: Not writable, or not a database.
+        DatabaseReplaced: The file lacks what Parley has stored; nothing is changed.
+        StorageUnavailable: Not writable, not a database, or a server that does not let us in.
     """
-    with lock_database(path):
-        async with open_locked(path, home) as database:
+    if isinstance(location, DatabaseServer):
+        async with _open_server(location) as database:
+            yield database
+        return
+    with lock_database(location):
+        async with _open_file(location, home) as database:
             yield database
 
 
 @asynccontextmanager
-async def open_locked(path: Path, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open it as `open_database` does, in a process that holds the lock already."""
+async def open_locked(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
+    """Open it as `open_database` does, in a process that holds the lock of a file already."""
+    if isinstance(location, DatabaseServer):
+        opened = _open_server(location)
+    else:
+        opened = _open_file(location, home)
+    async with opened as database:
+        yield database
+
+
+@asynccontextmanager
+async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
+    from gateway.storage import postgres  # noqa: PLC0415
+
+    await asyncio.to_thread(prepare_server, server)
+    database = postgres.PostgresDatabase(server)
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+def prepare_server(server: DatabaseServer) -> None:
+    """Migrate in one transaction where the schema is not this code's, while no other replica does.
+
+    Raises:
+        DatabaseTooNew: Written by a newer version; nothing is changed.
+        StorageUnavailable: It cannot be reached or changed, or belongs to another program.
+    """
+    from gateway.storage import postgres  # noqa: PLC0415
+
+    with closing(postgres.connect(server, direct=True)) as connection:
+        with connection.transaction(postgres.READ):
+            revision = schema_revision(connection)
+        if revision == REVISION:
+            return
+        with postgres.told_as_unavailable("migrate"), connection.transaction():
+            for statement in _ALONE:
+                connection.exec_driver_sql(statement)
+            revision = _migrated(connection)
+    _tell(revision)
+
+
+@asynccontextmanager
+async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
     mark = identity.mark_of(path, home)
     identity.require_file(path, mark)
     with (
@@ -55,7 +113,7 @@ async def open_locked(path: Path, home: Path | None = None) -> AsyncIterator[Dat
         _connected(path) as connection,
         closing(_watch(connection, path, mark)) as watch,
     ):
-        database = Database(path, connection, watch, scrubber)
+        database = SqliteDatabase(path, connection, watch, scrubber)
         try:
             yield database
         finally:
@@ -88,13 +146,23 @@ def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch
 def prepare_schema(connection: Connection) -> None:
     """Migrate in one transaction where the schema is not this code's; else do nothing."""
     with connection.begin():
-        revision = schema_revision(connection)
-        if revision is None and inspect(connection).get_table_names():
-            raise StorageUnavailable("this SQLite file belongs to another program")
-        if revision != REVISION:
-            upgrade(connection)
-    if revision not in {None, REVISION}:
-        log.info("database_migrated", before=revision, revision=REVISION)
+        revision = _migrated(connection)
+    _tell(revision)
+
+
+def _migrated(connection: Connection) -> str | None:
+    """Migrate within the caller's transaction; returns the revision of before."""
+    revision = schema_revision(connection)
+    if revision is None and inspect(connection).get_table_names():
+        raise StorageUnavailable("this database belongs to another program")
+    if revision != REVISION:
+        upgrade(connection)
+    return revision
+
+
+def _tell(before: str | None) -> None:
+    if before not in {None, REVISION}:
+        log.info("database_migrated", before=before, revision=REVISION)
 
 
 def schema_revision(connection: Connection) -> str | None:
@@ -105,24 +173,20 @@ def schema_revision(connection: Connection) -> str | None:
     return connection.scalar(select(version.c.version_num))
 
 
-def require_database(path: Path) -> None:
-    """Refuse to go on without a file to open.
+def require_database(location: Location) -> None:
+    """Refuse to go on without a file to open; a server says itself whether it is there.
 
     Raises:
         StorageUnavailable: It is not there, or nobody can look.
     """
+    if isinstance(location, DatabaseServer):
+        return
     try:
-        found = path.is_file()
+        found = location.is_file()
     except OSError as exc:
-        raise StorageUnavailable(f"cannot read {path}: {exc.strerror}") from exc
+        raise StorageUnavailable(f"cannot read {location}: {exc.strerror}") from exc
     if not found:
-        raise StorageUnavailable(f"there is no database at {path}")
-
-
-def database_path(settings: Settings) -> Path:
-    """Return the SQLite file: `storage.url`, else parley.db; relative to PARLEY_HOME."""
-    url = settings.storage.url
-    return settings.home / (url.partition("///")[2] if url else "parley.db")
+        raise StorageUnavailable(f"there is no database at {location}")
 
 
 def upgrade(conn: Connection) -> None:

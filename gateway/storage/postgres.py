@@ -19,24 +19,25 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg.adapt import Transformer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumperUnknown
+from pydantic import SecretStr
 from sqlalchemy import Connection, Engine, NullPool, create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from gateway.errors import CommitUnknown, StorageUnavailable
+from gateway.storage.database import DatabaseServer
 from gateway.storage.statements import KEPT, Forms, PreparedConnection, Rows, compiled_once
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-WORKERS = 6
-"""Connections for transactions and reads."""
 SEARCHERS = 2
-"""Connections for searches: with those of the workers, 8."""
+"""Connections for searches, beside those for transactions and reads."""
 TRIES = 5
 """How often a transaction is begun that others' doing has rolled back."""
 CANCEL_EVERY_S = 0.05
@@ -44,10 +45,12 @@ CANCEL_EVERY_S = 0.05
 TIMEOUTS_MS = {
     "statement_timeout": 30_000,
     "lock_timeout": 10_000,
-    "idle_in_transaction_session_timeout": 60_000,
+    # Below the lease of 12 s: what a frozen replica has locked is free before its work goes away.
+    "idle_in_transaction_session_timeout": 8_000,
 }
 CONNECTING = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "parley"}
-"""Of libpq; `connect_timeout` in seconds, `tcp_user_timeout` in milliseconds."""
+"""Of libpq, unless the URL says otherwise; in seconds, and in milliseconds."""
+ENCODING = "UTF8"
 WRITE = b"BEGIN"
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """One snapshot for all statements."""
@@ -56,7 +59,10 @@ _AGAIN = (
     psycopg.errors.DeadlockDetected,
     # Two have entered the same thing at once: the second one finds it when it tries again.
     psycopg.errors.UniqueViolation,
+    # What one refers to another one has erased: likewise.
+    psycopg.errors.ForeignKeyViolation,
 )
+_SERVER_TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
 _REPLACEMENT = "\ufffd"
 _NUL = "\0"
 
@@ -132,7 +138,7 @@ class PostgresConnection(PreparedConnection):
     """A connection to PostgreSQL, outside of transactions but for those of `transaction`.
 
     Args:
-        engine: From `_engine`.
+        engine: From `connect`.
         pooled: Whether it goes by way of a pooler (PgBouncer in transaction mode), which gives
             each transaction another session: nothing is prepared, all is set anew.
     """
@@ -238,11 +244,16 @@ _DIRECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-unty
 """Writes statements as libpq takes them."""
 
 
-def _engine(url: str, *, pooled: bool) -> Engine:
-    at_start = "" if pooled else " ".join(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())
-    return create_engine(
+def connect(server: DatabaseServer, *, direct: bool = False) -> PostgresConnection:
+    """Open a connection; a `direct` one goes past the pooler.
+
+    Raises:
+        StorageUnavailable: The server does not let us in, does not answer, or stores no UTF-8.
+    """
+    pooled = server.pooled and not direct
+    engine = create_engine(
         "postgresql+psycopg://",
-        creator=partial(_open, url, at_start, prepares=not pooled),
+        creator=partial(_open, server.direct if direct else server.url, pooled=pooled),
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,
@@ -250,49 +261,93 @@ def _engine(url: str, *, pooled: bool) -> Engine:
         # What it would ask the server for is of types that we have not.
         use_native_hstore=False,
     )
+    try:
+        return PostgresConnection(engine, pooled=pooled)
+    except DBAPIError as exc:
+        raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
 
 
-def _open(url: str, at_start: str, *, prepares: bool) -> "psycopg.Connection[Any]":
+def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
+    """Open a session of one's own, for what listens, or holds a lock as long as it lives.
+
+    Each of its statements is a transaction, and may take as long as it takes.
+
+    Raises:
+        StorageUnavailable: As `connect` does.
+    """
+    try:
+        return psycopg.connect(_conninfo(server.direct), autocommit=True)
+    except psycopg.Error as exc:
+        raise StorageUnavailable(f"cannot reach the database: {_first_line(exc)}") from None
+
+
+def _open(url: SecretStr, *, pooled: bool) -> "psycopg.Connection[Any]":
+    limits = "" if pooled else " ".join(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())
     driver = psycopg.connect(
-        url,
-        autocommit=True,
-        prepare_threshold=5 if prepares else None,
-        options=at_start,
-        **CONNECTING,  # type: ignore[arg-type]
+        _conninfo(url, limits), autocommit=True, prepare_threshold=None if pooled else 5
     )
+    if (found := driver.info.parameter_status("server_encoding")) != ENCODING:
+        driver.close()
+        raise StorageUnavailable(
+            f"the database stores {found}; create it with ENCODING '{ENCODING}'"
+        )
     driver.adapters.register_dumper(str, _TextDumper)
     for loader in (_Number, _BinaryNumber):
         driver.adapters.register_loader("numeric", loader)
     return driver
 
 
-def connect(url: str, *, pooled: bool = False) -> PostgresConnection:
-    """Open a connection.
+def _conninfo(url: SecretStr, limits: str = "") -> str:
+    """Return how libpq is told of a server: what the URL says, then what we say.
 
     Raises:
-        StorageUnavailable: The server does not let us in, or does not answer.
+        StorageUnavailable: libpq cannot read the URL.
     """
     try:
-        return PostgresConnection(_engine(url, pooled=pooled), pooled=pooled)
+        told = conninfo_to_dict(url.get_secret_value())
+    except psycopg.Error:
+        # Not `from`: what libpq says may quote a part of the password.
+        raise StorageUnavailable(
+            "the URL of the database cannot be read; write special characters of the password as"
+            " %XX (`@` is %40)"
+        ) from None
+    options = " ".join(filter(None, (limits, str(told.pop("options", "") or ""))))
+    said: Any = {**CONNECTING, **told, "options": options, "client_encoding": ENCODING}
+    return make_conninfo(**said)
+
+
+@contextmanager
+def told_as_unavailable(what: str) -> Iterator[None]:
+    """Raise StorageUnavailable where the server refuses what is done meanwhile.
+
+    Args:
+        what: That, as in "cannot read the database".
+    """
+    try:
+        yield
     except DBAPIError as exc:
-        raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
+        raise StorageUnavailable(f"cannot {what} the database: {reason(exc)}") from exc
 
 
 def reason(exc: DBAPIError) -> str:
     """Return what the server says, in its first line: those below may quote what people wrote."""
-    said = exc.orig.diag.message_primary if isinstance(exc.orig, psycopg.Error) else None
-    return said or (str(exc.orig).splitlines() or [""])[0]
+    return _first_line(exc.orig)
+
+
+def _first_line(error: BaseException | None) -> str:
+    said = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return said or (str(error).splitlines() or [""])[0]
 
 
 class PostgresDatabase:
     """A PostgreSQL database: `write`, `read` and `search` on connections of their own."""
 
-    def __init__(self, url: str, *, pooled: bool = False) -> None:
-        self._connect = partial(connect, url, pooled=pooled)
+    def __init__(self, server: DatabaseServer) -> None:
+        self.server = server
         self._loop = asyncio.get_running_loop()
         self._own = threading.local()
         self._connections: set[PostgresConnection] = set()
-        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="postgres-worker")
+        self._workers = ThreadPoolExecutor(server.connections, thread_name_prefix="postgres-worker")
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
         self._closed = False
 
@@ -355,7 +410,7 @@ class PostgresDatabase:
             except DBAPIError as exc:
                 if tries_left and (conn.is_lost or isinstance(exc.orig, _AGAIN)):
                     continue
-                raise _storage_error(exc) from None
+                raise _storage_error(exc, begin) from None
         raise AssertionError("the last try returns or raises")
 
     def _of_this_thread(self) -> PostgresConnection:
@@ -363,7 +418,7 @@ class PostgresDatabase:
         if conn is None or conn.is_lost:
             if conn is not None:
                 self._drop(conn)
-            conn = self._own.connection = self._connect()
+            conn = self._own.connection = connect(self.server)
             self._connections.add(conn)
         return conn
 
@@ -431,9 +486,11 @@ class _Search:
             self._conn.driver.cancel_safe()
 
 
-def _storage_error(exc: DBAPIError) -> Exception:
+def _storage_error(exc: DBAPIError, begin: bytes) -> Exception:
     """Return StorageUnavailable for trouble with the server, anything else without its details."""
-    if isinstance(exc.orig, (psycopg.OperationalError, psycopg.InterfaceError)):
+    # So answers a server that follows another one, as long as nobody makes it the first.
+    follows = begin == WRITE and isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
+    if follows or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))
     return type(exc)(exc.statement, None, psycopg.Error(reason(exc)), hide_parameters=True)
 

@@ -283,6 +283,7 @@ def _with_old(conn: Connection, table: Table, age_s: float, after: int) -> list[
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
     """Have a conversation show nothing that was said, if nobody has written for so long."""
     # Asked in this transaction: it may be in use again since a reader found it (decision 027).
+    conversations.hold(conn, conversation_id)
     if not _is_idle(conn, conversation_id, age_s):
         return
     active = sessions.active(conn, conversation_id)
@@ -403,6 +404,7 @@ def take_out(conn: Connection, batch: RemovalBatch, age_s: float) -> Pruned:
         Nothing where the conversation has moved on to another view meanwhile; what somebody else
             has erased is not counted.
     """
+    conversations.hold(conn, batch.conversation)
     active = conn.scalar(select(conversations.active_session_id(batch.conversation)))
     if active != batch.session_id or not forget_words(conn, batch):
         return Pruned()
@@ -539,7 +541,10 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
 def remove_file(conn: Connection, file: DueFile) -> bool:
     """Note that a file is gone, if nobody needs it; its parts are to be erased one by one."""
     row = conn.execute(select(attachment).where(attachment.c.id == file.id)).one_or_none()
-    if row is None or row.state != "stored" or _is_needed(conn, row):
+    if row is None or row.state != "stored":
+        return False
+    conversations.hold(conn, row.conversation)
+    if _is_needed(conn, row):
         return False
     here = attachment.c.id == file.id
     conn.execute(update(attachment).where(here).values(state="failed", error=GONE))

@@ -23,7 +23,7 @@ from gateway.http import control
 from gateway.lifecycle.pruning import DAY_S, Pruner
 from gateway.settings.tree import RetentionSettings
 from gateway.storage.conversation import transcript
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.schema import inbox, ledger, message
 from gateway.storage.search import index

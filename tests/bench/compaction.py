@@ -38,7 +38,7 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import compactions, transcript
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from tests.bench.echo import EchoModel
 from tests.bench.figures import Figure

@@ -21,7 +21,7 @@ from types import coroutine
 from typing import Any
 from unittest.mock import patch
 
-from gateway.storage.engine import Database
+from gateway.storage.engine import SqliteDatabase
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "intake, admission": ("gateway.pipeline.intake:GatewayIntake.accept",),
@@ -48,7 +48,7 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "log": ("structlog._base:BoundLoggerBase._proxy_to_logger",),
     "search index": ("gateway.agent_ports.search:Indexer.feed_all",),
     "worker": ("gateway.pipeline.worker:Worker._serve",),
-    "begin and commit": ("gateway.storage.engine:Database._commit",),
+    "begin and commit": ("gateway.storage.engine:SqliteDatabase._commit",),
 }
 """Phase → the functions that are its own, in the order of the path, each as "module:name"."""
 BESIDE = "beside"
@@ -129,8 +129,8 @@ class Phases:
                     wrapping = self._wrapped(phase, getattr(owner, name))
                     wrapped.enter_context(patch.object(owner, name, wrapping))
             for name in ("write", "read"):
-                asking = self._asking(getattr(Database, name), is_hop=name == "write")
-                wrapped.enter_context(patch.object(Database, name, asking))
+                asking = self._asking(getattr(SqliteDatabase, name), is_hop=name == "write")
+                wrapped.enter_context(patch.object(SqliteDatabase, name, asking))
             loop = asyncio.BaseEventLoop
             running = self._handing(loop.run_in_executor)
             wrapped.enter_context(patch.object(loop, "run_in_executor", running))
@@ -179,7 +179,9 @@ class Phases:
     def _asking(self, ask: Callable[..., Any], *, is_hop: bool) -> Callable[..., Any]:
         """Have a transaction function run for the phase that asks for it."""
 
-        def asked(database: Database, fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        def asked(
+            database: SqliteDatabase, fn: Callable[..., Any], *args: Any, **options: Any
+        ) -> Any:
             if not self._here.stack:
                 return ask(database, fn, *args, **options)
             tally = self._here.stack[-1]

@@ -26,8 +26,8 @@ from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
-from gateway.storage.engine import Database
-from gateway.storage.migrations import database_path, open_database
+from gateway.storage.database import Database, location_of
+from gateway.storage.migrations import open_database
 from gateway.wiring import accounts_of
 from tests.bench.echo import EchoModel
 from tests.support.door import TOKEN
@@ -88,7 +88,7 @@ async def logged_database(settings: Settings) -> AsyncIterator[Database]:
     with _nowhere() as stdout:
         close_logs = configure_logging(settings.logging, settings.home, Redactor(), stdout)
         try:
-            async with open_database(database_path(settings)) as database:
+            async with open_database(location_of(settings)) as database:
                 yield database
         finally:
             close_logs()

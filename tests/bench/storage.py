@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.view.view import ViewPlan
 from gateway.storage.conversation import transcript
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import inbox
 from tests.bench.figures import Figure, percentile

@@ -1,7 +1,7 @@
 """The gateway that is killed: `gateway.app.run` with a scripted model, tools and a test platform.
 
-Nothing in the gateway knows of the points at which it dies: this module wraps `Database.write`,
-the model, the tools and the adapter of its own process.
+Nothing in the gateway knows of the points at which it dies: this module wraps
+`SqliteDatabase.write`, the model, the tools and the adapter of its own process.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings
 from gateway.storage import migrations
-from gateway.storage.engine import Database, connect
+from gateway.storage.engine import SqliteDatabase, connect
 from gateway.storage.queue import blame
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.wiring import Accounts
@@ -213,7 +213,7 @@ class Life:
         """Patch this process as its spec says; return the settings."""
         spec = self.spec
         replace_in(app, build_agent=self._agent, build_accounts=self._accounts)
-        replace_in(Database, write=observed(Database.write, self.points))
+        replace_in(SqliteDatabase, write=observed(SqliteDatabase.write, self.points))
         replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
         replace_in(next_turn, burst=burst_or_fail)
@@ -407,10 +407,10 @@ Write = Callable[..., Awaitable[Any]]
 
 
 def observed(write: Write, points: Points) -> Write:
-    """Return `Database.write` with a point before and after the commit of each function."""
+    """Return `SqliteDatabase.write` with a point before and after the commit of each function."""
 
     async def observed_write(
-        self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any
+        self: SqliteDatabase, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         name = getattr(fn, "func", fn).__name__.lstrip("_")
 

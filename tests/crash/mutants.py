@@ -11,7 +11,7 @@ from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.notices import TurnChats
 from gateway.storage.conversation import turn_journal, turns
-from gateway.storage.engine import Database
+from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.outbox import nonce_of
 from gateway.storage.schema import conversation, replica
@@ -46,15 +46,15 @@ def acknowledge_before_commit(_: Any) -> None:
 
 def send_before_commit(_: Any) -> None:
     """Show an answer, then commit it as shown."""
-    write = Database.write
+    write = SqliteDatabase.write
     adapters: dict[Any, Any] = {}
     make = TurnChats.__init__
 
-    def remember(self: TurnChats, database: Database, known: Any, *parts: Any) -> None:
+    def remember(self: TurnChats, database: SqliteDatabase, known: Any, *parts: Any) -> None:
         make(self, database, known, *parts)
         adapters.update(known)
 
-    async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def hasty(self: SqliteDatabase, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if fn is turn_journal.commit_and_release:
             turn, messages, parts, end = args
             address = turn.lease.address
@@ -73,7 +73,7 @@ def send_before_commit(_: Any) -> None:
         return await write(self, fn, *args, **kwargs)
 
     replace_in(TurnChats, __init__=remember)
-    replace_in(Database, write=hasty)
+    replace_in(SqliteDatabase, write=hasty)
 
 
 def no_fence(_: Any) -> None:

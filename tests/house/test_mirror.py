@@ -39,6 +39,7 @@ APART = {
     "gateway/storage/test_bytes.py": "what a message takes on the disk, in all tables",
     "gateway/storage/test_ephemeral.py": "one kind of row, wherever it is read",
     "gateway/storage/test_pages.py": "the pages of all long lists",
+    "gateway/storage/test_races.py": "two transactions at once, whatever they are about",
 }
 """Tests that mirror no file, by their paths below tests/: why they stand by themselves."""
 

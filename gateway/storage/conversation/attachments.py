@@ -243,7 +243,11 @@ def _go_on(conn: Connection, attachment_id: int) -> None:
     """Make the conversation of a file ready, if that was the last that it waited for."""
     query = select(attachment.c.conversation).where(attachment.c.id == attachment_id)
     conversation_id = conn.scalar(query)
-    if conversation_id is not None and leases.has_work(conn, conversation_id):
+    if conversation_id is None:
+        return
+    # Of two files that come at once each would else see that the other one is still awaited.
+    conversations.hold(conn, conversation_id)
+    if leases.has_work(conn, conversation_id):
         conversations.make_ready(conn, conversation_id)
 
 

@@ -14,11 +14,13 @@ from sqlalchemy import (
     Connection,
     ScalarSelect,
     Select,
+    Table,
     and_,
     case,
     delete,
     func,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -98,6 +100,41 @@ _pending = (
 )
 
 
+def hold(conn: Connection, conversation_id: int, other: int | None = None) -> None:
+    """Lock a conversation, or two, before a statement that decides by rows of other tables.
+
+    For PostgreSQL. There a statement sees of other tables what was committed when it began, not
+    when it got the lock on the row that it changes: what another transaction has entered meanwhile
+    would not count. SQLite has one writer: nothing is done.
+    """
+    if conn.dialect.name != "sqlite":
+        conn.execute(*_hold(conversation_id, conversation_id if other is None else other))
+
+
+@built_once
+def _hold(one: int, other: int) -> Any:
+    # Everybody takes several locks in the order of ids: else two could wait for each other.
+    both = or_(conversation.c.id == one, conversation.c.id == other)
+    return locking(select(conversation.c.id).where(both).order_by(conversation.c.id))
+
+
+def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
+    """Lock the conversations of session keys as `hold` does."""
+    if conn.dialect.name != "sqlite" and len(session_keys) > 1:
+        keyed = select(conversation.c.id).join(alias, alias.c.conversation == conversation.c.id)
+        found = keyed.where(alias.c.session_key.in_(session_keys)).order_by(conversation.c.id)
+        conn.execute(locking(found))
+
+
+def locking(found: Select[Any], *also: Table) -> Select[Any]:
+    """Have a statement lock the conversations that it finds, and rows of other tables.
+
+    Without `key_share` who enters a row that refers to one of them would wait, too. SQLite has no
+    such clause and needs none.
+    """
+    return found.with_for_update(of=(conversation, *also), key_share=True)
+
+
 def get(conn: Connection, conversation_id: int) -> Conversation:
     """Return a conversation that exists."""
     return Conversation(*conn.execute(*_by_id(conversation_id)).one())
@@ -125,9 +162,7 @@ def locked(conn: Connection, conversation_id: int) -> Conversation:
 
 @built_once
 def _locked(conversation_id: int) -> Any:
-    found = select(*COLUMNS, WAITS, _pending).where(conversation.c.id == conversation_id)
-    # For PostgreSQL. SQLite has no such clause and needs none: one thread writes.
-    return found.with_for_update(of=conversation)
+    return locking(select(*COLUMNS, WAITS, _pending).where(conversation.c.id == conversation_id))
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
@@ -138,12 +173,13 @@ def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
 
 def of_key(session_key: Any, *beside: Any) -> Select[Any]:
     """Select the conversation of a session key, locked, and what else is asked beside it."""
-    return (
+    found = (
         select(*COLUMNS, WAITS, _pending, *beside)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
-        .with_for_update(of=conversation)
     )
+    # The key as well: who erases the conversation takes it away, and what comes is another one's.
+    return locking(found, alias)
 
 
 @built_once
@@ -452,7 +488,12 @@ def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
 
 
 def make_ready(conn: Connection, conversation_id: int) -> None:
-    """Put a conversation at the end of the ready line, unless it waits or is worked on already."""
+    """Put a conversation at the end of the ready line, unless it waits or is worked on already.
+
+    To be called behind what makes it work: whoever releases it before sees that, or this its
+    release.
+    """
+    hold(conn, conversation_id)
     conn.execute(*_make_ready(conversation_id))
 
 

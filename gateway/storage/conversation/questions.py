@@ -257,9 +257,13 @@ def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
         .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
         .returning(*inquiry.c)
     ).one_or_none()
-    if taken is not None and taken.kind == "approval":
+    if taken is None:
+        return False
+    # Of the answers to two questions each would else see that the other one is still waited for.
+    conversations.hold(conn, taken.conversation)
+    if taken.kind == "approval":
         _put_on_record(conn, "denied" if text == "deny" else "approved", taken, by)
-    return taken is not None
+    return True
 
 
 def _put_on_record(

@@ -101,12 +101,11 @@ def start_tool(
     Its effect is that of now: what was refused before a crash may be allowed after it. What was
     decided goes into the audit log.
     """
-    if decision is not None:
-        _put_on_record(conn, current, call, decision)
     # An earlier attempt alone can have noted it; its calls stand open since then.
     if any(each["id"] == call["id"] for each in open_calls(list(current.messages))):
         proceed(conn, current)
         if conn.execute(*_note_again(current.id, call["id"], effect)).rowcount:
+            _put_on_record(conn, current, call, decision)
             return
     arguments = call["function"]["arguments"].encode()
     values = {
@@ -120,6 +119,7 @@ def start_tool(
         "request_hash": hashlib.sha256(arguments).hexdigest()[:16],
     }
     conn.execute(_INSERT_NTH_STEP, values)
+    _put_on_record(conn, current, call, decision)
 
 
 _RECORDED: Mapping[str, AuditKind] = {
@@ -129,7 +129,15 @@ _RECORDED: Mapping[str, AuditKind] = {
 }
 
 
-def _put_on_record(conn: Connection, current: Turn, call: ToolCall, decision: Decision) -> None:
+def _put_on_record(
+    conn: Connection, current: Turn, call: ToolCall, decision: Decision | None
+) -> None:
+    """Put what was decided about a call into the audit log, behind the fence.
+
+    Everybody locks the conversation before the end of that log: else two could wait for each other.
+    """
+    if decision is None:
+        return
     detail = {"turn": current.id, "call": call["id"], **decision._asdict()}
     kind, name = _RECORDED[decision.verdict], call["function"]["name"]
     where = current.lease.conversation

@@ -180,6 +180,13 @@ def set_owner_code(conn: Connection, code: str | None) -> None:
         conn.execute(pairing.insert().values(expires_at=now_s() + _UNTIL_USED_S, **values))
 
 
+def take_owner_code(conn: Connection, code: str) -> bool:
+    """Use the code up that makes the first owner; False where it is another one, or was used."""
+    is_it = (pairing.c.sender.is_(None), pairing.c.code == code)
+    # The statement that takes it away decides: of two who send it one becomes the owner.
+    return conn.execute(delete(pairing).where(*is_it)).rowcount == 1
+
+
 def owner_code(conn: Connection) -> str | None:
     """Return the code that makes the first owner, if there is one."""
     code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))

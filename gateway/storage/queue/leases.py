@@ -32,6 +32,7 @@ from gateway.storage.conversation.conversations import (
     ITS_ID,
     WAITS,
     Conversation,
+    locking,
     next_ready_no,
 )
 from gateway.storage.conversation.sessions import Session
@@ -227,6 +228,7 @@ def take(
     Returns:
         None where it is not ready, has another owner, or is none of the given accounts.
     """
+    conversations.hold(conn, conversation_id)
     row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
     if row is None:
         return None
@@ -286,7 +288,7 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
 @built_once
 def _leased(conversation_id: int, replica_id: int, epoch: int) -> Any:
     held = _is_leased(conversation_id, replica_id, epoch)
-    return select(*COLUMNS).where(*held).with_for_update()
+    return locking(select(*COLUMNS).where(*held))
 
 
 def _is_leased(
@@ -302,14 +304,15 @@ def _is_leased(
 def fenced(
     conversation_id: int, replica_id: int, epoch: int, upto_seq: int | None = None
 ) -> ColumnElement[bool]:
-    """Return the condition that a lease holds, for statements about other tables.
+    """Return the condition that a lease holds to the commit, for statements about other tables.
 
     With `upto_seq` also that no `/stop` is about the turn that answers up to there.
     """
     held = select(conversation.c.id).where(*_is_leased(conversation_id, replica_id, epoch))
     if upto_seq is not None:
         held = held.where(conversation.c.cancel_upto_seq < upto_seq)
-    return held.exists()
+    # Locked: else another replica could take the lease away before this is committed.
+    return locking(held).exists()
 
 
 def look(conn: Connection, lease: Lease) -> Held:
@@ -326,11 +329,7 @@ def look(conn: Connection, lease: Lease) -> Held:
 
 @built_once
 def _look(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    return (
-        select(*_OF_HELD)
-        .where(*_is_leased(conversation_id, replica_id, epoch))
-        .with_for_update(of=conversation)
-    )
+    return locking(select(*_OF_HELD).where(*_is_leased(conversation_id, replica_id, epoch)))
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -342,6 +341,7 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
     Raises:
         LeaseLost: Another worker has the conversation; it is left as it is.
     """
+    conversations.hold(conn, lease.conversation)
     released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch)).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
@@ -418,6 +418,7 @@ def take_seqs(
         "rows": wanted[1],
         "releases": int(releases),
     }
+    conversations.hold(conn, lease.conversation, lease.parent)
     row = conn.execute(_TAKE_SEQS, values).one_or_none()
     if row is None:
         return None

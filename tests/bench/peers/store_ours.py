@@ -19,7 +19,7 @@ from agent.ports import Compaction, PlannerState
 from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import compactions, transcript
 from gateway.storage.conversation.transcript import MessagePlace
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from tests.bench.running import inbound
 from tests.bench.seeding import begun, open_place

@@ -6,11 +6,13 @@ from typing import Any
 
 import orjson
 import pytest
+from pydantic import SecretStr
 
 from gateway.errors import SettingsError
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.rules import without_effect
 from gateway.settings.tree import INDEX, Keys, Settings, dotted
+from gateway.storage.database import DatabaseServer, location_of
 
 CONFIGURATION_PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 UNREACHABLE = "x" * 300
@@ -611,7 +613,10 @@ class TestRefusals:
     def test_an_unknown_key_without_a_likeness_lists_its_neighbours(self, tmp_path: Path) -> None:
         """What is allowed stands in the line."""
         (line,) = problems(tmp_path, "storage: {xyzzy: 3}")
-        assert line == "storage.xyzzy: unknown key in parley.yaml; known here: url, raw_days"
+        assert line == (
+            "storage.xyzzy: unknown key in parley.yaml;"
+            " known here: url, direct_url, pooled, connections, raw_days"
+        )
 
     def test_a_key_in_the_wrong_section_is_led_to_the_right_one(self, tmp_path: Path) -> None:
         """The same name elsewhere is the suggestion."""
@@ -927,11 +932,81 @@ class TestBetweenKeys:
         (line,) = problems(tmp_path, "access: {owners: [42]}")
         assert line.startswith("access.owners: '42' must be PLATFORM:ID")
 
-    def test_postgresql_is_told_to_come_later(self, tmp_path: Path) -> None:
-        """A known URL of a feature that is not there."""
-        (line,) = problems(tmp_path, "storage: {url: 'postgresql://u:hunter22@h/d'}")
-        assert "PostgreSQL is not built yet in this version" in line
-        assert "hunter22" not in line
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://u:hunter22@h/d",
+            "postgres://h/d",
+            "postgresql://u:p%40ss@h:5433/d?sslmode=verify-full&sslrootcert=/etc/ca.pem",
+            "postgresql://u@/d?host=/run/postgresql",
+            "postgresql://u:hunter22@one:5432,two:5432/d?target_session_attrs=read-write",
+            "postgresql://[::1]:5432/d",
+        ],
+    )
+    def test_a_server_is_taken(self, tmp_path: Path, url: str) -> None:
+        """TLS, sockets and several hosts are the URL's, as libpq reads it."""
+        settings = load(tmp_path, f"storage: {{url: '{url}'}}").settings
+        assert location_of(settings) == DatabaseServer(SecretStr(url))
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://u:hunter/22@h/d",
+            "postgresql://u:hunter@22@h:x/d",
+            "postgresql://u:hunter22@h",
+            "postgresql://u:hunter22@h/d#f",
+            "postgresql://u:hunter22@h/d/e",
+            "postgresql://u:hunter22@[::1/d",
+        ],
+    )
+    def test_an_address_that_libpq_would_not_read_is_refused(
+        self, tmp_path: Path, url: str
+    ) -> None:
+        """No part of it is quoted: nobody can tell which one is the password."""
+        (line,) = problems(tmp_path, f"storage: {{url: '{url}'}}")
+        assert line.startswith("storage.url: must be postgresql://")
+        assert "hunter" not in line
+
+    def test_a_server_needs_its_driver(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is an extra, since nobody with a file needs it."""
+        monkeypatch.setattr("gateway.settings.rules.find_spec", lambda _: None)
+        (line,) = problems(tmp_path, "storage: {url: 'postgresql://h/d'}")
+        assert "pip install 'parley[postgres]'" in line
+
+    def test_a_pooler_needs_a_direct_way(self, tmp_path: Path) -> None:
+        """It passes on neither notices nor locks of a session."""
+        pooled = "url: 'postgresql://pool:6432/d', pooled: true"
+        (line,) = problems(tmp_path, f"storage: {{{pooled}}}")
+        assert line.startswith("storage.direct_url: is required by storage.pooled")
+        direct = "postgresql://h/d"
+        settings = load(tmp_path, f"storage: {{{pooled}, direct_url: '{direct}'}}").settings
+        server = location_of(settings)
+        assert isinstance(server, DatabaseServer)
+        assert server.pooled
+        assert server.direct.get_secret_value() == direct
+
+    def test_what_is_of_a_server_is_refused_for_a_file(self, tmp_path: Path) -> None:
+        """It would have no effect."""
+        lines = problems(tmp_path, "storage: {direct_url: 'postgresql://h/d', pooled: true}")
+        assert [line.split(":")[0] for line in lines] == ["storage.direct_url", "storage.pooled"]
+
+    @pytest.mark.parametrize("source", ["env:DATABASE_URL", "file:{}/url"])
+    def test_an_address_may_be_referred_to(self, tmp_path: Path, source: str) -> None:
+        """As every secret may; its password is known as one."""
+        url = "postgresql://u:hunter%4022x@h/d?sslpassword=another%2Bone1"
+        (tmp_path / "url").write_text(url + "\n")
+        (tmp_path / "url").chmod(0o600)
+        config = tmp_path / "parley.yaml"
+        config.write_text(f"storage: {{url: '{source.format(tmp_path)}'}}")
+        environ = {"PARLEY_HOME": str(tmp_path), "DATABASE_URL": url}
+        settings = load_settings(environ=environ).settings
+        server = location_of(settings)
+        assert isinstance(server, DatabaseServer)
+        assert server.url.get_secret_value() == url
+        known = {"hunter%4022x", "hunter@22x", "another%2Bone1", "another+one1"}
+        assert known < set(secret_values(settings, {}))
 
     @pytest.mark.parametrize(
         "url", ["mysql://x/y", "/var/lib/x.db", "sqlite://", "sqlite:///:memory:"]

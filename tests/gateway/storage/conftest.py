@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.storage import maintenance, migrations, postgres
+from gateway.storage import maintenance, postgres
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.schema import REVISION
-from tests.support.postgres import PostgresServer, postgres_server
+from tests.support.postgres import PostgresServer, server_at
 from tests.support.storage import PostgresStore, Store, turn_of
 
 ENGINES = ("sqlite", "postgres")
@@ -35,35 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_worker() -> Iterator[PostgresServer]:
-    """The server of this worker; it starts with the first test that asks for it."""
-    with postgres_server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres_template(postgres_worker: PostgresServer) -> str:
-    """A database with the newest schema, to be copied."""
-    name = postgres_worker.create()
-    connection = postgres.connect(postgres_worker.url(name))
-    with connection.transaction():
-        migrations.upgrade(connection)
-    connection.driver.close()
-    return name
-
-
-@pytest.fixture
-def postgres_url(postgres_worker: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A migrated database of the test's own."""
-    name = postgres_worker.create(postgres_template)
-    yield postgres_worker.url(name)
-    postgres_worker.drop(name)
-
-
-@pytest.fixture(scope="session")
 def postgres_connection(postgres_worker: PostgresServer, postgres_template: str) -> Iterator[Any]:
     """The connection of all tests of this worker that enter rows and nothing else."""
-    connection = postgres.connect(postgres_worker.url(postgres_worker.create(postgres_template)))
+    connection = postgres.connect(
+        server_at(postgres_worker.url(postgres_worker.create(postgres_template)))
+    )
     yield connection
     connection.driver.close()
 
@@ -77,11 +53,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         opened.close()
     else:
         yield PostgresStore(request.getfixturevalue("postgres_connection"))
-
-
-@pytest.fixture
-def sqlite_alone() -> None:
-    """What the test is about: SQLite's plans, its file, its pragmas."""
 
 
 @pytest.fixture

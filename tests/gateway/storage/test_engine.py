@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage import engine
 from gateway.storage import engine as engine_module
-from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock_database
+from gateway.storage.engine import BATCH, SqliteDatabase, connect, filesystem_of, lock_database
 from gateway.storage.migrations import open_database, prepare_schema
 from tests.support.storage import Store, copy_database, raw_bytes
 
@@ -72,14 +72,14 @@ def pragma(conn: Connection, name: str) -> int:
     return int(conn.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
 
-def count_commits(database: Database) -> list[Connection]:
+def count_commits(database: SqliteDatabase) -> list[Connection]:
     commits: list[Connection] = []
     event.listen(database._connection.engine, "commit", commits.append)
     return commits
 
 
 @contextmanager
-def busy_writer(database: Database) -> Iterator[None]:
+def busy_writer(database: SqliteDatabase) -> Iterator[None]:
     """Hold the writer thread until the body is done, so that what it queues forms one batch."""
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -94,7 +94,9 @@ def busy_writer(database: Database) -> Iterator[None]:
         release.set()
 
 
-async def write_together(database: Database, *jobs: Callable[[Connection], object]) -> list[object]:
+async def write_together(
+    database: SqliteDatabase, *jobs: Callable[[Connection], object]
+) -> list[object]:
     """Queue the jobs as one batch; returns what each caller got, exceptions too."""
     with busy_writer(database):
         waiting = [asyncio.ensure_future(database.write(job)) for job in jobs]
@@ -102,7 +104,7 @@ async def write_together(database: Database, *jobs: Callable[[Connection], objec
     return list(await asyncio.gather(*waiting, return_exceptions=True))
 
 
-async def test_64_concurrent_writers_share_few_commits(database: Database) -> None:
+async def test_64_concurrent_writers_share_few_commits(database: SqliteDatabase) -> None:
     """Writers that wait at the same time are committed together."""
     commits = count_commits(database)
     jobs = [partial(add, name=f"r{n}") for n in range(64)]
@@ -111,7 +113,7 @@ async def test_64_concurrent_writers_share_few_commits(database: Database) -> No
     assert len(await database.read(names)) == 64
 
 
-async def test_a_batch_is_bounded(database: Database) -> None:
+async def test_a_batch_is_bounded(database: SqliteDatabase) -> None:
     """More callers than fit into a batch need more than one commit, and all get their turn."""
     commits = count_commits(database)
     await write_together(database, *(partial(add, name=f"r{n}") for n in range(BATCH + 10)))
@@ -119,13 +121,13 @@ async def test_a_batch_is_bounded(database: Database) -> None:
     assert len(await database.read(names)) == BATCH + 10
 
 
-async def test_jobs_run_in_the_order_they_were_queued(database: Database) -> None:
+async def test_jobs_run_in_the_order_they_were_queued(database: SqliteDatabase) -> None:
     """Two writes that were queued one after the other are seen in that order."""
     await write_together(database, *(partial(add, name=f"r{n}") for n in range(20)))
     assert await database.read(names) == [f"r{n}" for n in range(20)]
 
 
-async def test_a_failing_function_leaves_its_neighbours_alone(database: Database) -> None:
+async def test_a_failing_function_leaves_its_neighbours_alone(database: SqliteDatabase) -> None:
     """Only the function that raised is rolled back; its caller gets the exception."""
     results = await write_together(
         database, partial(add, name="a"), partial(add_and_fail, name="b"), partial(add, name="c")
@@ -136,7 +138,7 @@ async def test_a_failing_function_leaves_its_neighbours_alone(database: Database
     assert await database.read(names) == ["a", "c"]
 
 
-async def test_a_broken_rule_is_not_called_an_unavailable_disk(database: Database) -> None:
+async def test_a_broken_rule_is_not_called_an_unavailable_disk(database: SqliteDatabase) -> None:
     """An integrity error reaches the caller as itself."""
     with pytest.raises(IntegrityError):
         await database.write(
@@ -145,7 +147,7 @@ async def test_a_broken_rule_is_not_called_an_unavailable_disk(database: Databas
     assert await database.write(add, "later") == "later"
 
 
-async def test_wrong_sql_fails_one_caller(database: Database) -> None:
+async def test_wrong_sql_fails_one_caller(database: SqliteDatabase) -> None:
     """An operational error of one function is StorageUnavailable for that one only."""
     results = await write_together(
         database, partial(add, name="a"), lambda conn: conn.execute(text("SELECT * FROM nowhere"))
@@ -164,7 +166,7 @@ def test_a_closed_connection_has_let_go_of_the_file(database_file: Path) -> None
     assert not log.exists()
 
 
-async def test_errors_do_not_quote_what_people_wrote(database: Database) -> None:
+async def test_errors_do_not_quote_what_people_wrote(database: SqliteDatabase) -> None:
     """They end in the log, whoever raised them."""
     words = "us " * 2
 
@@ -177,7 +179,7 @@ async def test_errors_do_not_quote_what_people_wrote(database: Database) -> None
         assert words not in "".join(format_exception(caught.value))
 
 
-async def test_a_full_disk_fails_every_caller_of_the_batch(database: Database) -> None:
+async def test_a_full_disk_fails_every_caller_of_the_batch(database: SqliteDatabase) -> None:
     """When SQLite rolls the batch back by itself, nobody is told that anything was stored."""
     pages = await database.write(pragma, "page_count")
     await database.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 2}"))
@@ -191,7 +193,7 @@ async def test_a_full_disk_fails_every_caller_of_the_batch(database: Database) -
     assert await database.read(names) == []
 
 
-async def test_writes_work_again_once_there_is_room(database: Database) -> None:
+async def test_writes_work_again_once_there_is_room(database: SqliteDatabase) -> None:
     """A full disk is a state of the disk and not of the writer."""
     pages = await database.write(pragma, "page_count")
     await database.write(lambda conn: conn.exec_driver_sql(f"PRAGMA max_page_count={pages + 2}"))
@@ -202,7 +204,7 @@ async def test_writes_work_again_once_there_is_room(database: Database) -> None:
     assert len(await database.read(names)) == 1
 
 
-async def test_a_failing_commit_fails_every_caller(database: Database) -> None:
+async def test_a_failing_commit_fails_every_caller(database: SqliteDatabase) -> None:
     """A function that ran is not stored before its batch is committed."""
 
     def break_commit(conn: Connection) -> None:
@@ -215,7 +217,7 @@ async def test_a_failing_commit_fails_every_caller(database: Database) -> None:
     assert await database.write(add, "later") == "later"
 
 
-async def test_a_database_held_by_another_program_is_unavailable(database: Database) -> None:
+async def test_a_database_held_by_another_program_is_unavailable(database: SqliteDatabase) -> None:
     """A foreign writer delays and then fails a write; afterwards writes work again."""
     path = database._connection.engine.url.database
     await database.write(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout=10"))
@@ -227,7 +229,7 @@ async def test_a_database_held_by_another_program_is_unavailable(database: Datab
     assert await database.write(add, "b") == "b"
 
 
-async def test_a_cancelled_caller_still_commits(database: Database) -> None:
+async def test_a_cancelled_caller_still_commits(database: SqliteDatabase) -> None:
     """Cancelling the wait does not undo the transaction."""
     with busy_writer(database):
         waiting = asyncio.ensure_future(database.write(add, "a"))
@@ -239,7 +241,9 @@ async def test_a_cancelled_caller_still_commits(database: Database) -> None:
     assert await database.read(names) == ["a", "b"]
 
 
-async def test_a_cancelled_caller_whose_function_fails_disturbs_nobody(database: Database) -> None:
+async def test_a_cancelled_caller_whose_function_fails_disturbs_nobody(
+    database: SqliteDatabase,
+) -> None:
     """The exception that nobody waits for is dropped without a complaint of the loop."""
     with busy_writer(database):
         waiting = asyncio.ensure_future(database.write(add_and_fail, "a"))
@@ -249,14 +253,14 @@ async def test_a_cancelled_caller_whose_function_fails_disturbs_nobody(database:
     assert await database.read(names) == ["b"]
 
 
-async def test_a_read_sees_what_was_written_before(database: Database) -> None:
+async def test_a_read_sees_what_was_written_before(database: SqliteDatabase) -> None:
     """A write that returned is in the snapshot of the next read, on any reader."""
     for n in range(20):
         await database.write(add, f"r{n}")
         assert len(await database.read(names)) == n + 1
 
 
-async def test_a_read_is_one_snapshot(database: Database) -> None:
+async def test_a_read_is_one_snapshot(database: SqliteDatabase) -> None:
     """What is committed between two of its statements is not in the second one."""
     loop = asyncio.get_running_loop()
 
@@ -270,14 +274,14 @@ async def test_a_read_is_one_snapshot(database: Database) -> None:
     assert await database.read(names) == ["meanwhile"]
 
 
-async def test_reads_go_on_while_a_write_is_in_progress(database: Database) -> None:
+async def test_reads_go_on_while_a_write_is_in_progress(database: SqliteDatabase) -> None:
     """A long transaction of the writer blocks no reader."""
     await database.write(add, "a")
     with busy_writer(database):
         assert await database.read(names) == ["a"]
 
 
-async def test_reads_run_side_by_side(database: Database) -> None:
+async def test_reads_run_side_by_side(database: SqliteDatabase) -> None:
     """As many as there are readers: one that takes long holds up no other."""
     together = threading.Barrier(engine_module.READERS)
 
@@ -288,13 +292,13 @@ async def test_reads_run_side_by_side(database: Database) -> None:
     assert sorted(met) == list(range(engine_module.READERS))
 
 
-async def test_a_read_cannot_write(database: Database) -> None:
+async def test_a_read_cannot_write(database: SqliteDatabase) -> None:
     """The readers' connections are read-only."""
     with pytest.raises(StorageUnavailable, match="readonly"):
         await database.read(add, "a")
 
 
-async def test_cancelled_reads_give_their_connections_back(database: Database) -> None:
+async def test_cancelled_reads_give_their_connections_back(database: SqliteDatabase) -> None:
     """More cancelled reads than there are readers leave the pool usable."""
     for _ in range(3 * engine_module.READERS):
         reading = asyncio.ensure_future(database.read(names))
@@ -305,7 +309,9 @@ async def test_cancelled_reads_give_their_connections_back(database: Database) -
     assert await database.read(names) == []
 
 
-async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(database: Database) -> None:
+async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(
+    database: SqliteDatabase,
+) -> None:
     """Whoever keeps its exception does not keep later reads from seeing what was written since."""
     await database.write(add, "a")
     await database.write(add, "b")
@@ -332,7 +338,7 @@ def search_for_ever(conn: Connection, began: asyncio.Event) -> None:
     )
 
 
-async def test_a_search_ends_with_its_caller(database: Database) -> None:
+async def test_a_search_ends_with_its_caller(database: SqliteDatabase) -> None:
     """More endless searches than there are connections for them; later ones find a free one."""
     await database.write(add, "a")
     for _ in range(engine_module.SEARCHERS + 1):
@@ -345,7 +351,7 @@ async def test_a_search_ends_with_its_caller(database: Database) -> None:
     assert await database.search(names) == ["a"]
 
 
-async def test_close_ends_searches(database: Database) -> None:
+async def test_close_ends_searches(database: SqliteDatabase) -> None:
     """Their callers are told, and a late search opens no connection."""
     began = asyncio.Event()
     searching = asyncio.ensure_future(database.search(search_for_ever, began))
@@ -374,7 +380,7 @@ async def test_a_search_that_finds_no_free_connection(
             await searching
 
 
-async def test_close_finishes_what_is_queued(database: Database, database_file: Path) -> None:
+async def test_close_finishes_what_is_queued(database: SqliteDatabase, database_file: Path) -> None:
     """What was accepted before the end is stored, and its callers are told so."""
     with busy_writer(database):
         waiting = [asyncio.ensure_future(database.write(add, f"r{n}")) for n in range(5)]
@@ -385,7 +391,7 @@ async def test_close_finishes_what_is_queued(database: Database, database_file: 
     assert await asyncio.gather(*waiting) == [f"r{n}" for n in range(5)]
 
 
-async def test_close_is_idempotent_and_refuses_writes(database: Database) -> None:
+async def test_close_is_idempotent_and_refuses_writes(database: SqliteDatabase) -> None:
     """A second close does nothing, and a late write is told that the database is closed."""
     await database.close()
     await database.close()
@@ -393,7 +399,7 @@ async def test_close_is_idempotent_and_refuses_writes(database: Database) -> Non
         await database.write(add, "late")
 
 
-async def test_a_closed_database_refuses_reads(database: Database) -> None:
+async def test_a_closed_database_refuses_reads(database: SqliteDatabase) -> None:
     """A late read does not open a connection that nobody would close."""
     await database.close()
     with pytest.raises(StorageUnavailable, match="closed"):
@@ -408,7 +414,7 @@ async def test_a_file_can_be_opened_again(database_file: Path) -> None:
         assert await database.read(names) == ["a"]
 
 
-async def test_scrubbing_empties_the_log(database: Database, database_file: Path) -> None:
+async def test_scrubbing_empties_the_log(database: SqliteDatabase, database_file: Path) -> None:
     """Everything written before lies in the file itself."""
     await database.write(add, "written before")
     await database.scrub()
@@ -417,7 +423,7 @@ async def test_scrubbing_empties_the_log(database: Database, database_file: Path
 
 
 async def test_a_reader_can_hold_up_scrubbing(
-    database: Database, database_file: Path, monkeypatch: pytest.MonkeyPatch
+    database: SqliteDatabase, database_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then it fails, and works once the reader has gone; writes work all the time."""
     monkeypatch.setattr("gateway.storage.engine.READER_WAIT_S", engine.READER_PAUSE_S)
@@ -432,7 +438,7 @@ async def test_a_reader_can_hold_up_scrubbing(
 
 
 async def test_scrubbing_that_fails_leaves_the_writer_alive(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trouble with the disk is told to the caller and ends nothing."""
     with monkeypatch.context() as patched:
@@ -442,7 +448,7 @@ async def test_scrubbing_that_fails_leaves_the_writer_alive(
     assert await database.write(add, "a") == "a"
 
 
-async def test_a_closed_database_is_not_scrubbed(database: Database) -> None:
+async def test_a_closed_database_is_not_scrubbed(database: SqliteDatabase) -> None:
     """Like every other request."""
     await database.close()
     with pytest.raises(StorageUnavailable, match="closed"):
@@ -629,7 +635,7 @@ def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> Non
 
 
 async def test_nobody_complains_of_a_failure_whose_caller_was_cancelled(
-    database: Database,
+    database: SqliteDatabase,
 ) -> None:
     """What a stopped turn still had in the queue is nobody's business, read or written."""
     complaints: list[object] = []

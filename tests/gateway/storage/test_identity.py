@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 
 from gateway.errors import DatabaseReplaced, StorageUnavailable
 from gateway.storage import identity
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from tests.support.storage import Store, admit, copy_database, inbound, migrated_file
 

@@ -33,7 +33,7 @@ from gateway.storage.conversation import (
     turns,
 )
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import inbox, leases

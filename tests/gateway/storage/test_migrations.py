@@ -1,7 +1,9 @@
 """Migrations: the schema in the database is that of the code, or nothing was changed."""
 
+import asyncio
 import re
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from gateway.storage import migrations as migrate
 from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database, prepare_schema, schema_revision
 from gateway.storage.schema import REVISION, conversation, metadata
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import PostgresServer, server_at
 from tests.support.storage import Store, admit, dump, inbound
 
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
@@ -312,8 +314,8 @@ def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
     postgres_worker: PostgresServer, postgres_url: str
 ) -> None:
     """Columns, indexes with their conditions, references, sequences, triggers and functions."""
-    migrated = postgres.connect(postgres_url)
-    made = postgres.connect(postgres_worker.url(postgres_worker.create()))
+    migrated = postgres.connect(server_at(postgres_url))
+    made = postgres.connect(server_at(postgres_worker.url(postgres_worker.create())))
     with made.transaction():
         metadata.create_all(made)
     found = []
@@ -324,6 +326,67 @@ def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
         connection.driver.close()
     assert found[0] == found[1]
     assert not any("integer" in row for row in found[0])
+
+
+async def test_of_several_replicas_one_migrates(postgres_worker: PostgresServer) -> None:
+    """They start at the same moment on an empty database; all find the newest schema."""
+    server = server_at(postgres_worker.url(postgres_worker.create()))
+
+    async def revision() -> str | None:
+        async with open_database(server) as database:
+            assert database.server == server
+            return await database.read(migrate.schema_revision)
+
+    assert await asyncio.gather(*(revision() for _ in range(3))) == [REVISION] * 3
+    assert maintenance.current(server) == maintenance.upgrade(server) == REVISION
+    assert maintenance.check(server) == []
+
+
+def test_who_migrates_waits_for_another_one(postgres_worker: PostgresServer) -> None:
+    """As long as it takes: no limit of a statement ends that."""
+    server = server_at(postgres_worker.url(postgres_worker.create()))
+    with ThreadPoolExecutor() as threads, postgres.open_direct(server) as other:
+        other.execute("SELECT pg_advisory_lock(%s)", [migrate.MIGRATING])
+        preparing = threads.submit(migrate.prepare_server, server)
+        waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        while other.execute(waits).fetchone() != (1,):
+            assert not preparing.done()
+        assert maintenance.current(server) is None
+        other.execute("SELECT pg_advisory_unlock_all()")
+        preparing.result()
+    assert maintenance.current(server) == REVISION
+
+
+def test_another_programs_server_is_left_alone(postgres_worker: PostgresServer) -> None:
+    """A `storage.url` that points at a foreign database changes nothing in it."""
+    server = server_at(postgres_worker.url(postgres_worker.create()))
+    with postgres.open_direct(server) as other:
+        other.execute("CREATE TABLE note (words text)")
+        with pytest.raises(StorageUnavailable, match="another program"):
+            migrate.prepare_server(server)
+        found = other.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+        assert found.fetchall() == [("note",)]
+
+
+def test_a_newer_schema_on_a_server_is_refused(postgres_url: str) -> None:
+    """As one in a file is."""
+    server = server_at(postgres_url)
+    with postgres.open_direct(server) as other:
+        other.execute("UPDATE alembic_version SET version_num = '9999'")
+    with pytest.raises(DatabaseTooNew, match="9999"):
+        migrate.prepare_server(server)
+    with pytest.raises(DatabaseTooNew, match="9999"):
+        maintenance.check(server)
+
+
+def test_what_is_about_a_file_is_refused_on_a_server(tmp_path: Path, postgres_url: str) -> None:
+    """With what one does there instead."""
+    server = server_at(postgres_url)
+    with pytest.raises(StorageUnavailable, match="pg_dump"):
+        maintenance.backup(server, tmp_path / "copy.db")
+    with pytest.raises(StorageUnavailable, match="VACUUM FULL"):
+        maintenance.compact(server)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_indexes_of_some_rows_are_that_on_another_database_too() -> None:

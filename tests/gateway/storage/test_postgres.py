@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pydantic import SecretStr
 from sqlalchemy import Connection, false, insert, null, select, true
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
@@ -17,6 +18,7 @@ from gateway.storage.audit_log import AuditEntry
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
 from gateway.storage.statements import kept
+from tests.support.postgres import PostgresServer, server_at
 
 WHO = member.c.sender_name
 NAMES = kept(select(WHO).order_by(member.c.sender))
@@ -44,7 +46,7 @@ def names(conn: Connection) -> list[str]:
 
 @pytest.fixture
 async def database(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
-    opened = PostgresDatabase(postgres_url)
+    opened = PostgresDatabase(server_at(postgres_url))
     yield opened
     await opened.close()
 
@@ -265,7 +267,7 @@ async def test_a_caller_that_is_cancelled_undoes_nothing(database: PostgresDatab
     await database.close()
     with pytest.raises(StorageUnavailable, match="closed"):
         await database.read(names)
-    again = PostgresDatabase(str(database._connect.args[0]))
+    again = PostgresDatabase(database.server)
     assert await again.read(names) == ["Ada"]
     await again.close()
 
@@ -273,7 +275,7 @@ async def test_a_caller_that_is_cancelled_undoes_nothing(database: PostgresDatab
 @pytest.mark.parametrize("pooled", [False, True])
 async def test_every_transaction_has_its_time_limits(postgres_url: str, pooled: bool) -> None:
     """From the start of a connection, or where a pooler lends another session, in each of them."""
-    database = PostgresDatabase(postgres_url, pooled=pooled)
+    database = PostgresDatabase(server_at(postgres_url, pooled=pooled))
 
     def limits(conn: Connection) -> dict[str, int]:
         shown = "SELECT setting::int FROM pg_settings WHERE name = %s"
@@ -287,7 +289,7 @@ async def test_every_transaction_has_its_time_limits(postgres_url: str, pooled: 
 
 async def test_behind_a_pooler_nothing_is_left_in_a_session(postgres_url: str) -> None:
     """Each transaction may come to another one: nothing is taken for prepared or for set."""
-    database = PostgresDatabase(postgres_url, pooled=True)
+    database = PostgresDatabase(server_at(postgres_url, pooled=True))
     for n in range(8):
         await database.write(enter, str(n))
         for conn in database._connections:
@@ -310,9 +312,82 @@ async def test_scrubbing_takes_erased_rows_out(database: PostgresDatabase) -> No
 
 async def test_nobody_is_let_in_without_a_server() -> None:
     """The line says what is wrong, and holds no password."""
-    database = PostgresDatabase("postgresql://parley:hunter22@127.0.0.1:1/parley")
+    database = PostgresDatabase(server_at("postgresql://parley:hunter22@127.0.0.1:1/parley"))
     with pytest.raises(StorageUnavailable, match="cannot reach the database") as caught:
         await database.write(names)
     assert "hunter22" not in repr(caught.value)
     assert caught.value.__cause__ is None
     await database.close()
+
+
+async def test_an_address_that_libpq_cannot_read_is_not_quoted() -> None:
+    """What libpq says of it may hold a part of the password."""
+    database = PostgresDatabase(server_at("postgresql://parley:p%zzhunter22@127.0.0.1:1/parley"))
+    with pytest.raises(StorageUnavailable, match="cannot be read; write special") as caught:
+        await database.write(names)
+    assert "hunter22" not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    await database.close()
+
+
+def test_what_the_address_says_holds_before_our_own(postgres_url: str) -> None:
+    """Its time to connect, its name for us, its options; ours are added to those."""
+    told = "&connect_timeout=7&application_name=other&options=-c%20work_mem%3D7MB"
+    connection = postgres.connect(server_at(postgres_url + told))
+    parameters = connection.driver.info.get_parameters()
+    assert parameters["connect_timeout"] == "7"
+    assert parameters["application_name"] == "other"
+    assert parameters["tcp_user_timeout"] == "10000"
+    shown = [
+        connection.exec_driver_sql(f"SHOW {it}").scalar() for it in ("work_mem", "lock_timeout")
+    ]
+    assert shown == ["7MB", "10s"]
+    connection.close()
+    assert connection.driver.closed
+
+
+def test_a_database_of_another_encoding_is_refused(postgres_worker: PostgresServer) -> None:
+    """What people write would not fit into it."""
+    how = "TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"
+    postgres_worker.run(f"CREATE DATABASE ascii {how}")
+    with pytest.raises(
+        StorageUnavailable, match="stores SQL_ASCII; create it with ENCODING 'UTF8'"
+    ):
+        postgres.connect(server_at(postgres_worker.url("ascii")))
+    postgres_worker.drop("ascii")
+
+
+async def test_a_server_that_cannot_be_written_is_unavailable(postgres_url: str) -> None:
+    """Such is one that follows another one: the work waits until it is the first."""
+    follows = server_at(postgres_url + "&options=-c%20default_transaction_read_only%3Don")
+    database = PostgresDatabase(follows)
+    with pytest.raises(StorageUnavailable, match="read-only transaction"):
+        await database.write(enter)
+    assert await database.read(names) == []
+    await database.close()
+
+
+async def test_no_more_connections_are_opened_than_the_settings_say(postgres_url: str) -> None:
+    """Ten at once share two; searches have their own."""
+    database = PostgresDatabase(server_at(postgres_url, connections=2))
+    await asyncio.gather(*(database.write(enter, str(n)) for n in range(10)))
+    assert len(database._connections) <= 2
+    await database.search(names)
+    assert len(database._connections) <= 3
+    await database.close()
+
+
+def test_a_direct_session_goes_past_the_pooler(postgres_url: str) -> None:
+    """It is a session of its own: what it locks stays locked, however long that takes."""
+    pooled = server_at(
+        "postgresql://127.0.0.1:1/nowhere", direct_url=SecretStr(postgres_url), pooled=True
+    )
+    with postgres.open_direct(pooled) as session:
+        session.execute("SELECT pg_advisory_lock(1)")
+        assert session.execute("SHOW statement_timeout").fetchone() == ("0",)
+        direct = postgres.connect(pooled, direct=True)
+        (held,) = direct.exec_driver_sql("SELECT pg_try_advisory_lock(1)").one()
+        assert held is False
+        direct.close()
+    with pytest.raises(StorageUnavailable, match="cannot reach the database"):
+        postgres.connect(pooled)

@@ -26,7 +26,7 @@ from gateway.http import control
 from gateway.storage import maintenance
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.transcript import MessagePlace
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.schema import conversation, message
 from gateway.storage.scrubbing import Scrubber, empty_log

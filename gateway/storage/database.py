@@ -1,0 +1,110 @@
+"""What both databases are to the rest of the gateway, and where the settings say that ours is.
+
+A file of SQLite belongs to one process; a server of PostgreSQL is shared by several replicas. Both
+run the same transaction functions. `open_database` (migrations.py) opens either by its location.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+from pydantic import SecretStr
+from sqlalchemy import Connection
+
+from gateway.settings.tree import Settings, is_server
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseServer:
+    """Where PostgreSQL is, and how many connections it gives us.
+
+    Attributes:
+        url: As libpq reads it.
+        direct_url: Past the pooler; None where `url` is that already.
+        pooled: Whether `url` is that of a pooler that lends a session for one transaction.
+        connections: For transactions and reads.
+    """
+
+    url: SecretStr
+    direct_url: SecretStr | None = None
+    pooled: bool = False
+    connections: int = 6
+
+    @property
+    def direct(self) -> SecretStr:
+        """The way to a session of one's own, for what listens or holds a lock of a session."""
+        return self.direct_url or self.url
+
+
+Location = Path | DatabaseServer
+"""Of a database: a file of SQLite's, or a server of PostgreSQL."""
+
+
+class Database(Protocol):
+    """An open database; every function `fn(conn, …)` is one transaction."""
+
+    @property
+    def server(self) -> DatabaseServer | None:
+        """The server that other replicas may share; None for a file, which is ours alone."""
+
+    async def write(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run `fn(conn, …)` in a transaction and return its value once that is committed.
+
+        A caller that is cancelled while it waits does not undo the transaction.
+
+        Raises:
+            CommitUnknown: Nobody knows whether it was committed; PostgreSQL alone.
+            StorageUnavailable: Rolled back; the database, not the function, is to blame.
+            Exception: Whatever `fn` raised; its writes are rolled back.
+        """
+
+    async def read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
+
+        Raises:
+            StorageUnavailable: The database cannot be read, or is closed.
+        """
+
+    async def search(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
+
+        Raises:
+            StorageUnavailable: The database cannot be read, all searchers are busy for long, or the
+                database is closed.
+        """
+
+    async def scrub(self) -> None:
+        """Take what was erased out of the files, as far as that is the database's to do.
+
+        Raises:
+            StorageUnavailable: It cannot be done now.
+        """
+
+    async def close(self) -> None:
+        """Finish what was begun, then close all connections. Idempotent."""
+
+
+def location_of(settings: Settings) -> Location:
+    """Return where the database is: `storage.url`, else parley.db in PARLEY_HOME.
+
+    The path of a file is relative to PARLEY_HOME.
+    """
+    storage = settings.storage
+    if storage.url is None:
+        return settings.home / "parley.db"
+    url = storage.url.get_secret_value()
+    if not is_server(url):
+        return settings.home / url.partition("///")[2]
+    # As they are now: with a secret that is read again half of the connections would go elsewhere.
+    direct = storage.direct_url and SecretStr(storage.direct_url.get_secret_value())
+    return DatabaseServer(SecretStr(url), direct, storage.pooled, storage.connections)
