@@ -17,14 +17,17 @@ from sqlalchemy import Connection, Engine, create_engine
 
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
-from gateway.storage import migrations
-from gateway.storage.engine import Database, connect
+from gateway.storage import migrations, postgres
+from gateway.storage.database import Database, Location
+from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database
 from tests import asserted
 from tests.support.browser import CHROMIUM, browser
+from tests.support.engines import storage_of
 from tests.support.nginx import NGINX
+from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.shared import SHARED
-from tests.support.storage import Store, copy_database, migrated_file
+from tests.support.storage import PostgresStore, Store, copy_database, migrated_file
 from tests.support.thorough import ALL, DESK_EXAMPLES, try_fewer_examples
 
 OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
@@ -205,18 +208,61 @@ def database_file(tmp_path: Path, database_template: Path) -> Path:
 
 
 @pytest.fixture
-def store(database_file: Path) -> Iterator[Store]:
+def location(tmp_path: Path, request: pytest.FixtureRequest) -> Location:
+    """The test's database, empty and not open; of the engine that it runs on."""
+    if url := storage_of(tmp_path).get("url"):
+        return server_at(url)
+    file: Path = request.getfixturevalue("database_file")
+    return file
+
+
+@pytest.fixture
+def store(location: Location) -> Iterator[Store]:
     """The test's database with a writing connection, for transaction functions."""
-    opened = Store(database_file)
+    if isinstance(location, Path):
+        opened = Store(location)
+    else:
+        opened = PostgresStore(postgres.connect(location))
     yield opened
     opened.close()
 
 
 @pytest.fixture
-async def database(database_file: Path) -> AsyncIterator[Database]:
+async def database(location: Location) -> AsyncIterator[Database]:
     """The test's database, open as in the gateway."""
-    async with open_database(database_file) as opened:
+    async with open_database(location) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def postgres_worker() -> Iterator[PostgresServer]:
+    """The server of this worker; it starts with the first test that asks for it."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_worker: PostgresServer) -> str:
+    """A database with the newest schema, to be copied."""
+    name = postgres_worker.create()
+    connection = postgres.connect(server_at(postgres_worker.url(name)))
+    with connection.transaction():
+        migrations.upgrade(connection)
+    connection.driver.close()
+    return name
+
+
+@pytest.fixture
+def postgres_url(postgres_worker: PostgresServer, postgres_template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    name = postgres_worker.create(postgres_template)
+    yield postgres_worker.url(name)
+    postgres_worker.drop(name)
+
+
+@pytest.fixture
+def sqlite_alone() -> None:
+    """What the test is about: SQLite's plans, its file, its pragmas."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

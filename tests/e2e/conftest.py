@@ -7,10 +7,17 @@ import pytest
 
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.browser import CHROMIUM
+from tests.support.engines import database_engine, on_both
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 
+__all__ = ["database_engine"]
 collect_ignore = [] if CHROMIUM else ["test_browser.py"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what runs a gateway on both databases."""
+    on_both(metafunc)
 
 
 @pytest.fixture

@@ -65,6 +65,7 @@ async def test_logs_follow(parley: ParleyProcess) -> None:
     assert b"Traceback" not in complaints
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_backup_made_while_running_can_be_restored(parley: ParleyProcess) -> None:
     """The steps of docs/operations.md bring back what the copy holds, and only that."""
     chat, copy = WebChat(parley), parley.home / "copy.db"
@@ -128,9 +129,9 @@ async def test_config_show_names_origins_and_masks_secrets(tmp_path: Path) -> No
 
 
 async def test_a_second_process_on_the_same_home_ends(parley: ParleyProcess) -> None:
-    """It says in one line that the database is in use; the first one goes on, `chat` too."""
+    """It says in one line that it is in use; the first one goes on, `chat` too."""
     second = await parley.run("run", "--port", "0")
-    assert_one_line(second, "parley.db is in use by")
+    assert_one_line(second, " is in use by another Parley process")
     said = await parley.run("chat", stdin="what is 12*7?\n")
     assert "**84**" in said.stdout
     assert (await parley.health())[0] == 200

@@ -9,12 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import Run, own_environment, runner
+from tests.support.engines import database_engine, on_both, storage_of
+
+__all__ = ["database_engine"]
+STORAGE = Path(__file__).parent / "storage"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what runs a gateway on both databases; those of the storage see to that themselves."""
+    if STORAGE not in metafunc.definition.path.parents:
+        on_both(metafunc)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """PARLEY_HOME, the test's own folder; no setting comes from outside."""
+    """PARLEY_HOME, the test's own folder; no setting comes from outside but its database."""
     with own_environment(tmp_path, monkeypatch):
+        if url := storage_of(tmp_path).get("url"):
+            monkeypatch.setenv("PARLEY_STORAGE__URL", url)
         yield tmp_path
 
 

@@ -12,13 +12,16 @@ from sqlalchemy import Connection, text
 
 from gateway.pipeline import hygiene
 from gateway.pipeline.next_turn import NextTurn
-from gateway.storage.engine import Database
+from gateway.storage.engine import SqliteDatabase
 from tests.bench.path import profiled
 from tests.bench.phases import PHASES
 from tests.house.path import KINDS, WAYS, figures_of, messages
-from tests.support.counting import Counts, counting
+from tests.support.counting import Counts, counting, counting_on_server
+from tests.support.gateway import running
 
 PLAIN = "a plain message"
+MOST_STATEMENTS, MOST_COMMITS = 25, 6
+"""Of a plain turn on PostgreSQL."""
 
 
 async def counts_of_a_message(home: Path) -> dict[str, float]:
@@ -59,10 +62,10 @@ async def test_a_transaction_and_a_thread_that_are_added_are_counted(
 ) -> None:
     """A read is a transaction and a hop; a thread alone is a hop."""
     before = await counts_of_a_message(tmp_path / "before")
-    clean, opened = hygiene.clean, Database.__init__
-    databases: list[Database] = []
+    clean, opened = hygiene.clean, SqliteDatabase.__init__
+    databases: list[SqliteDatabase] = []
 
-    def opening(self: Database, *args: Any) -> None:
+    def opening(self: SqliteDatabase, *args: Any) -> None:
         opened(self, *args)
         databases.append(self)
 
@@ -71,11 +74,32 @@ async def test_a_transaction_and_a_thread_that_are_added_are_counted(
         await asyncio.to_thread(threading.get_ident)
         await clean(*args)
 
-    monkeypatch.setattr(Database, "__init__", opening)
+    monkeypatch.setattr(SqliteDatabase, "__init__", opening)
     monkeypatch.setattr(hygiene, "clean", cleaning)
     added = {"statements": 1, "transactions": 1, "thread hops": 2}
     grown = {kind: value + added[kind] for kind, value in before.items()}
     assert await counts_of_a_message(tmp_path / "after") == grown
+
+
+async def test_a_message_on_postgresql_takes_few_statements_and_commits(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """A conversation is locked in statements of its own there, and no more is asked than that."""
+    async with running(tmp_path, storage={"url": postgres_url}) as chat:
+        with counting_on_server() as counts:
+            for n in range(3):
+                await chat.ask(f"warm up {n}")
+            found = []
+            for n in range(5):
+                counts.clear()
+                await chat.ask(f"hello {n}")
+                await chat.logged("message_sent", count=n + 4)
+                found.append(list(counts))
+    least = min(found, key=len)
+    statements = [sql for sql in least if not sql.startswith(("BEGIN", "COMMIT"))]
+    assert len(statements) <= MOST_STATEMENTS, statements
+    assert least.count("COMMIT") <= MOST_COMMITS
+    assert len([sql for sql in statements if sql.startswith("SELECT") and "FOR NO KEY" in sql]) >= 3
 
 
 def test_what_a_trigger_does_is_part_of_its_statement(tmp_path: Path) -> None:

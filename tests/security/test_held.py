@@ -9,7 +9,7 @@ from agent.tools.context import Inquiry
 from agent.tools.sandbox.pages import text_of_page
 from gateway.storage import audit_log
 from gateway.storage.conversation import questions
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from tests.adapters.web.conftest import Served, serving
 from tests.support.effort import effort
 from tests.support.storage import turn_of

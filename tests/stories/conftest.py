@@ -1,5 +1,13 @@
 """A PARLEY_HOME of the test's own, and `parley …` in this process, as tests of commands do."""
 
-from tests.gateway.conftest import home, parley
+import pytest
 
-__all__ = ["home", "parley"]
+from tests.gateway.conftest import home, parley
+from tests.support.engines import database_engine, on_both
+
+__all__ = ["database_engine", "home", "parley"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what runs a gateway on both databases."""
+    on_both(metafunc)

@@ -23,7 +23,7 @@ from gateway.commands.compress import NOTHING_TO_COMPRESS
 from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
 from gateway.storage import schema
-from gateway.storage.migrations import database_path
+from gateway.storage.database import location_of
 from tests.support.gateway import Running, agent_of, newest_question, running, settings_of
 from tests.support.long_chats import (
     LongChatModel,
@@ -174,10 +174,10 @@ async def test_a_restart_shows_the_very_same_view(tmp_path: Path) -> None:
 def copied(chat: Running, home: Path) -> None:
     """Copy the database of a running gateway to where another one will find it."""
     home.mkdir()
-    target = database_path(settings_of(home))
+    files = location_of(chat.gateway.settings), location_of(settings_of(home))
     with (
-        closing(sqlite3.connect(database_path(chat.gateway.settings))) as source,
-        closing(sqlite3.connect(target)) as copy,
+        closing(sqlite3.connect(str(files[0]))) as source,
+        closing(sqlite3.connect(str(files[1]))) as copy,
     ):
         source.backup(copy)
 

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from gateway.storage.engine import Database
+import psycopg
+
+from gateway.storage.engine import SqliteDatabase
+from gateway.storage.postgres import PostgresConnection
 
 _CONTROL = ("COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "UPDATE identity SET commits", "PRAGMA")
 """What transactions, with the watch over the file, and connections bring along by themselves."""
@@ -147,6 +150,30 @@ def counting(label: Callable[[], str] = thread_name) -> Iterator[PathCounter]:
         patch.object(
             BaseEventLoop, "run_in_executor", counter._executing(BaseEventLoop.run_in_executor)
         ),
-        patch.object(Database, "write", counter._awaiting(Database.write)),
+        patch.object(SqliteDatabase, "write", counter._awaiting(SqliteDatabase.write)),
     ):
         yield counter
+
+
+@contextmanager
+def counting_on_server() -> Iterator[list[str]]:
+    """Collect what PostgreSQL is asked meanwhile, BEGIN and COMMIT included, in order.
+
+    Not that a connection prepares a statement: it does so once.
+    """
+    found: list[str] = []
+
+    def noting(run: Callable[..., Any], said: Callable[[Any], str]) -> Callable[..., Any]:
+        def noted(asked: Any, statement: Any, *args: Any, **options: Any) -> Any:
+            found.append(said(statement))
+            return run(asked, statement, *args, **options)
+
+        return noted
+
+    kept, sent, other = PostgresConnection._result, PostgresConnection._send, psycopg.Cursor.execute
+    with (
+        patch.object(PostgresConnection, "_result", noting(kept, lambda form: form.text)),
+        patch.object(PostgresConnection, "_send", noting(sent, bytes.decode)),
+        patch.object(psycopg.Cursor, "execute", noting(other, str)),
+    ):
+        yield found

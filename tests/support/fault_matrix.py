@@ -35,7 +35,7 @@ from gateway.pipeline.delivery import Burials, Delivery
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox

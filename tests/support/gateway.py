@@ -1,4 +1,4 @@
-"""A running gateway for tests: the real parts on a SQLite file, a scripted model, a platform.
+"""A running gateway for tests: the real parts on a real database, a scripted model, a platform.
 
 Leaving `running` is a crash as far as the rows can tell: everything is cancelled where it stands.
 """
@@ -31,10 +31,12 @@ from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import Settings
 from gateway.storage import schema
-from gateway.storage.migrations import database_path, open_database
+from gateway.storage.database import location_of
+from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
 from gateway.wiring import NO_PLUGINS, accounts_of
 from tests.support.door import TOKEN
+from tests.support.engines import storage_of
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 from tests.support.scripted_model import Script, ScriptedModel
 
@@ -102,12 +104,16 @@ class HeldModel(RecordingModel):
 
 
 def settings_of(home: Path, **sections: dict[str, Any]) -> Settings:
-    """Return settings without waiting times, open to all and owned by u1, changed by `sections`."""
+    """Return settings without waiting times, open to all and owned by u1, changed by `sections`.
+
+    Its database is of the engine that the test runs on.
+    """
     defaults: dict[str, dict[str, Any]] = {
         "queue": {"debounce_ms": 0, "grace_s": 10},
         "access": {"mode": "open", "rate_per_min": 0, "owners": ["telegram:u1"]},
         "web": {"port": 0, "token": TOKEN},
         "logging": {"file": False},
+        "storage": storage_of(home),
     }
     merged = {name: defaults.get(name, {}) | sections.get(name, {}) for name in defaults | sections}
     return Settings.model_validate({"home": home, **merged})
@@ -337,7 +343,7 @@ async def _put_together(
     settings = settings_of(home, **sections)
     async with (
         log_lines(platform.watch) as lines,
-        open_database(database_path(settings)) as database,
+        open_database(location_of(settings)) as database,
         assembled(
             settings, database, agent, accounts_of(platform), death=death, plugins=plugins
         ) as gateway,

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from pydantic import SecretStr
 
+from gateway.storage.database import DatabaseServer
 from tests.support.confined import NOBODY
 from tests.support.process import free_port
 
@@ -75,6 +77,11 @@ class PostgresServer:
         """Run a statement that stands outside of transactions and databases."""
         with psycopg.connect(self.url(), autocommit=True) as admin:
             admin.execute(statement)
+
+
+def server_at(url: str, **changes: Any) -> DatabaseServer:
+    """Return the server that an address names, as the settings would."""
+    return DatabaseServer(SecretStr(url), **changes)
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import aiohttp
+import psycopg
 import yaml
 
+from tests.support.engines import storage_of
 from tests.support.forks import Forked
 from tests.support.thorough import ALL
 
@@ -27,6 +29,9 @@ _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 _END_S = 200.0
 """Longer than anything takes on the slowest machine: it ends what hangs, below pytest's limit."""
 _LONGEST_LINE_BYTES = 1 << 24
+
+DATABASE_URL = "DATABASE_URL"
+"""The variable that tells a process where its database is, where that is on a server."""
 
 Record = dict[str, Any]
 
@@ -47,6 +52,8 @@ class ParleyProcess:
 
     At the desk it is forked from a process that has imported everything, but where it is to be
     `fresh`; in `make test-all` each is a new Python.
+
+    Its database is of the engine that the test runs on.
 
     Args:
         home: PARLEY_HOME.
@@ -85,6 +92,10 @@ class ParleyProcess:
         self.records: list[Record] = []
         self.stderr: list[str] = []
         self._environ = environ or {}
+        self._storage: dict[str, Any] = {}
+        if url := storage_of(home).get("url"):
+            self._environ = {DATABASE_URL: url, **self._environ}
+            self._storage = {"storage": {"url": f"env:{DATABASE_URL}"}}
         self._changed = asyncio.Condition()
         self._process: asyncio.subprocess.Process | Forked | None = None
         self._life: asyncio.Task[None] | None = None
@@ -132,7 +143,7 @@ class ParleyProcess:
     async def spawn(self) -> None:
         """Start the process without waiting for anything."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "parley.yaml").write_text(yaml.safe_dump(self.settings))
+        (self.home / "parley.yaml").write_text(yaml.safe_dump(self._storage | self.settings))
         self._process = await self.execute("run", "--port", str(self.port))
         life = self._follow(self._process)
         self._life = asyncio.get_running_loop().create_task(life, name="parley run")
@@ -208,7 +219,11 @@ class ParleyProcess:
             return response.status, await response.json()
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Return what a query finds in the database."""
+        """Return what a query finds in the database; each value stands for a `?`."""
+        url = self._environ.get(DATABASE_URL)
+        if url is not None:
+            with psycopg.connect(url) as server:
+                return server.execute(query.replace("?", "%s"), values).fetchall()
         path = f"file:{self.home / 'parley.db'}?mode=ro"
         with closing(sqlite3.connect(path, uri=True)) as books:
             return books.execute(query, values).fetchall()

@@ -32,7 +32,8 @@ from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.usage import Usage
 from gateway.app import Gateway, assembled, serve, settle_memory, share_arenas
-from gateway.storage.engine import READERS, Database
+from gateway.storage.database import Database
+from gateway.storage.engine import READERS
 from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, logged_database

@@ -18,7 +18,7 @@ import aiohttp.connector
 import pytest
 from typing_extensions import override
 
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 
 T = TypeVar("T")
 # Long enough for the kernel to hand a segment from one loopback socket to the other.

@@ -16,7 +16,7 @@ from gateway.pipeline.intake import GatewayIntake, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.signals import Wakeups
 from gateway.storage import schema
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.recording_intake import FAST

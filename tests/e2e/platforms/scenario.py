@@ -16,7 +16,8 @@ from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema
-from gateway.storage.migrations import database_path, open_database
+from gateway.storage.database import location_of
+from gateway.storage.migrations import open_database
 from gateway.wiring import build_accounts
 from tests.e2e.platforms.driver import Driver, Room
 from tests.support.gateway import HeldModel, log_lines, settings_of
@@ -84,7 +85,7 @@ async def scene(
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with (
         log_lines(watch) as lines,
-        open_database(database_path(settings)) as opened,
+        open_database(location_of(settings)) as opened,
         assembled(settings, opened, _agent(model, errand), build_accounts(settings)) as gateway,
         asyncio.TaskGroup() as tasks,
     ):

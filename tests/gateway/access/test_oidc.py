@@ -24,7 +24,7 @@ from gateway.lifecycle.rotation import Rotation
 from gateway.settings.references import References
 from gateway.settings.tree import AccessSettings, Settings
 from gateway.storage import schema
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import web_users
 from tests.support.door import TOKEN

@@ -24,7 +24,7 @@ from gateway.access.web_door import (
 from gateway.errors import GatewayError, NotFound
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import members, web_users
 from gateway.storage.schema import now_s, web_link, web_session

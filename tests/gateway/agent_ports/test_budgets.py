@@ -20,7 +20,7 @@ from agent.usage import Usage
 from gateway.agent_ports.budgets import Budgets, day_of, refuse_unpriced, today, unpriced
 from gateway.errors import SettingsError
 from gateway.settings.tree import BudgetSettings
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.reports import ledger
 from gateway.storage.schema import ledger as ledger_table

@@ -27,7 +27,7 @@ from gateway.errors import StorageUnavailable
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
 from gateway.storage.conversation import attachments as stored
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import inbox
 from gateway.storage.schema import attachment, attachment_part
 from tests.support.pictures import png

@@ -20,7 +20,7 @@ from gateway.settings.tree import BudgetSettings
 from gateway.storage import schema
 from gateway.storage.conversation import compactions, sessions, turn_journal
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import leases
 from tests.support.scripted_model import tool_call
 from tests.support.storage import (

@@ -25,7 +25,7 @@ from gateway.errors import StorageUnavailable
 from gateway.storage import maintenance
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
 from tests.support.gateway import RecordingModel, agent_of, running

@@ -16,7 +16,7 @@ from agent.tools.context import TodoItem
 from gateway.agent_ports.tools import TurnNotebook, Workspaces
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from tests.support.storage import turn_of
 
 

@@ -102,6 +102,20 @@ tools: {{mcp: {{files: {{command: files, env: {{TOKEN: "{reference}", PLAIN: hun
     assert "hunter2" not in str(as_data(loaded))
 
 
+def test_the_address_of_a_server_is_shown_without_its_passwords(tmp_path: Path) -> None:
+    """Its host is what one looks for; one that is referred to is shown as that."""
+    url = "postgresql://ann:hunter21@db:5432/parley?sslmode=require&sslpassword=hunter22&password=h"
+    (tmp_path / "parley.yaml").write_text(
+        f"storage: {{url: '{url}', direct_url: 'env:DIRECT', pooled: true}}"
+    )
+    environ = {"PARLEY_HOME": str(tmp_path), "DIRECT": "postgresql://ann:hunter23@db/parley"}
+    found = {row.key: row.value for row in rows(load_settings(environ=environ))}
+    assert found["storage.url"] == (
+        "postgresql://********@db:5432/parley?sslmode=require&sslpassword=********&password=********"
+    )
+    assert found["storage.direct_url"] == "env:DIRECT"
+
+
 def test_secrets_are_reloaded_by_a_gateway(tmp_path: Path, parley: Parley) -> None:
     """Where none runs one line says so, whatever the settings refer to."""
     (tmp_path / "parley.yaml").write_text('model: {api_key: "file:/no/such/file"}')

@@ -107,6 +107,7 @@ def test_another_settings_file(parley: Parley, tmp_path: Path) -> None:
     assert shown.code == 0
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> None:
     """upgrade, current and check agree."""
     assert "there is no database" in one_line(parley("db", "current"))
@@ -235,6 +236,7 @@ def test_a_dead_letter_is_retried(parley: Parley, tmp_path: Path) -> None:
     assert asyncio.run(restart()) == ["re: one"]
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
     """It can be opened, and holds what the original holds."""
     fill(tmp_path, "one")
@@ -246,6 +248,7 @@ def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
         assert copy.execute("SELECT text FROM inbox").fetchall() == [("one",)]
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_path: Path) -> None:
     """A restore is one command more; without it nothing is lost without a word."""
     fill(tmp_path, "one")
@@ -258,6 +261,7 @@ def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_p
     assert "erased conversation 1" in parley("forget", "1", "--yes").out
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
     """A second process is refused, and does no harm: no log, no mode, no program of MCP."""
     fill(tmp_path, "one")

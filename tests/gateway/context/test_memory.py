@@ -18,7 +18,7 @@ from gateway.context import memory as module
 from gateway.context.memory import MAX_RECALLED_CHARS, Finished, Recall, waiting_query
 from gateway.settings.tree import AccessSettings
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.engine import Database
+from gateway.storage.database import Database
 from gateway.storage.queue import inbox
 from gateway.storage.queue.leases import Lease
 from tests.agent.plugins.plugins import active

@@ -24,9 +24,15 @@ from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.http import control
 from gateway.signals import Wakeups
 from gateway.storage import schema
-from tests.support.gateway import HeldModel, Running, running, serving
+from gateway.storage.database import Location, location_of
+from tests.support.gateway import HeldModel, Running, running, serving, settings_of
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import copy_database
+
+
+def place(home: Path) -> Location:
+    """Return where the database of a home is."""
+    return location_of(settings_of(home))
 
 
 def rejecting() -> RecordingAdapter:
@@ -41,7 +47,7 @@ async def test_a_retry_goes_through_the_running_gateway(tmp_path: Path) -> None:
     async with serving(tmp_path, adapter=rejecting()) as gateway:
         await gateway.chat.say("one")
         await gateway.chat.logged("message_buried")
-        letter = await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "s1.1")
+        letter = await control.act(tmp_path, place(tmp_path), "retry-dead-letter", "s1.1")
         assert (letter["id"], letter["text"]) == ("s1.1", "re: one")
         assert "re: one" in await gateway.chat.answers(2)
 
@@ -53,7 +59,7 @@ async def test_a_turn_is_retried_through_the_running_gateway(
     monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
     async with serving(tmp_path, [*[KeyError("bug")] * 3, "better"]) as gateway:
         await gateway.chat.ask("one")
-        await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "t1")
+        await control.act(tmp_path, place(tmp_path), "retry-dead-letter", "t1")
         assert (await gateway.chat.answers(2))[1] == "better"
 
 
@@ -62,7 +68,7 @@ async def test_without_a_gateway_it_is_done_directly(tmp_path: Path) -> None:
     async with running(tmp_path, adapter=rejecting()) as chat:
         await chat.say("one")
         await chat.logged("message_buried")
-    dropped = await control.act(tmp_path, tmp_path / "parley.db", "drop-dead-letter", "s1.1")
+    dropped = await control.act(tmp_path, place(tmp_path), "drop-dead-letter", "s1.1")
     assert dropped["reason"] == "blocked"
     async with running(tmp_path, at_work=False) as chat:
         assert (await chat.rows(schema.outbox))[0].state == "dropped"
@@ -76,12 +82,12 @@ async def test_what_is_not_there_is_said(
     tmp_path: Path, database_template: Path, action: str, target: str
 ) -> None:
     """The same words with and without a gateway."""
-    database = copy_database(database_template, tmp_path / "parley.db")
+    copy_database(database_template, tmp_path / "parley.db")
     with pytest.raises(NotFound) as directly:
-        await control.act(tmp_path, database, action, target)
+        await control.act(tmp_path, place(tmp_path), action, target)
     async with serving(tmp_path):
         with pytest.raises(NotFound) as asked:
-            await control.act(tmp_path, database, action, target)
+            await control.act(tmp_path, place(tmp_path), action, target)
     assert str(asked.value) == str(directly.value)
     assert target in str(asked.value)
 
@@ -145,8 +151,7 @@ async def test_who_is_approved_without_a_gateway_is_told_later(tmp_path: Path) -
     """At the next start."""
     async with running(tmp_path, at_work=False, access=OWNED) as chat:
         code = await asked(chat)
-    database = tmp_path / "parley.db"
-    decision = await control.act(tmp_path, database, "approve-pairing", code.lower())
+    decision = await control.act(tmp_path, place(tmp_path), "approve-pairing", code.lower())
     assert decision["text"] == "`Ann` (telegram 666) may write to me now."
     async with running(tmp_path, access=OWNED) as chat:
         await chat.gateway.intake.tell_approved()
@@ -168,7 +173,7 @@ async def test_forgetting_ends_a_running_turn(tmp_path: Path) -> None:
     async with serving(tmp_path, model) as gateway:
         await gateway.chat.say("secret")
         await gateway.chat.until(lambda: model.waiting)
-        assert await control.act(tmp_path, tmp_path / "parley.db", "forget", "1") == 1
+        assert await control.act(tmp_path, place(tmp_path), "forget", "1") == 1
         gate.set()
         await gateway.chat.logged("lease_lost")
         for table in (schema.conversation, schema.inbox, schema.message, schema.turn):
@@ -183,7 +188,7 @@ async def test_forgetting_lets_go_of_what_is_kept_in_memory(tmp_path: Path) -> N
         await gateway.chat.ask("the word is plugh-xyzzy")
         found = [each for each in gc.get_objects() if isinstance(each, KeptViews)]
         [kept] = [each for each in found if "plugh-xyzzy" in str(each._kept)]
-        await control.act(tmp_path, tmp_path / "parley.db", "forget", "1")
+        await control.act(tmp_path, place(tmp_path), "forget", "1")
         assert kept.size == 0
         assert "plugh-xyzzy" not in str(kept._kept)
 
@@ -282,20 +287,21 @@ def names_in(folder: Path) -> list[str]:
 async def test_a_wrong_home_gets_no_database(tmp_path: Path) -> None:
     """An operator who mistypes PARLEY_HOME must not believe that the data is gone."""
     with pytest.raises(StorageUnavailable, match="no database"):
-        await control.act(tmp_path, tmp_path / "parley.db", "forget", "1")
+        await control.act(tmp_path, place(tmp_path), "forget", "1")
     assert names_in(tmp_path) == []
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_home_too_long_for_a_socket(tmp_path: Path, database_template: Path) -> None:
     """Directly without a gateway; while one runs, the lock says so."""
     home = tmp_path / ("x" * 110)
     home.mkdir()
     copy_database(database_template, home / "parley.db")
     with pytest.raises(NotFound):
-        await control.act(home, home / "parley.db", "forget", "1")
+        await control.act(home, place(home), "forget", "1")
     async with serving(home):
         with pytest.raises(DatabaseLocked):
-            await control.act(home, home / "parley.db", "forget", "1")
+            await control.act(home, place(home), "forget", "1")
 
 
 async def test_a_letter_of_a_platform_that_is_off_harms_nobody(tmp_path: Path) -> None:
@@ -304,7 +310,7 @@ async def test_a_letter_of_a_platform_that_is_off_harms_nobody(tmp_path: Path) -
         await chat.say("one")
         await chat.logged("message_buried")
     async with serving(tmp_path, adapter=RecordingAdapter("slack")) as gateway:
-        await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "s1.1")
+        await control.act(tmp_path, place(tmp_path), "retry-dead-letter", "s1.1")
         assert await gateway.chat.ask("two", platform="slack") == "re: two"
     async with running(tmp_path) as chat:
         assert await chat.answers(1) == ["re: one"]

@@ -31,7 +31,8 @@ from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
 from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer, Port
 from gateway.pipeline import notices
-from gateway.storage.migrations import database_path, open_database
+from gateway.storage.database import location_of
+from gateway.storage.migrations import open_database
 from gateway.storage.people import web_users
 from gateway.storage.people.web_users import ChatLinks, NewSession
 from gateway.wiring import accounts_of
@@ -98,6 +99,7 @@ async def test_what_cannot_be_stored_is_to_be_sent_again(tmp_path: Path) -> None
     assert (line["path"], line["error"]) == ("/full", "the disk is full")
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_breaks_under_a_stream_ends_it(tmp_path: Path) -> None:
     """Its answer has begun: no second one stands in the middle of it, and the page asks again."""
     async with running(tmp_path, at_work=False) as chat:
@@ -236,6 +238,7 @@ async def test_owners_are_told_which_part_is_not_ready(tmp_path: Path) -> None:
             assert await gateway.get("/healthz", local=False, **headers) == (200, {"status": "ok"})
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_owners_are_told_that_the_database_is_the_trouble(tmp_path: Path) -> None:
     """By the token: whose a session is cannot be read then."""
     async with serving(tmp_path, web={"token": TOKEN}) as gateway:
@@ -258,6 +261,7 @@ async def test_a_port_of_webhooks_tells_nobody_more(tmp_path: Path) -> None:
         assert told == (200, {"ready": True})
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_blocked_database_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +276,7 @@ async def test_a_blocked_database_is_not_ready(
         assert (await gateway.get("/healthz"))[0] == 200
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_became_read_only_is_not_ready(tmp_path: Path) -> None:
     """What SQLite says stands in the answer."""
     async with serving(tmp_path) as gateway:
@@ -282,6 +287,7 @@ async def test_a_database_that_became_read_only_is_not_ready(tmp_path: Path) -> 
         assert body["database"].startswith("not writable: attempt to write a readonly")
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_was_removed_is_not_ready(tmp_path: Path) -> None:
     """No message is acknowledged any more, and one line of the log says why."""
     async with serving(tmp_path) as gateway:
@@ -401,7 +407,7 @@ async def test_the_gauge_goes_by_the_window_as_it_is_now(tmp_path: Path) -> None
 
     model, settings = RecordingModel(context_length=1_000_000), settings_of(tmp_path)
     async with (
-        open_database(database_path(settings)) as database,
+        open_database(location_of(settings)) as database,
         assembled(settings, database, agent_of(model), accounts),
     ):
         assert (await given[0].gauge(HERE)).window_tokens == 1_000_000

@@ -17,7 +17,8 @@ from gateway.lifecycle import pruning
 from gateway.lifecycle.pruning import LEAST_ROWS, STEP_S, Pruner, rows_in_time
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import retention, schema
-from gateway.storage.engine import Database, lock_database
+from gateway.storage.database import Database
+from gateway.storage.engine import lock_database
 from gateway.storage.search import index
 from tests.support.command_line import Run as Parley
 from tests.support.command_line import one_line
@@ -138,6 +139,7 @@ async def test_trouble_is_logged_and_passes(
     assert event in [line["event"] for line in logs]
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_many_rows_go_in_short_transactions(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +213,7 @@ def test_messages_go_in_steps_of_fifty(store: Store) -> None:
     assert sum(took) < 1.0
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_compacting_gives_the_room_back(parley: Parley, tmp_path: Path) -> None:
     """Free pages are used for what comes; without them the file is smaller, and the same."""
     talk(tmp_path, "one")
@@ -224,6 +227,7 @@ def test_compacting_gives_the_room_back(parley: Parley, tmp_path: Path) -> None:
     talk(tmp_path, "two")
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_compacting_what_is_not_there_or_in_use(parley: Parley, tmp_path: Path) -> None:
     """One line says so."""
     assert "there is no database" in one_line(parley("db", "compact"))

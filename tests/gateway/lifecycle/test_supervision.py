@@ -26,7 +26,8 @@ from gateway import app
 from gateway.lifecycle import supervision
 from gateway.lifecycle.supervision import AccountHealth, Supervised, Watch
 from gateway.storage import schema
-from gateway.storage.migrations import database_path, open_database
+from gateway.storage.database import location_of
+from gateway.storage.migrations import open_database
 from gateway.wiring import Accounts
 from tests.support.bot_api import HANG, TOKEN, BotApi
 from tests.support.gateway import (
@@ -329,7 +330,7 @@ async def on_telegram(home: Path, api: BotApi) -> AsyncIterator[tuple[Serving, W
 
     async with (
         log_lines(idle.watch) as lines,
-        open_database(database_path(settings)) as database,
+        open_database(location_of(settings)) as database,
         app.assembled(settings, database, agent_of(RecordingModel(echo)), accounts) as gateway,
     ):
         chat = Running(gateway, agent_of(RecordingModel(echo)), idle, lines)
