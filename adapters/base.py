@@ -1,9 +1,10 @@
 """The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`.
 
-Also what adapters are built with: `PoolUse`, `PreviewIntent`, `Recent`.
+Also what adapters are built with: `PoolUse`, `Share`, `PreviewIntent`, `Recent`.
 """
 
 import secrets
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,25 @@ Renderer = Callable[[str], list[str]]
 """Splits markdown into payloads, each within the platform's limits; pure, never empty."""
 
 
+class Share:
+    """What part of an account's budgets is this process's, where several send for it.
+
+    Attributes:
+        of: Among so many the budgets of the account are divided; those of a chat are not, since
+            one process sends what a conversation shows.
+        held_until: Nothing is sent before, by the clock of whoever sends.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.of = 1
+        self.held_until = float("-inf")
+        self._clock = clock
+
+    def hold(self, seconds: float) -> None:
+        """Send nothing for so long: others do not know yet that they have to share."""
+        self.held_until = self._clock() + seconds
+
+
 class PreviewIntent:
     """Announces the first message of a preview, so that a crash leaves none behind.
 
@@ -152,6 +172,15 @@ class Adapter(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the platform was reached lately; shown by /readyz."""
+        ...
+
+    @property
+    def receivers(self) -> int:
+        """How many connections bring updates, each of them to one process at a time.
+
+        0 where updates may come to any process: all of them `run` then. Else one of several does,
+        for each connection; the others only send.
+        """
         ...
 
     @property

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from adapters.base import Clock
+from adapters.base import Clock, Share
 from adapters.errors import SendDelayed
 
 # How long a request is on its way, if nobody says when it was answered; and at most.
@@ -29,30 +29,44 @@ _MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
+class GroupPreviews:
+    """What previews leave to final answers in a group.
+
+    Attributes:
+        interval_s: Least time from any message in a group to a preview there.
+        reserve: Messages per minute that previews do not use.
+    """
+
+    interval_s: float = 3.0
+    reserve: int = 5
+
+
+@dataclass(frozen=True, slots=True)
 class PaceLimits:
     """A platform's budgets; edits count like messages.
 
     Attributes:
         per_s: Messages in one second over all chats.
         chat_interval_s: Mean time between two messages in one chat; the least one if the burst
-            is 1.
+            is 1. 0 where what counts by chat is no chat but the whole account, such as a method of
+            its API: then processes share the budget of a minute, too.
         chat_burst: Messages that may follow each other at once in a chat: at most this many in any
             `chat_burst * chat_interval_s` seconds.
         group_per_min: Messages in one minute in one group; None where groups have no such limit.
-        group_preview_interval_s: Least time from any message in a group to a preview there.
-        group_reserve: Messages per minute in a group that previews leave to final answers.
+        group_previews: What previews leave to final answers in a group.
         typing_interval_s: Least time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget inside of one send.
+        share: Which part of what holds for the account is this process's.
     """
 
     per_s: int
     chat_interval_s: float
     group_per_min: int | None = None
     chat_burst: int = 1
-    group_preview_interval_s: float = 3.0
-    group_reserve: int = 5
+    group_previews: GroupPreviews = GroupPreviews()
     typing_interval_s: float = 4.0
     max_wait_s: float = 10.0
+    share: Share = field(default_factory=Share)
 
 
 class Slot:
@@ -92,9 +106,10 @@ class Pacer:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._limits = limits
+        self._share = limits.share
         self._clock = clock
         self._sleep = sleep
-        self._all = _Rate(limits.per_s)
+        self._all = _Rate(limits.per_s, self._share)
         self._gate = _WaitingLine()
         self._promised_at = _NEVER
         self._chats: dict[str, _ChatBudgets] = {}
@@ -209,8 +224,11 @@ class Pacer:
     def _group_has_room(self, state: "_ChatBudgets", now: float) -> bool:
         if state.minute is None:
             return True
-        early = now < state.recent.last_at(now) + self._limits.group_preview_interval_s
-        return not early and state.minute.left(now) > self._limits.group_reserve
+        early = now < state.recent.last_at(now) + self._limits.group_previews.interval_s
+        reserve = self._limits.group_previews.reserve
+        if not self._limits.chat_interval_s:
+            reserve //= self._share.of
+        return not early and state.minute.left(now) > reserve
 
     def _charge(self, state: "_ChatBudgets") -> Slot:
         return state.charge(self._all.charge(Slot(self._clock)))
@@ -233,15 +251,27 @@ class Pacer:
 class _Rate:
     """At most `per_s` events in any second, spread evenly but for a burst after a quiet time."""
 
-    def __init__(self, per_s: int) -> None:
-        self.interval_s = 1.0 / per_s
-        self._lead_s = (per_s // _BURST_PART) * self.interval_s
-        self._window = _Window(per_s, 1.0)
+    def __init__(self, per_s: int, share: Share) -> None:
+        self._per_s = per_s
+        self._share = share
+        self._window = _Window(per_s, 1.0, share)
         self._due_at = _NEVER
         self._blocked_until = _NEVER
 
+    @property
+    def interval_s(self) -> float:
+        """Mean time between two events."""
+        return self._share.of / self._per_s
+
     def free_at(self, now: float) -> float:
-        return max(self._due_at - self._lead_s, self._window.free_at(now), self._blocked_until)
+        # The bursts of all together are one burst.
+        lead_s = (self._per_s // self._share.of // _BURST_PART) * self.interval_s
+        return max(
+            self._due_at - lead_s,
+            self._window.free_at(now),
+            self._blocked_until,
+            self._share.held_until,
+        )
 
     def charge(self, slot: Slot) -> Slot:
         self._due_at = max(self._due_at, slot.begun_at) + self.interval_s
@@ -253,16 +283,27 @@ class _Rate:
 
 
 class _Window:
-    """At most `size` events in any `period_s` seconds."""
+    """At most `size` events in any `period_s` seconds; with a share, so many of all together."""
 
-    def __init__(self, size: int, period_s: float) -> None:
-        self._size = size
+    def __init__(self, size: int, period_s: float, share: Share | None = None) -> None:
+        self._whole = size
         self._slots: deque[Slot] = deque(maxlen=size)
         self._period_s = period_s
+        self._share = share
+
+    @property
+    def _size(self) -> int:
+        return self._whole if self._share is None else max(self._whole // self._share.of, 1)
 
     def free_at(self, now: float) -> float:
-        full = len(self._slots) == self._size
-        return self._slots[0].counted_at(now) + self._period_s if full else _NEVER
+        size = self._size
+        if len(self._slots) < size:
+            return _NEVER
+        period_s = self._period_s
+        if self._share is not None:
+            # With more processes than events each has one, in a period that is as much longer.
+            period_s *= max(self._share.of / self._whole, 1.0)
+        return self._slots[-size].counted_at(now) + period_s
 
     def last_at(self, now: float) -> float:
         return self._slots[-1].counted_at(now) if self._slots else _NEVER
@@ -304,7 +345,8 @@ class _ChatBudgets:
     def of(cls, limits: PaceLimits) -> "_ChatBudgets":
         recent = _Window(limits.chat_burst, limits.chat_burst * limits.chat_interval_s)
         per_min = limits.group_per_min
-        return cls(recent, None if per_min is None else _Window(per_min, _MINUTE_S))
+        shared = None if limits.chat_interval_s else limits.share
+        return cls(recent, None if per_min is None else _Window(per_min, _MINUTE_S, shared))
 
     def free_at(self, now: float, *, group: bool) -> float:
         at = max(self.recent.free_at(now), self.blocked_until)

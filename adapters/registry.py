@@ -17,7 +17,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 import adapters
-from adapters.base import Adapter, History, Intake, Renderer
+from adapters.base import Adapter, History, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.errors import AdapterRefused
 from adapters.optional import leave_out
@@ -103,6 +103,7 @@ class Host:
         commands: The command menu: (name, description), names without a slash.
         max_file_bytes: The largest file that is taken.
         door: Who may come in to the built-in chat.
+        share: What part of each account's budgets is this process's.
     """
 
     intake: Intake
@@ -110,6 +111,7 @@ class Host:
     commands: tuple[tuple[str, str], ...]
     max_file_bytes: int
     door: Door
+    share: Share = field(default_factory=Share)
 
 
 @cache

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import gc
 import signal
+import socket
 import sys
 from collections.abc import (
     AsyncIterator,
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from adapters.base import Adapter
+from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
 from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
@@ -54,9 +55,10 @@ from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
+from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.lifecycle.rotation import Rotation
 from gateway.lifecycle.start_checks import Finding
-from gateway.lifecycle.supervision import Supervised, Traffic, Watch
+from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
@@ -64,7 +66,7 @@ from gateway.pipeline.next_turn import NextTurn, TurnStarter
 from gateway.pipeline.notices import TurnChats
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.turn import TurnRunner, TurnWork
-from gateway.pipeline.worker import Worker, registered
+from gateway.pipeline.worker import Worker
 from gateway.settings.loading import fingerprinted
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
@@ -89,6 +91,7 @@ from gateway.wiring import (
     load_adapters,
     models_of,
     open_tools,
+    registered,
 )
 
 if TYPE_CHECKING:
@@ -143,6 +146,11 @@ class Gateway:
     delivery: Delivery
     beside: Beside
     server: HttpServer
+
+    @property
+    def replica(self) -> Replica:
+        """What this process is among all that work on the database."""
+        return self.worker.replica
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +323,7 @@ async def serve(
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
         for each in (delivered, forced, *to_the_end):
             each.cancel()
+    await gateway.replica.leave()
     log.info("gateway_stopped")
 
 
@@ -336,6 +345,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
 def _until_the_end(gateway: Gateway) -> Work:
     """Return what tells of turns that have ended: of the last ones, too."""
     return {
+        "replica": gateway.replica.run(),
         "delivery": gateway.delivery.run(),
         "reactions": gateway.beside.reactions.run(),
         "plugins": gateway.beside.recall.run(),
@@ -378,7 +388,7 @@ async def assembled(
 
     Args:
         settings: All of them.
-        database: Open, and used by nobody else.
+        database: Open; of SQLite it is used by nobody else.
         agent: What answers.
         accounts: Of the platforms that are on.
         plugins: What was loaded of them.
@@ -402,7 +412,8 @@ async def assembled(
         settings.commands,
         Quotas(settings.quotas, settings.sessions.timezone),
     )
-    intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
+    receiving = AccountLeases(is_alone=database.server is None)
+    intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
     adapters = {
         (adapter.platform, adapter.account): adapter
@@ -412,11 +423,10 @@ async def assembled(
     await _warn_of_lost_accounts(database, adapters)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    timeouts = Timeouts.from_settings(settings.tools)
     beside = Beside(
         Preparations(database, agent, context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
-        Inquiries(database, adapters, timeouts, wakeups, access),
+        Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, plugins, access),
@@ -445,19 +455,27 @@ async def assembled(
         database, next_turn, agent.settings, prompts.files, recall, stops, wakeups
     )
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
-    replica = await registered(database, death or Death(), settings.queue.give_up_after_s)
+    replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica.id, adapters, traffic, burials, links)
+    delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery)
     wakeups.forgotten.listen(context.views.clear)
-    supervised = [Supervised(adapter) for adapter in adapters.values()]
-    platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
-    health = Health(database, replica.id, supervised, platforms.watch)
+    supervised = supervised_of(adapters.values(), receiving)
+    platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic, replica))
+    health = Health(database, replica, supervised, platforms.watch)
     routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
     server = _server(settings, supervised, health, routes, door)
-    async with _closed_at_the_end(models, server, adapters.values()):
+    async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
+
+
+def _beginning(
+    settings: Settings, death: Death | None, receiving: AccountLeases, share: Share
+) -> Beginning:
+    place = f"{socket.gethostname()} {settings.home}"
+    budget_s = settings.queue.give_up_after_s
+    return Beginning(place, death or Death(), budget_s, receiving, share)
 
 
 def _listen(
@@ -471,14 +489,20 @@ def _listen(
     wakeups.transcript.listen(beside.indexer.notify)
     wakeups.outbox.listen(delivery.notify)
     wakeups.reaction.listen(beside.reactions.show)
+    worker.replica.on_lost(worker.drop)
+    worker.replica.on_news(worker.wake)
 
 
 @asynccontextmanager
 async def _closed_at_the_end(
-    models: Sequence[ChatModel], server: HttpServer, adapters: Iterable[Adapter]
+    models: Sequence[ChatModel],
+    server: HttpServer,
+    adapters: Iterable[Adapter],
+    replica: Replica,
 ) -> AsyncIterator[None]:
-    """Close adapters, server and models, in this order, when the body ends."""
+    """Close adapters, server, models and the replica, in this order, when the body ends."""
     async with AsyncExitStack() as closing:
+        closing.push_async_callback(replica.close)
         # What is pushed last is closed first. A model that stands twice in the line is closed once.
         for model in {id(model): model for model in models}.values():
             closing.push_async_callback(model.close)
@@ -510,10 +534,11 @@ def _server(
 
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
-    for each in supervised:
+    # An adapter that receives over several connections is there as often.
+    for adapter in {id(each.adapter): each.adapter for each in supervised}.values():
         # Only adapters with a page or a webhook have routes.
-        routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
-        (chat_page if each.adapter.platform == BUILT_IN else webhooks).extend(routes)
+        routes: list[web.RouteDef] = getattr(adapter, "routes", list)()
+        (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
     on = settings.web
     apart = on.webhook_port is not None
     page = chat_page if on.enabled else []

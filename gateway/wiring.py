@@ -7,14 +7,15 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import structlog
 
-from adapters.base import Adapter, Intake, Renderer
+from adapters.base import Adapter, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.registry import (
     BUILT_IN,
@@ -52,9 +53,12 @@ from gateway.context.window import ContextParts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import start_checks
+from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
+from gateway.storage.database import Database
+from gateway.storage.queue import blame, leases
 
 log = structlog.get_logger()
 
@@ -351,10 +355,12 @@ class Accounts:
         renderers: How each of them shows text. The intake replies in the transaction that admits a
             message, so it must know them before there is an adapter that could call it.
         connect: Returns their adapters, which hand what they receive to the intake.
+        share: What part of the platforms' limits is this process's.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
     connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
+    share: Share = field(default_factory=Share)
 
 
 def build_accounts(settings: Settings) -> Accounts:
@@ -365,13 +371,15 @@ def build_accounts(settings: Settings) -> Accounts:
     """
     blocks = _blocks(settings)
 
+    share = Share()
+
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
         menu = registry.menu()
-        host = Host(intake, chats, menu, settings.attachments.max_bytes, door)
+        host = Host(intake, chats, menu, settings.attachments.max_bytes, door, share)
         return [build(platform, block, host) for platform, block in blocks]
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
-    return Accounts(renderers, connect)
+    return Accounts(renderers, connect, share)
 
 
 def load_adapters(settings: Settings) -> None:
@@ -403,3 +411,26 @@ def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(())
     return mcp_tools(settings.tools.mcp, settings.home, settings.tools.sandbox)
+
+
+async def registered(database: Database, beginning: Beginning) -> Replica:
+    """Register this process; what the one before left unfinished becomes ready.
+
+    Args:
+        database: On SQLite nobody else's by now.
+        beginning: What it begins with.
+
+    Raises:
+        StorageUnavailable: The database does not work now.
+    """
+    if database.server is not None:
+        # Its driver takes memory and time that SQLite needs none of.
+        from gateway.lifecycle.shared_replica import SharedReplica  # noqa: PLC0415
+
+        return await SharedReplica.join(database, database.server, beginning)
+    replica_id = await database.write(leases.register, f"pid {os.getpid()}")
+    inherited = await database.write(
+        blame.take_over, replica_id, beginning.death, beginning.give_up_after_s
+    )
+    tell_of(inherited)
+    return Replica(database, replica_id, inherited.trials)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
@@ -36,7 +37,8 @@ def renderer(_settings: DiscordSettings) -> Renderer:
 
 def build(settings: DiscordSettings, host: Host) -> "DiscordAdapter":
     """Return the adapter of one account, as the register calls it."""
-    return DiscordAdapter(settings, host.intake, host.commands)
+    limits = replace(LIMITS, share=host.share)
+    return DiscordAdapter(settings, host.intake, host.commands, limits=limits)
 
 
 class DiscordAdapter:
@@ -87,6 +89,11 @@ class DiscordAdapter:
     def connected(self) -> bool:
         """Whether there is a session, and Discord was heard within the last 90 s."""
         return self._receiver.connected
+
+    @property
+    def receivers(self) -> int:
+        """One process at a time has the session."""
+        return 1
 
     @property
     def pool(self) -> PoolUse:

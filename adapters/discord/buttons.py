@@ -133,7 +133,12 @@ class Callback:
     @property
     def is_open(self) -> bool:
         """Whether the answer may still take the place of "thinking…"."""
-        return time.time() - snowflake_s(self.id) < ANSWERABLE_S
+        return self.age_s < ANSWERABLE_S
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the interaction was made."""
+        return time.time() - snowflake_s(self.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,8 +70,8 @@ class Previews:
     async def _post(self, question: MessageRef, text: str, intent: PreviewIntent) -> str | None:
         """Post a new preview; the SDK's own repetitions after a server error show it once."""
         address = question.address
+        reference = await self._channel_kinds.reference(address, question.message_ref)
         once = {"nonce": await intent.begin(), "enforce_nonce": True}
-        reference = self._channel_kinds.reference(address, question.message_ref)
         try:
             return await self._posts.post(address, body_of(text) | once | reference)
         except SendUnknown as exc:

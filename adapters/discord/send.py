@@ -47,6 +47,9 @@ _BUTTONS_PER_ROW = 5
 _ROW, _BUTTON, _GREY = 1, 2, 2
 _MESSAGES = "/channels/{channel_id}/messages"
 _REMEMBERED = 1024
+ACKNOWLEDGED_IN_S = 5.0
+"""An interaction has 3 s to be acknowledged; clocks may differ a little."""
+UNTIL_THEN_S = 0.5
 _NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
 # What Discord says of an interaction that is too old to be answered.
 _EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
@@ -261,6 +264,9 @@ class Sender:
         except CodedRefusal as exc:
             if exc.code not in _EXPIRED:
                 raise
+            if self._channel_kinds.client is None and callback.age_s < ACKNOWLEDGED_IN_S:
+                # Who received it is another process, and has not acknowledged it yet.
+                raise SendDelayed("the interaction is not acknowledged yet", UNTIL_THEN_S) from exc
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))
             return None
 
@@ -272,5 +278,5 @@ class Sender:
         body = body_of((mark + message.payload).strip(), message.choices)
         # At most 25 characters. For some minutes Discord drops a message with the same nonce.
         body |= {"nonce": message.nonce, "enforce_nonce": True}
-        body |= self._channel_kinds.reference(message.address, message.reply_to)
+        body |= await self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)

@@ -70,14 +70,21 @@ class ChannelKinds:
         found = self.client.get_channel(int(channel)) if self.client else None
         return self._asked.get(channel) if found is None else _from_directory(found)
 
-    def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
+    async def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
         """Return what makes a message name the one that it answers; empty where nobody needs that.
 
         In a channel several people talk at once.
+
+        Raises:
+            SendDelayed: Discord does not tell now what the channel is.
         """
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
         channel_kind = self.known(address.chat)
+        if channel_kind is None and self.client is None:
+            # Another process has the connection, and its directory.
+            channel_kind = await self._ask(address.chat)
+            self.learn(address.chat, channel_kind)
         if channel_kind is None or channel_kind.dm:
             return {}
         return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}

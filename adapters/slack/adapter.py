@@ -2,6 +2,8 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -20,6 +22,7 @@ from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
 from adapters.slack.client import LIMITS, Client, RateLimits, signing_secret
+from adapters.slack.errors import CallFailed
 from adapters.slack.files import download
 from adapters.slack.find_sent import find_unfinished
 from adapters.slack.inbound import Names
@@ -27,7 +30,7 @@ from adapters.slack.ingest import Ingest
 from adapters.slack.platform import SlackSettings
 from adapters.slack.preview import Previews
 from adapters.slack.reactions import Reactions
-from adapters.slack.receive import Receiver, Webhook
+from adapters.slack.receive import Receiver, Webhook, identified
 from adapters.slack.render import render
 from adapters.slack.send import Sender
 
@@ -39,7 +42,8 @@ def renderer(_settings: SlackSettings) -> Renderer:
 
 def build(settings: SlackSettings, host: Host) -> "SlackAdapter":
     """Return the adapter of one account, as the register calls it."""
-    return SlackAdapter(settings, host.intake, host.commands)
+    limits = replace(LIMITS, share=host.share)
+    return SlackAdapter(settings, host.intake, host.commands, limits=limits)
 
 
 class SlackAdapter:
@@ -88,6 +92,11 @@ class SlackAdapter:
     def connected(self) -> bool:
         """Whether Slack is reached: its socket answers, or in HTTP mode its Web API did lately."""
         return self._receiver.connected
+
+    @property
+    def receivers(self) -> int:
+        """One process at a time has the socket; calls of the webhook go to any."""
+        return 1 if self._settings.mode == "socket" else 0
 
     @property
     def pool(self) -> PoolUse:
@@ -148,6 +157,9 @@ class SlackAdapter:
         intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
+        # Without it there is no stream, but a preview all the same.
+        with suppress(CallFailed):
+            await self._know_identity()
         return await self._under_way.show(
             question,
             ref,
@@ -160,10 +172,22 @@ class SlackAdapter:
         """Look a preview up where it was to be; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
+        try:
+            await self._know_identity()
+        except CallFailed as exc:
+            raise SendDelayed(f"Slack: {exc.code}") from exc
         identity = self._ingest.identity
         if identity is None:
             raise SendDelayed("Slack is not connected yet")
         return await find_unfinished(self._client, question, nonce, identity.user, others)
+
+    async def _know_identity(self) -> None:
+        """Ask who the bot is, where another process has the socket and nobody has told this one.
+
+        In HTTP mode the receiver asks, and holds what was missed before anything can be read.
+        """
+        if self._settings.mode == "socket" and self._ingest.identity is None:
+            self._ingest.identity = await identified(self._client)
 
     async def show_working(self, question: MessageRef) -> None:
         """Show a status line in a thread, until something is said there."""

@@ -18,9 +18,9 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from adapters.base import Clock, PoolUse
+from adapters.base import Clock, PoolUse, Share
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict, verdict_of_aiohttp
-from adapters.pacing import PaceLimits, Pacer, Slot
+from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import credential
 from adapters.slack.errors import Limited, mapped
 from adapters.slack.platform import SlackSettings
@@ -71,7 +71,8 @@ class RateLimits:
     def __init__(self, limits: PaceLimits, clock: Clock = time.monotonic) -> None:
         self._posts = Pacer(limits, clock=clock)
         self._methods = {
-            method: Pacer(_tier(per_min), clock=clock) for method, per_min in _PER_MIN.items()
+            method: Pacer(_tier(per_min, limits.share), clock=clock)
+            for method, per_min in _PER_MIN.items()
         }
 
     @asynccontextmanager
@@ -264,15 +265,15 @@ def _taken(pacer: Pacer, chat: str, slot: Slot) -> Iterator[None]:
         raise
 
 
-def _tier(per_min: int) -> PaceLimits:
+def _tier(per_min: int, share: Share) -> PaceLimits:
     return PaceLimits(
         per_s=per_min,
         chat_interval_s=0.0,
         chat_burst=per_min,
         group_per_min=per_min,
-        group_preview_interval_s=0.0,
         # What is best effort (`chance`) leaves a quarter to calls that must come (`turn`).
-        group_reserve=per_min // 4,
+        group_previews=GroupPreviews(0.0, per_min // 4),
+        share=share,
     )
 
 

@@ -186,13 +186,23 @@ class Receiver:
 
     async def _identify(self, client: Client) -> BotIdentity:
         try:
-            with mapped():
-                me = await client.web.auth_test()
+            identity = await identified(client)
         except CallFailed as exc:
             raise receiving_error(exc, "bot_token") from exc
         self._reached_at = self._clock()
-        words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
-        return BotIdentity(*words)
+        return identity
+
+
+async def identified(client: Client) -> BotIdentity:
+    """Return who the bot is.
+
+    Raises:
+        CallFailed: Slack does not say.
+    """
+    with mapped():
+        me = await client.web.auth_test()
+    words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
+    return BotIdentity(*words)
 
 
 def _checked(settings: SlackSettings) -> str | None:

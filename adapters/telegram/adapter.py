@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -43,7 +44,8 @@ def renderer(_settings: TelegramSettings) -> Renderer:
 
 def build(settings: TelegramSettings, host: Host) -> "TelegramAdapter":
     """Return the adapter of one account, as the register calls it."""
-    return TelegramAdapter(settings, host.intake, host.commands)
+    limits = replace(LIMITS, share=host.share)
+    return TelegramAdapter(settings, host.intake, host.commands, limits=limits)
 
 
 class TelegramAdapter:
@@ -100,6 +102,11 @@ class TelegramAdapter:
     def connected(self) -> bool:
         """Whether Telegram answered within the last 90 s."""
         return self._receiver.connected
+
+    @property
+    def receivers(self) -> int:
+        """One process at a time may poll; calls of the webhook go to any."""
+        return 1 if self._settings.mode == "polling" else 0
 
     @property
     def pool(self) -> PoolUse:

@@ -137,6 +137,11 @@ class WebAdapter:
         return self._running
 
     @property
+    def receivers(self) -> int:
+        """Browsers may come to any process."""
+        return 0
+
+    @property
     def pool(self) -> None:
         """There are no connections: browsers come here."""
 

@@ -33,6 +33,7 @@ from gateway.http.connections import (
     Site,
     counting,
 )
+from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import attachments, conversations
@@ -52,6 +53,8 @@ READY_S = 1.0
 """How long an answer of `/readyz` holds for those who are told nothing else."""
 WRITE_TIMEOUT_S = 2.0
 """How long `/readyz` waits for a commit."""
+WORKING = frozenset({"connected", "standby"})
+"""States of adapters whose account works, here or in another replica."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 """Linux takes 107 bytes, macOS 103. Source: unix(7)."""
@@ -185,7 +188,7 @@ class Health:
     """The health routes of a running gateway."""
 
     def __init__(
-        self, database: Database, replica: int, adapters: Sequence[Supervised], watch: Watch
+        self, database: Database, replica: Replica, adapters: Sequence[Supervised], watch: Watch
     ) -> None:
         self._database = database
         self._replica = replica
@@ -225,14 +228,14 @@ class Health:
     async def _look(self) -> dict[str, Any]:
         database = await self._database_state()
         adapters = {supervised.name: supervised.state for supervised in self._adapters}
-        connected = all(state == "connected" for state in adapters.values())
+        working = all(state in WORKING for state in adapters.values())
         accounts: dict[str, dict[str, Any]] = {}
         if database == "writable":
             database, accounts = await self._account_states()
         silent = any(each["silent_s"] is not None for each in accounts.values())
         scarce = is_scarce()
         return {
-            "ready": database == "writable" and connected and not silent and not scarce,
+            "ready": database == "writable" and working and not silent and not scarce,
             "database": database,
             "descriptors": "scarce" if scarce else "free",
             "adapters": adapters,
@@ -242,7 +245,7 @@ class Health:
     async def _database_state(self) -> str:
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._database.write(leases.heartbeat, self._replica)
+                await self._database.write(leases.heartbeat, self._replica.id)
         except TimeoutError:
             return f"no commit within {WRITE_TIMEOUT_S:g} s"
         except StorageError as exc:

@@ -90,6 +90,8 @@ def _of_platform(supervised: Supervised) -> Finding:
         return Finding(supervised.name, "refused", supervised.stopped)
     if supervised.adapter.connected:
         return Finding(supervised.name, "accepted", "connected")
+    if supervised.is_standby:
+        return Finding(supervised.name, "not_checked", "another replica receives for it")
     why = f" ({supervised.trouble})" if supervised.trouble else ""
     return Finding(supervised.name, "unreachable", f"not connected yet{why}; it is tried again")
 

@@ -1,7 +1,8 @@
 """Looks after the accounts: restarts their adapters, and notices when one has fallen silent.
 
 An adapter is restarted with a growing pause, and stopped where its credentials are refused. Its
-failures never reach another one.
+failures never reach another one. Where several replicas could receive for an account, its adapter
+runs in one of them, under a lease; in the others it only sends.
 
 An account is silent when it has had something to send for `SILENT_AFTER_S` and sent nothing in
 that time. What does not count:
@@ -26,9 +27,11 @@ import structlog
 
 from adapters.base import Adapter, Clock, PoolUse
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from gateway.errors import StorageError
+from gateway.errors import LeaseLost, StorageError
+from gateway.lifecycle.replica import AccountLease, AccountLeases, Replica
 from gateway.storage.database import Database
 from gateway.storage.queue import outbox
+from gateway.storage.queue.leases import Receiving
 from gateway.storage.queue.outbox import Backlog
 
 log = structlog.get_logger()
@@ -154,6 +157,7 @@ class Watch:
 
     Args:
         database: Whose outbox is looked at.
+        replica: Of several, each looks at what it has to send itself.
     """
 
     def __init__(
@@ -161,8 +165,10 @@ class Watch:
         database: Database,
         adapters: Mapping[Account, Adapter],
         traffic: Traffic,
+        replica: Replica,
     ) -> None:
         self.traffic = traffic
+        self._replica = replica
         self._database = database
         self._adapters = adapters
         self._silent: dict[Account, float] = {}
@@ -183,7 +189,7 @@ class Watch:
             StorageUnavailable: The outbox cannot be read.
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
-        for each in await self._database.read(outbox.waiting):
+        for each in await self._database.read(outbox.waiting, self._replica.shared_id):
             # Rows of accounts that are switched off wait, too, and nobody is to be told.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)
@@ -242,36 +248,67 @@ class Watch:
 
 @dataclass(slots=True)
 class Supervised:
-    """An adapter under supervision.
+    """An adapter under supervision, or one of several connections that it receives over.
 
     Attributes:
+        lease: Without it nothing is received; None where no other replica could.
         stopped: Why it will not run again.
         trouble: Why its last run ended.
     """
 
     adapter: Adapter
+    lease: AccountLease | None = None
     stopped: str | None = None
     trouble: str | None = None
 
     @property
     def name(self) -> str:
-        """`platform:account`."""
-        return f"{self.adapter.platform}:{self.adapter.account}"
+        """`platform:account`; with the number of a further connection behind it."""
+        shard = self.lease.of.shard if self.lease is not None else 0
+        return f"{self.adapter.platform}:{self.adapter.account}" + (f"#{shard}" if shard else "")
 
     @property
     def state(self) -> str:
-        """What /readyz shows: connected, connecting, or why it was stopped."""
+        """What /readyz shows: connected, standby, connecting, or why it was stopped."""
         if self.stopped is not None:
             return f"stopped: {self.stopped}"
+        if self.is_standby:
+            return "standby"
         return "connected" if self.adapter.connected else "connecting"
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether another replica receives for the account; this one only sends."""
+        return self.lease is not None and self.lease.elsewhere
 
     @property
     def is_settled(self) -> bool:
         """Whether it is known how its first run went."""
-        return self.adapter.connected or bool(self.stopped or self.trouble)
+        known = self.adapter.connected or self.is_standby
+        return known or bool(self.stopped or self.trouble)
 
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""
+        if self.lease is None:
+            await self._keep_running()
+            return
+        try:
+            while self.stopped is None:
+                await self.lease.acquire()
+                await self._run_while_held(self.lease)
+        finally:
+            # Refused, or the gateway stops: another replica may go on at once.
+            self.lease.give_up()
+
+    async def _run_while_held(self, lease: AccountLease) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(self._keep_running(), name=self.name)
+            gone = tasks.create_task(lease.gone(), name=f"lease of {self.name}")
+            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+            running.cancel()
+            gone.cancel()
+
+    async def _keep_running(self) -> None:
         failures = 0
         while self.stopped is None:
             started = time.monotonic()
@@ -280,6 +317,12 @@ class Supervised:
             except AdapterRefused as exc:
                 self.stopped = str(exc)
                 log.error("adapter_stopped", adapter=self.name, reason=str(exc))  # noqa: TRY400
+                return
+            except LeaseLost as exc:
+                # What came in last is another replica's to store; so is what comes next.
+                log.warning("account_lost", adapter=self.name, reason=str(exc))
+                if self.lease is not None:
+                    self.lease.lose()
                 return
             except AdapterDisconnected as exc:
                 self.trouble = str(exc)
@@ -291,3 +334,16 @@ class Supervised:
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
             # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
+
+
+def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list[Supervised]:
+    """Return what looks after each adapter, with the lease that it needs to receive."""
+    found = []
+    for each in adapters:
+        if receiving.is_alone or not each.receivers:
+            found.append(Supervised(each))
+            continue
+        for shard in range(each.receivers):
+            wanted = Receiving(each.platform, each.account, shard)
+            found.append(Supervised(each, receiving.want(wanted)))
+    return found

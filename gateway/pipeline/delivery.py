@@ -7,12 +7,16 @@ letter (`parley dead-letters`), and in the same transaction its chat and the own
 their own, one for each trouble and not one for each row. A notice that cannot be delivered is
 dropped, and nobody is told of that: so a chat that blocks the bot costs one more request, and one
 that only refuses this message is not left without a word.
+
+Of several replicas each sends what is its own (gateway/storage/queue/outbox.py).
 """
 
 import asyncio
 import math
 import random
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +28,7 @@ from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, 
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
 from gateway.access.policy import Owners
 from gateway.errors import StorageError
+from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline import notices
 from gateway.storage.conversation import attachments, conversations
@@ -42,6 +47,10 @@ NOTICE_PATIENCE = 7
 """What tells of dead letters is tried so many times as long as other messages."""
 SWEEP_S = 30.0
 """How long a lost hint can hold up a message."""
+SHARED_SWEEP_S = 2.0
+"""The same where other replicas can leave messages behind."""
+SWEEP_REST = 20
+"""A pause is at least so many times as long as the look before it."""
 LONGEST_DELAY_S = 120.0
 LONGEST_RETRY_AFTER_S = 3600.0
 """Nothing waits longer: a row due later than this shows that the clock was set back."""
@@ -80,17 +89,20 @@ class Burials:
     owners: Owners
     retry_for_s: float
 
-    def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
+    def bury_message(
+        self, conn: Connection, due: Due, reason: str, cause: Cause, by: int | None = None
+    ) -> Burial:
         """Give a row up, and with an expired one what has waited as long behind it.
 
-        Nothing is told of a row that was dropped or erased while it was on its way.
+        Nothing is told of a row that was dropped or erased while it was on its way, or that is
+        another replica's by now (`by`: as for `outbox.mark_dead`).
         """
         if due.is_notice:
-            outbox.drop(conn, due.message, reason)
+            outbox.drop(conn, due.message, reason, by)
             return Burial(0, frozenset())
         is_first = not outbox.has_dead(conn, due.message.conversation)
         # `/stop` or `parley forget` may have taken it while it was on its way.
-        if not outbox.mark_dead(conn, due.message, reason):
+        if not outbox.mark_dead(conn, due.message, reason, by):
             return Burial(0, frozenset())
         more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
@@ -154,6 +166,7 @@ class _Line:
             database's; known only where this process put it off.
         flawed: The row whose sending raised what it should not, by its seq.
         flaws: How often it did.
+        by: The replica that sends it; None where no other one could.
         first: The row to begin with; None to look for it.
     """
 
@@ -161,6 +174,7 @@ class _Line:
     due_at: float = math.inf
     flawed: int = 0
     flaws: int = 0
+    by: int | None = None
     first: Due | None = None
 
 
@@ -168,7 +182,7 @@ class Delivery:
     """Sends what the outbox holds for the adapters of this process.
 
     Args:
-        replica: Id of this process.
+        replica: This process; under the id that it has when it begins to send a row.
         traffic: Told what went out and what failed.
         burials: What is done about a message that is given up.
         links: Those in chats.
@@ -177,7 +191,7 @@ class Delivery:
     def __init__(
         self,
         database: Database,
-        replica: int,
+        replica: Replica,
         adapters: Mapping[tuple[str, str], Adapter],
         traffic: Traffic,
         burials: Burials,
@@ -194,6 +208,8 @@ class Delivery:
         self._lines: dict[int, _Line] = {}
         self._idle = asyncio.Event()
         self._swept = False
+        self._looks = asyncio.Event()
+        replica.on_news(self._looks.set)
 
     def notify(self, new: int | Due) -> None:
         """Hint that a conversation has something to be sent.
@@ -221,18 +237,28 @@ class Delivery:
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
 
     async def _sweep(self) -> None:
-        """Find what an earlier process left, and then what a lost hint hides."""
-        accounts = list(self._adapters)
+        """Find what an earlier process left, or another replica, and what a lost hint hides."""
         while True:
+            began = time.monotonic()
             try:
-                unsent = await self._database.read(outbox.unsent_conversations, accounts)
-                for conversation_id in unsent:
+                for conversation_id in await self._unsent():
                     self.notify(conversation_id)
                 self._swept = True
                 self._note_idle()
             except StorageError as exc:
                 log.warning("unsent_not_found", error=str(exc))
-            await asyncio.sleep(SWEEP_S)
+            pause_s = SWEEP_S
+            if self._replica.is_shared:
+                pause_s = max(SHARED_SWEEP_S, SWEEP_REST * (time.monotonic() - began))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._looks.wait()
+            self._looks.clear()
+
+    async def _unsent(self) -> list[int]:
+        """Return the conversations that have something for this replica to send."""
+        accounts, by = list(self._adapters), self._replica.shared_id
+        return await self._database.read(outbox.unsent_conversations, accounts, by)
 
     async def wait_idle(self) -> None:
         """Return when nothing is left that could be sent now."""
@@ -264,14 +290,19 @@ class Delivery:
         """Send a conversation's rows, in order, until a look or a receipt finds no other."""
         line = self._lines[conversation_id]
         due, line.first = line.first, None
-        due = due or await self._database.write(outbox.next_due, conversation_id)
+        due = due or await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
             receipt = await self._deliver(due)
             if receipt is not None:
                 due = await self._record(due, receipt)
             else:
-                due = await self._database.write(outbox.next_due, conversation_id)
+                due = await self._next_due(conversation_id)
+
+    async def _next_due(self, conversation_id: int) -> Due | None:
+        """Return the first row that this replica is to send, and remember as whom it does."""
+        by = self._lines[conversation_id].by = self._replica.shared_id
+        return await self._database.write(outbox.next_due, conversation_id, by)
 
     async def _deliver(self, due: Due) -> Receipt | None:
         """Send one row when its time has come; None where nothing was shown now."""
@@ -285,7 +316,7 @@ class Delivery:
         # Where sending twice shows twice, a row that was being sent must be known after a crash:
         # then the platform is asked for it before anything is sent again (decision 064).
         marks = not adapter.idempotent_sends
-        if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
+        if marks and not await self._mark_sending(message):
             return None
         try:
             return await adapter.send(await self._complete(due))
@@ -304,6 +335,18 @@ class Delivery:
             await self._fail(due, repr(exc))
         return None
 
+    async def _mark_sending(self, message: Outgoing) -> bool:
+        mark, me, line = outbox.mark_sending, self._replica, self._lines[message.conversation]
+        if not me.is_shared:
+            return await self._database.write(mark, message, me.id)
+        # A row that was handed over is sent as who this replica is now.
+        line.by = me.id if line.by is None else line.by
+        return await self._database.write(mark, message, line.by, is_shared=True)
+
+    def _by(self, due: Due) -> int | None:
+        """Return as whom this replica sends a row; None where no other one could."""
+        return self._lines[due.message.conversation].by
+
     async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
         """Take the buttons off a question, best effort: no answer waits for that for long."""
         if not withdrawal.message_ref:
@@ -316,7 +359,8 @@ class Delivery:
             pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
             if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
                 self._put_off(due, pause_s)
-                await self._database.write(outbox.mark_delayed, due.message, pause_s, str(exc))
+                by, delayed = self._by(due), outbox.mark_delayed
+                await self._database.write(delayed, due.message, pause_s, str(exc), by=by)
             else:
                 await self._leave_buttons(due, str(exc))
         except AdapterError as exc:
@@ -331,7 +375,7 @@ class Delivery:
         return None
 
     async def _leave_buttons(self, due: Due, reason: str) -> None:
-        await self._database.write(outbox.drop, due.message, reason)
+        await self._database.write(outbox.drop, due.message, reason, self._by(due))
         conversation, seq = due.message.conversation, due.message.seq
         log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
 
@@ -355,7 +399,8 @@ class Delivery:
             await self._bury(due, reason, "refused")
             return
         log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
-        await self._database.write(outbox.mark_delayed, due.message, 0.0, f"moved to {new_chat}")
+        delayed, by, reason = outbox.mark_delayed, self._by(due), f"moved to {new_chat}"
+        await self._database.write(delayed, due.message, 0.0, reason, by=by)
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         """Store a receipt; return the next row."""
@@ -376,7 +421,8 @@ class Delivery:
         """Store a receipt, however long that takes: the message is shown and must not be again."""
         while True:
             try:
-                return await self._database.write(outbox.mark_sent, message, receipt)
+                by = self._lines[message.conversation].by = self._replica.shared_id
+                return await self._database.write(outbox.mark_sent, message, receipt, by)
             except StorageError as exc:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
@@ -408,7 +454,8 @@ class Delivery:
         self._put_off(due, delay_s)
         # Else a platform that always asks for an hour would be tried for weeks.
         tries = max(int(delay_s / LONGEST_DELAY_S), 1)
-        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason, tries)
+        by = self._by(due)
+        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason, tries, by)
 
     async def _doubt(self, due: Due, reason: str) -> None:
         """Try again later what may have been shown; the adapter resolves it, or marks it."""
@@ -422,7 +469,8 @@ class Delivery:
         )
         delay_s = backoff_s(due.failures)
         self._put_off(due, delay_s)
-        await self._database.write(outbox.mark_unknown, due.message, delay_s, reason)
+        by = self._by(due)
+        await self._database.write(outbox.mark_unknown, due.message, delay_s, reason, by)
 
     async def _has_expired(self, due: Due, reason: str) -> bool:
         """Bury a row that was tried for long enough, and what waits behind it as long.
@@ -455,7 +503,8 @@ class Delivery:
             await self._doubt(due, reason)
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
-        burial = await self._database.write(self._burials.bury_message, due, reason, cause)
+        bury, by = self._burials.bury_message, self._by(due)
+        burial = await self._database.write(bury, due, reason, cause, by)
         log.error(
             "message_buried",
             conversation=due.message.conversation,

@@ -27,13 +27,15 @@ from gateway.access import pairing
 from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
+from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
 from gateway.session_keys import address_key
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
-from gateway.storage.queue import inbox
+from gateway.storage.queue import inbox, leases
+from gateway.storage.queue.leases import ReceivingFence
 
 __all__ = ["GatewayIntake", "IntakeRules"]
 
@@ -50,7 +52,9 @@ class GatewayIntake:
         renderers: Mapping[tuple[str, str], Renderer],
         wakeups: Wakeups,
         traffic: Traffic,
+        accounts: AccountLeases | None = None,
     ) -> None:
+        self._accounts = accounts
         self._database = database
         self.rules = rules
         self._renderers = renderers
@@ -69,7 +73,7 @@ class GatewayIntake:
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
         cleaned = [_cleaned(message) for message in messages]
-        beside = _Beside(cursors, poison, moves)
+        beside = _Beside(cursors, poison, moves, self._fences(cursors))
         admissions, after = await self._database.write(self._admit_all, cleaned, beside)
         # Hints and log lines come after the commit: whoever hears a hint reads the rows.
         for message, admission in zip(cleaned, admissions, strict=True):
@@ -116,9 +120,24 @@ class GatewayIntake:
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
 
+    def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
+        """Return what the move of these cursors is fenced with; nothing where one process is alone.
+
+        What a platform pushes to any replica moves none, and needs no lease.
+        """
+        if self._accounts is None or self._accounts.is_alone:
+            return []
+        # "platform:account", and behind that whatever the platform has several of.
+        sources = {tuple(cursor.source.split(":", 2)[:2]) for cursor in cursors}
+        accounts = sorted(each for each in sources if len(each) == 2)
+        fences = [self._accounts.fence(*account) for account in accounts]
+        return [each for each in fences if each is not None]
+
     def _admit_all(
         self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
     ) -> tuple[list[Admission], AfterCommit]:
+        for held in beside.fences:
+            leases.fence_receiving(conn, held)
         inbox.set_aside(conn, beside.poison)
         # Before the messages (see `Intake.accept`): those may come from the chat's new id.
         for move in beside.moves:
@@ -155,6 +174,7 @@ class _Beside:
     cursors: Sequence[Cursor]
     poison: Sequence[Poison]
     moves: Sequence[Move]
+    fences: Sequence[ReceivingFence]
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:

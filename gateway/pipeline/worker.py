@@ -5,9 +5,8 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 """
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     ExitStack,
@@ -22,15 +21,15 @@ import structlog
 
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
+from gateway.lifecycle.replica import Replica
 from gateway.pipeline.next_turn import NextStep, Take, TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
-from gateway.storage.queue import blame, leases
-from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import LEASE_S, Held, Lease
+from gateway.storage.queue import leases
+from gateway.storage.queue.leases import Held, Lease
 
 log = structlog.get_logger()
 
@@ -39,6 +38,8 @@ TURNS_PER_LEASE = 6
 POLL_S = 1.0
 """How long a lost wake-up, or the end of a back-off or a quiet time, can go unnoticed."""
 SWEEP_S = 30.0
+DROPPED_WITHIN_S = 5.0
+"""How long it is waited for work that is dropped; what goes on for longer writes nothing either."""
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
@@ -48,40 +49,12 @@ LONGEST_RETRY_S = 54.0
 Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """This process, among all that ever worked on the database.
+class Worker:
+    """Runs the turns of this replica.
 
     Attributes:
-        trials: Seconds for which each suspect conversation runs alone at its first turn.
+        replica: Who owns what is claimed; it may become another one, and then `drop` is called.
     """
-
-    id: int
-    trials: Mapping[int, float]
-
-
-async def registered(database: Database, death: Death, budget_s: float) -> Replica:
-    """Register this process; what another process left unfinished becomes ready.
-
-    Args:
-        database: Nobody else's by now.
-        death: How the process before ended.
-        budget_s: For how long turns that were running then may be tried in all.
-    """
-    replica = await database.write(leases.register, f"pid {os.getpid()}")
-    inherited = await database.write(blame.take_over, replica, death, budget_s)
-    if inherited.conversations:
-        log.info(
-            "conversations_reclaimed",
-            count=inherited.conversations,
-            turns=inherited.ran,
-            suspects=len(inherited.trials),
-        )
-    return Replica(replica, inherited.trials)
-
-
-class Worker:
-    """Runs the turns of this replica."""
 
     def __init__(
         self,
@@ -93,13 +66,12 @@ class Worker:
         accounts: Sequence[tuple[str, str]],
     ) -> None:
         self._database = database
-        self._replica = replica.id
+        self.replica = replica
         self._starter = starter
         self._runner = runner
         self._queue = queue
         self._accounts = accounts
         self._slots = Slots(queue.max_concurrent_turns)
-        self._trials = dict(replica.trials)
         self._serving: dict[int, Service] = {}
         self._hinted: dict[int, None] = {}
         self._arrived: dict[int, float] = {}
@@ -116,6 +88,19 @@ class Worker:
         self._hinted[conversation_id] = None
         self._wake.set()
 
+    async def drop(self) -> None:
+        """End all work: other replicas have it by now, and what is written of it here is refused.
+
+        It returns when the work has ended, or after `DROPPED_WITHIN_S`.
+        """
+        tasks = [service.task for service in self._serving.values() if service.task is not None]
+        self._serving.clear()
+        for each in tasks:
+            each.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=DROPPED_WITHIN_S)
+        self.wake()
+
     def wake(self, _conversation_id: int | None = None) -> None:
         """Hint that a conversation can go on; its newest message may be old."""
         self._looked = -POLL_S
@@ -127,15 +112,14 @@ class Worker:
         Cancelled, it leaves unfinished turns as they are: they are resumed at the next start.
         """
         async with asyncio.TaskGroup() as tasks:
-            beats = tasks.create_task(self._keep_alive(), name="heartbeat")
+            sweeps = tasks.create_task(self._keep_sweeping(), name="stuck conversations")
             while not self._stopping:
                 self._serve_hinted(tasks)
                 if time.monotonic() - self._looked >= POLL_S:
                     await self._serve_line(tasks)
                 await self._wait_for_work()
             await self._slots.wait_idle()
-            # Not before: it keeps the leases of the last turns.
-            beats.cancel()
+            sweeps.cancel()
 
     def stop(self) -> None:
         """Begin no further turn."""
@@ -151,7 +135,7 @@ class Worker:
             service = self._serving.get(conversation_id)
             if service is not None:
                 service.hinted = True
-            elif self._full or conversation_id in self._trials or self._room() <= 0:
+            elif self._full or conversation_id in self.replica.trials or self._room() <= 0:
                 self.wake()
             else:
                 self._spawn(tasks, Service(conversation_id))
@@ -165,7 +149,8 @@ class Worker:
         if self._full:
             return
         try:
-            claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
+            claim, me = leases.claim, self.replica.id
+            claimed = await self._database.write(claim, me, room, self._accounts)
         except StorageError as exc:
             log.warning("claim_failed", error=str(exc))
             return
@@ -181,11 +166,16 @@ class Worker:
 
     def _room(self) -> int:
         """Return how many more conversations may wait for their places."""
-        return 2 * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
+        if not self.replica.is_in:
+            return 0
+        # Of several replicas none takes what another one has a place for.
+        ahead = 1 if self.replica.is_shared else 2
+        return ahead * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
 
     def _spawn(self, tasks: asyncio.TaskGroup, service: "Service") -> None:
         self._serving[service.conversation] = service
-        tasks.create_task(self._serve(service), name=f"conversation {service.conversation}")
+        name = f"conversation {service.conversation}"
+        service.task = tasks.create_task(self._serve(service), name=name)
 
     async def _wait_for_work(self) -> None:
         due_s = max(self._looked + POLL_S - time.monotonic(), 0.0)
@@ -250,7 +240,7 @@ class Worker:
 
     def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
         """Return the place of a conversation's next turn; a suspect is tried once in a life."""
-        lasts_s = self._trials.pop(conversation_id, None)
+        lasts_s = self.replica.trials.pop(conversation_id, None)
         return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
 
     async def _next_turn(self, service: "Service") -> Turn | None:
@@ -307,7 +297,7 @@ class Worker:
         """Return what gets hold of a conversation: its lease, or else a claim."""
         if service.lease is not None:
             return partial(leases.look, lease=service.lease)
-        claim = partial(leases.take, replica_id=self._replica, accounts=self._accounts)
+        claim = partial(leases.take, replica_id=self.replica.id, accounts=self._accounts)
         return partial(claim, conversation_id=service.conversation)
 
     async def _give_up(self, lease: Lease, reason: str) -> bool:
@@ -348,18 +338,14 @@ class Worker:
                 return
             await asyncio.sleep(pause)
 
-    async def _keep_alive(self) -> None:
-        """Renew the lease of all conversations; now and then look for stuck ones."""
-        swept = time.monotonic()
+    async def _keep_sweeping(self) -> None:
+        """Look for stuck conversations, now and then."""
         while True:
-            await asyncio.sleep(LEASE_S / 4)
+            await asyncio.sleep(SWEEP_S)
             try:
-                await self._database.write(leases.heartbeat, self._replica)
-                if time.monotonic() - swept >= SWEEP_S:
-                    swept = time.monotonic()
-                    await self._sweep()
+                await self._sweep()
             except StorageError as exc:
-                log.warning("heartbeat_failed", error=str(exc))
+                log.warning("sweep_failed", error=str(exc))
 
     async def _sweep(self) -> None:
         # What `/stop` dropped is never served; a burst this old has paused anyway.
@@ -379,12 +365,14 @@ class Service:
         lease: None as long as it is not claimed, and once it was given back.
         epoch: Of its lease, also once that was given back; None as long as it is not claimed.
         hinted: Whether something new may not have been seen.
+        task: What serves it.
     """
 
     conversation: int
     lease: Lease | None = None
     epoch: int | None = None
     hinted: bool = False
+    task: asyncio.Task[None] | None = None
 
     def hold(self, found: Held | NextStep | None) -> None:
         """Go on under the lease that was found, if one was."""

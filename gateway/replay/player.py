@@ -379,6 +379,7 @@ class NullAdapter:
     preview_interval_s = 0.0
     connected = True
     pool = None
+    receivers = 0
 
     def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
         self._on_send = on_send

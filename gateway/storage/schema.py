@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0021"
+REVISION = "0022"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -143,6 +143,17 @@ replica = Table(
     Column("name", Text, nullable=False),
     Column("heartbeat_until", Double, nullable=False),
     sqlite_autoincrement=True,
+)
+
+# Which replica receives for an account of a platform, where only one may; on PostgreSQL alone.
+adapter_lease = Table(
+    "adapter_lease",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("account", Text, primary_key=True),
+    Column("shard", Whole, primary_key=True),
+    Column("owner", Whole),  # NULL where nobody receives
+    Column("epoch", Whole, nullable=False, server_default="0"),
 )
 
 # One row: which database this is, and how many commits it has had (gateway/storage/identity.py).

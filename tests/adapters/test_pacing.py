@@ -6,14 +6,16 @@ import selectors
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from adapters.base import Share
 from adapters.errors import SendDelayed
-from adapters.pacing import PaceLimits, Pacer
+from adapters.pacing import GroupPreviews, PaceLimits, Pacer
 
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 PATIENT = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20, max_wait_s=1000.0)
@@ -461,3 +463,76 @@ async def test_a_request_that_is_never_answered_counts_for_a_while(
     assert not pacer.try_preview("7", group=False)
     clock.now += 0.01
     assert pacer.try_preview("7", group=False)
+
+
+async def _times(limits: PaceLimits, share: Share, count: int) -> list[float]:
+    """Return when one of several processes sends, to as many chats."""
+    clock = Clock()
+    pacer = Pacer(replace(limits, share=share), clock=clock, sleep=clock.sleep)
+    return await sent_at(pacer, clock, [str(n) for n in range(count)], group=False)
+
+
+def _most_in_a_second(times: list[float]) -> int:
+    return max(sum(1 for each in times if at <= each < at + 1.0) for at in times)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 7, 30])
+async def test_processes_share_the_budget_of_an_account(processes: int) -> None:
+    """However they fall together, all of them send no more than one alone might."""
+    share = Share()
+    share.of = processes
+    count = 4 * PATIENT.per_s // processes + 4
+    times = await _times(PATIENT, share, count)
+    assert _most_in_a_second(times * processes) <= PATIENT.per_s
+    # Nothing of the budget is left over, but for what a whole number of messages leaves.
+    assert times[-1] <= count / (PATIENT.per_s // processes)
+
+
+async def test_with_more_processes_than_messages_each_waits_its_turn() -> None:
+    """50 of them, 10 messages a second: each one sends every five seconds."""
+    share = Share()
+    share.of = 50
+    patient = PaceLimits(per_s=10, chat_interval_s=1.0, max_wait_s=1000.0)
+    times = await _times(patient, share, 4)
+    assert [round(at) for at in times] == [0, 5, 10, 15]
+
+
+async def test_a_budget_that_is_divided_anew_holds_at_once(clock: Clock) -> None:
+    """Also for what was sent before."""
+    share = Share()
+    pacer = Pacer(replace(PATIENT, share=share), clock=clock, sleep=clock.sleep)
+    await sent_at(pacer, clock, [str(n) for n in range(30)], group=False)
+    share.of = 3
+    later = await sent_at(pacer, clock, [f"later {n}" for n in range(12)], group=False)
+    assert _most_in_a_second(later) <= PATIENT.per_s // 3
+
+
+async def test_who_comes_late_waits_until_the_others_know(clock: Clock) -> None:
+    """They send as much as before until then."""
+    share = Share(clock)
+    pacer = Pacer(replace(LIMITS, share=share), clock=clock, sleep=clock.sleep)
+    share.hold(1.5)
+    assert pacer.try_signal("7") is None
+    assert await sent_at(pacer, clock, ["7"], group=False) == [1.5]
+
+
+async def test_chats_are_not_divided_but_methods_are(clock: Clock) -> None:
+    """One process sends what a chat shows; a method of an API is used by all."""
+    share = Share()
+    share.of = 4
+    chat = Pacer(replace(PATIENT, share=share), clock=clock, sleep=clock.sleep)
+    assert await sent_at(chat, clock, ["7"] * 3, group=True) == [0.0, 1.0, 2.0]
+    limits = PaceLimits(
+        per_s=20,
+        chat_interval_s=0.0,
+        chat_burst=20,
+        group_per_min=20,
+        group_previews=GroupPreviews(0.0, 5),
+        share=share,
+    )
+    method = Pacer(limits, clock=clock, sleep=clock.sleep)
+    taken = 0
+    while previewed(method, "update", group=True):
+        taken += 1
+        clock.now += 1.0
+    assert taken == 4

@@ -47,7 +47,7 @@ from adapters.messages import (
     Receipt,
     Withdrawal,
 )
-from adapters.pacing import PaceLimits
+from adapters.pacing import GroupPreviews, PaceLimits
 from adapters.registry import Host, PlatformSection, account_of, renderer
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
@@ -116,8 +116,7 @@ FAST = PaceLimits(
     per_s=100_000,
     chat_interval_s=0,
     group_per_min=100_000,
-    group_preview_interval_s=0,
-    group_reserve=0,
+    group_previews=GroupPreviews(0.0, 0),
     typing_interval_s=0,
 )
 
@@ -501,6 +500,7 @@ class LoopbackAdapter:
     account = "default"
     connected = True
     pool = None
+    receivers = 1
 
     def __init__(self, life: Life, intake: Intake) -> None:
         self.idempotent_sends = life.spec.style == "once"

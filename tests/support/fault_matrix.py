@@ -30,6 +30,7 @@ from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from gateway.access.policy import Access, Owners
+from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.settings.tree import AccessSettings
@@ -329,7 +330,9 @@ class _Work:
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
         burials, links = Burials(owners, DAY_S), ChatLinks(None)
-        self.delivery = Delivery(database, 1, {account: adapter}, Traffic(), burials, links)
+        self.delivery = Delivery(
+            database, Replica(database, 1), {account: adapter}, Traffic(), burials, links
+        )
 
     async def begin(self) -> None:
         """Open the conversation."""

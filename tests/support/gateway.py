@@ -257,6 +257,7 @@ async def running(
     ):
         gateway = chat.gateway
         always = (
+            gateway.replica.run,
             gateway.delivery.run,
             gateway.worker.run,
             gateway.beside.preparations.run,

@@ -82,6 +82,7 @@ class RecordingAdapter:
         self.preview_interval_s = preview_interval_s
         self.connected = True
         self.pool: Any = None
+        self.receivers = 0
         self.closed = False
         self.watch = Watch()
         self.attempts: list[Outgoing] = []

@@ -169,6 +169,24 @@ class PostgresStore(Store):
         """Do nothing: the tests' server never syncs."""
 
 
+class ServerSession(Store):
+    """A session with a database of PostgreSQL that is not emptied: one of several."""
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        self.connection: PostgresConnection = connection
+
+    @override
+    def run(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with self.connection.transaction():
+            return fn(self.connection, *args, **kwargs)
+
+    def close(self) -> None:
+        """End it as the end of its process does."""
+        self.connection.driver.close()
+
+
 _EMPTY = """
 DO $$ DECLARE each text; BEGIN
   SET LOCAL session_replication_role = replica;

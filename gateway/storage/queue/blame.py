@@ -16,12 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, and_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, select, update
 
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import MOST_BLAMED, progress_of
 from gateway.storage.queue import leases
 from gateway.storage.schema import conversation, is_running, now, turn
+from gateway.storage.statements import built_once
 
 DeathCause = Literal[
     "stopped",
@@ -114,18 +115,56 @@ def take_over(
 ) -> Inheritance:
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
     at = now(conn)
-    died_at = at if death.died_at is None else min(death.died_at, at)
     # Before the leases are taken from it: they tell which turns ran (decision 015).
-    rows = _ran(conn, replica_id)
+    ran = _charge(conn, conversation.c.owner != replica_id, death, at, give_up_after_s)
+    # NOBODYS: | Nothing ran, so what killed the process was no turn.
+    if not ran and death.how not in FREE | NOBODYS:
+        _clear_suspects(conn)
+    count = leases.reap_others(conn, replica_id)
+    return Inheritance(count, len(ran), _hold_suspects(conn, at, give_up_after_s))
+
+
+def take_over_from(
+    conn: Connection, dead_id: int, death: Death, give_up_after_s: float
+) -> Inheritance:
+    """Charge the turns that ran in one replica when it died, and take everything from it.
+
+    Others live, and their turns go on. Suspects that wait are not cleared where nothing ran in it:
+    of several processes the one that died tells little of a turn that ran in none.
+
+    Args:
+        conn: The writing connection.
+        dead_id: The replica, whose row the caller has locked (`replicas.dead`).
+        death: How it ended, as far as the others can tell.
+        give_up_after_s: As for `take_over`.
+    """
+    at = now(conn)
+    leases.hold_owned(conn, dead_id)
+    ran = _charge(conn, conversation.c.owner == dead_id, death, at, give_up_after_s)
+    count = leases.reap(conn, dead_id)
+    held = _hold_suspects(conn, at, give_up_after_s, turn.c.id.in_(ran))
+    return Inheritance(count, len(ran), held)
+
+
+def trials(conn: Connection) -> dict[int, float]:
+    """Return for how many seconds each suspect is on trial once it begins, by conversation.
+
+    Where there are several replicas any of them may claim a suspect after its quiet time.
+    """
+    return {row.conversation: TRIAL_SHARE * row.quiet_s for row in conn.execute(*_suspects())}
+
+
+def _charge(
+    conn: Connection, its: ColumnElement[bool], death: Death, at: float, give_up_after_s: float
+) -> list[int]:
+    """Charge the turns that ran in the conversations of whoever died; returns their ids."""
+    died_at = at if death.died_at is None else min(death.died_at, at)
+    rows = _ran(conn, its)
     before = [_standing(conn, row) for row in rows]
     after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)
     for row, standing in zip(rows, after, strict=True):
         _note(conn, row, standing)
-    # NOBODYS: | Nothing ran, so what killed the process was no turn.
-    if not rows and death.how not in FREE | NOBODYS:
-        _clear_suspects(conn)
-    count = leases.reap_others(conn, replica_id)
-    return Inheritance(count, len(rows), _hold_suspects(conn, at, give_up_after_s))
+    return [row.id for row in rows]
 
 
 def judged(
@@ -196,7 +235,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
     return max((death.died_at or 0.0) - standing.began_at, 0.0)
 
 
-def _ran(conn: Connection, replica_id: int) -> Sequence[Row[Any]]:
+def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
     """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
     return conn.execute(
         select(turn)
@@ -208,7 +247,7 @@ def _ran(conn: Connection, replica_id: int) -> Sequence[Row[Any]]:
             is_running,
             # A conversation that was given back had no turn at work, whatever its rows say.
             conversation.c.owner.is_not(None),
-            conversation.c.owner != replica_id,
+            its,
         )
         .order_by(turn.c.id)
     ).all()
@@ -274,21 +313,28 @@ def _clear_suspects(conn: Connection) -> None:
     conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
 
 
-def _hold_suspects(conn: Connection, now: float, give_up_after_s: float) -> dict[int, float]:
+def _hold_suspects(
+    conn: Connection, now: float, give_up_after_s: float, among: ColumnElement[bool] | None = None
+) -> dict[int, float]:
     """Have suspects begin after their quiet time; once the time budget is used up, at once.
 
     Returns:
         How long their trials last, by conversation.
     """
-    suspects = conn.execute(
-        select(turn)
-        .where(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed < MOST_BLAMED)
-        .order_by(turn.c.id)
-    ).all()
-    trials = {}
-    for row in suspects:
+    suspects = select(turn).where(*_IS_SUSPECT).order_by(turn.c.id)
+    rows = conn.execute(suspects if among is None else suspects.where(among)).all()
+    held = {}
+    for row in rows:
         over = row.troubled_at is not None and now - row.troubled_at > give_up_after_s
-        trials[row.conversation] = TRIAL_SHARE * row.quiet_s
+        held[row.conversation] = TRIAL_SHARE * row.quiet_s
         if not over:
             conversations.hold_until(conn, row.conversation, now + row.quiet_s)
-    return trials
+    return held
+
+
+_IS_SUSPECT = (is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed < MOST_BLAMED)
+
+
+@built_once
+def _suspects() -> Any:
+    return select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT)

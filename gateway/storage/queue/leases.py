@@ -7,7 +7,7 @@ stopped for a minute and wakes up finds its token stale and writes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -20,6 +20,7 @@ from sqlalchemy import (
     func,
     null,
     select,
+    true,
     tuple_,
     update,
 )
@@ -38,6 +39,7 @@ from gateway.storage.conversation.conversations import (
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.schema import (
     Whole,
+    adapter_lease,
     attachment,
     conversation,
     file_is_awaited,
@@ -113,6 +115,33 @@ class Lease:
         return replace(self, conversation=conversation_id, parent=self.conversation)
 
 
+class Receiving(NamedTuple):
+    """What one process at a time may do: receive for an account, or for a shard of it."""
+
+    platform: str
+    account: str
+    shard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLease:
+    """Who receives; `owner` is None where nobody does."""
+
+    of: Receiving
+    owner: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivingFence:
+    """What a replica believes to hold of one account: the epochs of its leases."""
+
+    replica: int
+    platform: str
+    account: str
+    epochs: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A conversation as a transaction that works on it has found it.
@@ -150,24 +179,69 @@ def heartbeat(conn: Connection, replica_id: int) -> bool:
     return renewed.rowcount == 1
 
 
+def lives(replica_id: int) -> ColumnElement[bool]:
+    """Return the condition that a replica was not reaped, for statements about other tables.
+
+    On PostgreSQL nobody can reap it then before the transaction has ended.
+    """
+    mine = select(replica.c.id).where(replica.c.id == replica_id)
+    return mine.with_for_update(read=True, key_share=True).exists()
+
+
 def reap_others(conn: Connection, replica_id: int) -> int:
     """Take everything from all other replicas: on SQLite they are processes that are gone.
 
     Returns:
         How many conversations an earlier process had left behind.
     """
+    others = conversation.c.owner.is_not(None) & (conversation.c.owner != replica_id)
+    count = _take_back(conn, others, true())
+    conn.execute(delete(replica).where(replica.c.id != replica_id))
+    return count
+
+
+def hold_owned(conn: Connection, replica_id: int) -> None:
+    """Wait for what a replica writes in its conversations, and keep it from writing more.
+
+    Who is taken for dead may live after all, and write at this moment.
+    """
+    held = select(conversation.c.id).where(conversation.c.owner == replica_id)
+    conn.execute(conversations.locking(held.order_by(conversation.c.id)))
+
+
+def reap(conn: Connection, replica_id: int) -> int:
+    """Take everything from one replica that is dead, whose row the caller has locked.
+
+    Returns:
+        How many conversations it had.
+    """
+    owned = conversation.c.owner == replica_id
+    count = _take_back(conn, owned, outbox.c.sender == replica_id)
+    sends = (is_unsent, outbox.c.sender == replica_id)
+    conn.execute(update(outbox).where(*sends).values(sender=None))
+    let_go(conn, adapter_lease.c.owner == replica_id)
+    conn.execute(delete(replica).where(replica.c.id == replica_id))
+    return count
+
+
+def let_go(conn: Connection, its: ColumnElement[bool]) -> None:
+    """End leases to receive for accounts; their epochs rise, as where they are taken."""
+    free = {"owner": None, "epoch": adapter_lease.c.epoch + 1}
+    conn.execute(update(adapter_lease).where(its).values(free))
+
+
+def _take_back(conn: Connection, owned: ColumnElement[bool], sent: ColumnElement[bool]) -> int:
     orphaned = conn.execute(
         update(conversation)
-        .where(conversation.c.owner.is_not(None), conversation.c.owner != replica_id)
+        .where(owned)
         .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=next_ready_no())
     )
     # The platform may have shown what was under way: it is asked before anything is sent again.
     conn.execute(
         update(outbox)
-        .where(is_unsent, outbox.c.state == "sending")
+        .where(is_unsent, outbox.c.state == "sending", sent)
         .values(state="unknown", doubt=True, sender=None)
     )
-    conn.execute(delete(replica).where(replica.c.id != replica_id))
     return orphaned.rowcount
 
 
@@ -202,7 +276,7 @@ def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int
     )
     return (
         update(conversation)
-        .where(conversation.c.id.in_(ready))
+        .where(conversation.c.id.in_(ready), lives(replica_id))
         .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
     )
 
@@ -243,7 +317,7 @@ def take(
 def _take(conversation_id: int, replica_id: int) -> Any:
     return (
         update(conversation)
-        .where(conversation.c.id == conversation_id, *_is_ready)
+        .where(conversation.c.id == conversation_id, *_is_ready, lives(replica_id))
         .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
         .returning(*_OF_HELD)
     )
@@ -368,6 +442,30 @@ def _back_off(conversation_id: int, seconds: float) -> Any:
         update(conversation)
         .where(conversation.c.id == conversation_id)
         .values(turn_not_before=now_s() + seconds)
+    )
+
+
+def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
+    """Keep the leases as they are until the transaction ends, if one of them still holds.
+
+    Raises:
+        LeaseLost: Another replica receives now; the caller's transaction must write nothing.
+    """
+    rows = conn.execute(*_received(held.platform, held.account, held.replica))
+    if not any(row.epoch in held.epochs for row in rows):
+        raise LeaseLost(f"another replica receives for {held.platform}:{held.account}")
+
+
+@built_once
+def _received(platform: str, account: str, replica_id: int) -> Any:
+    return (
+        select(adapter_lease.c.epoch)
+        .where(
+            adapter_lease.c.platform == platform,
+            adapter_lease.c.account == account,
+            adapter_lease.c.owner == replica_id,
+        )
+        .with_for_update(read=True)
     )
 
 

@@ -4,6 +4,14 @@ Life of a row: pending → (sending →) sent. `sending` is the mark of platform
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
 it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
 Notices of dead letters have keys that begin with `DEAD_NOTICE`.
+
+Where several replicas share a server, one of them sends the rows of a conversation that are still
+to be shown: the one that runs its turns, since the end of a turn is sent where it was committed.
+`sender` says whose a row is. Nobody's are rows that were entered and not looked at yet, and those
+of a replica that is dead; whoever looks first takes them all over (`next_due`), if no other one has
+any of them. So their order holds, and the chat's budget is that of one process. Functions with `by`
+are told who asks: what is noted about another one's row is refused, but for a receipt. That it was
+shown is true, whoever has sent it. `by` is None where there is one process.
 """
 
 import hashlib
@@ -12,13 +20,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
 
 from adapters.base import Renderer
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.schema import UNSENT, conversation, is_unsent, now_s, outbox
+from gateway.storage.queue.leases import lives
+from gateway.storage.schema import UNSENT, conversation, is_unsent, now_s, outbox, replica
 from gateway.storage.statements import built_once, kept
 
 MAX_MESSAGES = 20
@@ -28,6 +37,8 @@ of them, and at a message a second the chat would be busy for minutes. A longer 
 WHOLE_ANSWER = "answer.md"
 DEAD_NOTICE = "dead:"
 """Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
+FRESH_S = 1.0
+"""So long a row is left to the replica where it was entered, which is told of it."""
 _RECENT = 500
 """Messages that may be shown in a conversation below a question while it is being answered."""
 
@@ -104,6 +115,7 @@ class Due:
         attachment: Id of the file that it shows, which is not loaded yet.
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
         is_notice: It tells of dead letters.
+        sender: The replica that sends it, or did; None for nobody yet.
     """
 
     message: Outgoing
@@ -112,6 +124,7 @@ class Due:
     attachment: int | None = None
     withdraws: Withdrawal | None = None
     is_notice: bool = False
+    sender: int | None = None
 
     @property
     def account(self) -> tuple[str, str]:
@@ -301,14 +314,16 @@ def due_now(place: Conversation, seq: int, part: OutboxPart) -> Due:
     return Due(message, in_s=0.0, failures=0, attachment=part.attachment)
 
 
-def next_due(conn: Connection, conversation_id: int) -> Due | None:
-    """Return the conversation's first unsent row; None when all is sent.
+def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
+    """Return the conversation's first unsent row; None when all is sent, or is not for `by`.
 
     What takes buttons off comes behind all that is to be shown.
     """
+    if by is not None:
+        conn.execute(*_take_over(conversation_id, by))
     shows = conn.execute(*_next_due(conversation_id, over=False)).one_or_none()
     row = shows or conn.execute(*_next_due(conversation_id, over=True)).one_or_none()
-    if row is None:
+    if row is None or (by is not None and row.sender != by):
         return None
     message = _outgoing(row)
     withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
@@ -319,6 +334,7 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
         row.attachment,
         withdraws,
         row.source_key.startswith(DEAD_NOTICE),
+        row.sender,
     )
 
 
@@ -335,20 +351,43 @@ def _next_due(conversation_id: int, *, over: bool) -> Any:
     )
 
 
+_EVERYBODY = select(replica.c.id)
+_is_nobodys = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_EVERYBODY))
+
+
+@built_once
+def _take_over(conversation_id: int, replica_id: int) -> Any:
+    others = outbox.alias("others")
+    is_sent_by_another = select(others.c.seq).where(
+        others.c.conversation == conversation_id,
+        others.c.state.in_(UNSENT),
+        others.c.sender != replica_id,
+        others.c.sender.in_(_EVERYBODY),
+    )
+    here = (outbox.c.conversation == conversation_id, is_unsent, _is_nobodys)
+    return (
+        update(outbox)
+        .where(*here, ~is_sent_by_another.exists(), lives(replica_id))
+        .values(sender=replica_id)
+    )
+
+
 def all_sent(conn: Connection, conversation_id: int) -> bool:
     """Whether the conversation has no unsent row."""
     query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
     return conn.execute(query.limit(1)).one_or_none() is None
 
 
-def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
+def mark_sending(
+    conn: Connection, message: Outgoing, replica_id: int, *, is_shared: bool = False
+) -> bool:
     """Note that a send begins; False where another replica has taken the row or it was dropped.
 
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
     # Compared and set in one statement: delivery has no lease (decision 064).
-    marked = conn.execute(*_mark_sending(message.conversation, message.seq, replica_id))
-    return marked.rowcount == 1
+    mark = _mark_sending_shared if is_shared else _mark_sending
+    return conn.execute(*mark(message.conversation, message.seq, replica_id)).rowcount == 1
 
 
 @built_once
@@ -360,12 +399,24 @@ def _mark_sending(conversation_id: int, seq: int, replica_id: int) -> Any:
     )
 
 
-def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | None:
+@built_once
+def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any:
+    # Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
+    return (
+        _row(conversation_id, seq)
+        .where(or_(_is_nobodys, outbox.c.sender == replica_id), lives(replica_id))
+        .values(state="sending", sender=replica_id)
+    )
+
+
+def mark_sent(
+    conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
+) -> Due | None:
     """Record the receipt; return the conversation's next unsent row."""
     ref, resent = receipt.platform_ref, receipt.resent
     sent = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
     # Mostly it was the only one: then that is all.
-    return next_due(conn, message.conversation) if sent.scalar() else None
+    return next_due(conn, message.conversation, by) if sent.scalar() else None
 
 
 @built_once
@@ -387,16 +438,21 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
 
 
 def mark_delayed(
-    conn: Connection, message: Outgoing, in_s: float, reason: str, tries: int = 1
+    conn: Connection,
+    message: Outgoing,
+    in_s: float,
+    reason: str,
+    tries: int = 1,
+    by: int | None = None,
 ) -> None:
     """Note that nothing was shown: it is sent again in `in_s` seconds; a doubt from before stays.
 
     It counts as so many `tries`: a long pause as all that fit into it.
     """
     conn.execute(
-        _this(message).values(
+        _this(message, by).values(
             state="unknown" if message.outcome_unknown else "pending",
-            sender=None,
+            sender=by,
             failures=outbox.c.failures + tries,
             next_at=now_s() + in_s,
             error=reason,
@@ -404,13 +460,15 @@ def mark_delayed(
     )
 
 
-def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
+def mark_unknown(
+    conn: Connection, message: Outgoing, in_s: float, reason: str, by: int | None = None
+) -> None:
     """Note that a row may have been shown: its platform is asked in `in_s` seconds."""
     conn.execute(
-        _this(message).values(
+        _this(message, by).values(
             state="unknown",
             doubt=True,
-            sender=None,
+            sender=by,
             failures=outbox.c.failures + 1,
             next_at=now_s() + in_s,
             error=reason,
@@ -418,9 +476,9 @@ def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) 
     )
 
 
-def mark_dead(conn: Connection, message: Outgoing, reason: str) -> bool:
+def mark_dead(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> bool:
     """Make a row a dead letter, which an operator may retry; False where nobody waits for it."""
-    marked = conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+    marked = conn.execute(_this(message, by).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
 
@@ -490,8 +548,16 @@ def _newest_refs(conversation_id: int) -> Any:
     return select(outbox.c.platform_ref).where(*here).order_by(outbox.c.seq.desc()).limit(_RECENT)
 
 
-def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) -> list[int]:
-    """Return the conversations of these (platform, account) pairs that have unsent rows."""
+def unsent_conversations(
+    conn: Connection, accounts: Sequence[tuple[str, str]], by: int | None = None
+) -> list[int]:
+    """Return the conversations of these (platform, account) pairs that have unsent rows.
+
+    For `by` those with rows of its own, or with rows that have been nobody's for a while.
+    """
+    if by is not None:
+        rows = conn.execute(*_lines(by))
+        return [row.id for row in rows if (row.platform, row.account) in accounts]
     rows = conn.execute(
         select(conversation.c.id, conversation.c.platform, conversation.c.account)
         .where(conversation.c.id.in_(select(outbox.c.conversation).where(is_unsent)))
@@ -500,22 +566,38 @@ def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) 
     return [row.id for row in rows if (row.platform, row.account) in accounts]
 
 
+@built_once
+def _lines(replica_id: int) -> Any:
+    is_left = and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S)
+    theirs = select(outbox.c.conversation).where(
+        is_unsent, or_(outbox.c.sender == replica_id, is_left)
+    )
+    return (
+        select(conversation.c.id, conversation.c.platform, conversation.c.account)
+        .where(conversation.c.id.in_(theirs))
+        .order_by(conversation.c.id)
+    )
+
+
 def nonce_of(source_key: str) -> str:
     """Return the row's nonce: 24 hex characters, the same for every attempt."""
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 
-def drop(conn: Connection, message: Outgoing, reason: str) -> None:
+def drop(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> None:
     """Give a row up that nobody waits for."""
-    conn.execute(_this(message).values(state="dropped", sender=None, error=reason))
+    conn.execute(_this(message, by).values(state="dropped", sender=None, error=reason))
 
 
-def _this(message: Outgoing) -> Any:
+def _this(message: Outgoing, by: int | None) -> Any:
     """Return a change of a row, but only of one that is still to be shown.
 
-    `/stop` or `parley forget` may have been faster.
+    `/stop` or `parley forget` may have been faster, or another replica.
     """
-    return _row(message.conversation, message.seq)
+    row = _row(message.conversation, message.seq)
+    if by is None:
+        return row
+    return row.where(or_(outbox.c.sender == by, and_(outbox.c.sender.is_(None), lives(by))))
 
 
 def _row(conversation_id: int, seq: int) -> Any:
@@ -565,16 +647,30 @@ class Backlog(NamedTuple):
     age_s: float
 
 
-def waiting(conn: Connection) -> list[Backlog]:
-    """Return what waits to be shown, by conversation; reads the index of what is unsent."""
-    return [Backlog(*row) for row in conn.execute(*_waiting())]
+def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
+    """Return what waits to be shown, by conversation; reads the index of what is unsent.
+
+    For `by` what it sends, or could take over.
+    """
+    found = conn.execute(*(_waiting() if by is None else _waiting_for(by)))
+    return [Backlog(*row) for row in found]
 
 
 @built_once
 def _waiting() -> Any:
+    return _backlogs(is_unsent)
+
+
+@built_once
+def _waiting_for(by: int) -> Any:
+    others = select(replica.c.id).where(replica.c.id != by)
+    return _backlogs(is_unsent & or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(others)))
+
+
+def _backlogs(its: ColumnElement[bool]) -> Any:
     heads = (
         select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
-        .where(is_unsent)
+        .where(its)
         .group_by(outbox.c.conversation)
         .subquery()
     )

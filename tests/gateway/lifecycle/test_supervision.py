@@ -23,11 +23,14 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from adapters.telegram.render import render
 from gateway import app
+from gateway.errors import LeaseLost
 from gateway.lifecycle import supervision
-from gateway.lifecycle.supervision import AccountHealth, Supervised, Watch
+from gateway.lifecycle.replica import AccountLease, AccountLeases
+from gateway.lifecycle.supervision import AccountHealth, Supervised, Watch, supervised_of
 from gateway.storage import schema
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
+from gateway.storage.queue.leases import Receiving
 from gateway.wiring import Accounts
 from tests.support.bot_api import HANG, TOKEN, BotApi
 from tests.support.gateway import (
@@ -357,3 +360,71 @@ async def test_an_exhausted_pool_is_seen(tmp_path: Path) -> None:
         assert account["silent_s"] > 60
         assert account["pool"]["limit"] == 64
         assert len(it.chat.events("account_silent")) == 1
+
+
+HERE = Receiving("telegram", "default")
+
+
+async def test_an_adapter_receives_while_its_lease_is_held(adapter: RecordingAdapter) -> None:
+    """Not before, and not after: another replica receives for the account then."""
+    lease = AccountLease(HERE)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(Supervised(adapter, lease).run())
+        await asyncio.sleep(0)
+        assert adapter.runs == 0
+        lease.take(1)
+        await adapter.watch.until(lambda: adapter.runs == 1)
+        lease.lose()
+        await asyncio.sleep(0.01)
+        lease.take(3)
+        await adapter.watch.until(lambda: adapter.runs == 2)
+        task.cancel()
+    assert not lease.is_wanted
+
+
+async def test_who_receives_elsewhere_leaves_this_one_in_standby(
+    adapter: RecordingAdapter,
+) -> None:
+    """It works as far as it goes: it sends."""
+    lease = AccountLease(HERE)
+    adapter.connected = False
+    supervised = Supervised(adapter, lease)
+    assert (supervised.state, supervised.is_settled) == ("connecting", False)
+    lease.elsewhere = True
+    assert (supervised.state, supervised.is_settled) == ("standby", True)
+
+
+async def test_what_is_another_replicas_to_store_ends_the_run(adapter: RecordingAdapter) -> None:
+    """The fence has refused what came in: the lease is lost, whoever has it now."""
+    lease = AccountLease(HERE)
+    lease.take(1)
+    adapter.outages.append(LeaseLost("another replica receives"))
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(Supervised(adapter, lease).run())
+        await asyncio.wait_for(lease.gone(), 5)
+        assert lease.epoch is None
+        task.cancel()
+
+
+async def test_a_refused_adapter_gives_its_lease_up(adapter: RecordingAdapter) -> None:
+    """Another replica may have other credentials by now."""
+    lease = AccountLease(HERE)
+    lease.take(1)
+    adapter.outages.append(AdapterRefused("the token is wrong"))
+    await Supervised(adapter, lease).run()
+    assert not lease.is_wanted
+
+
+def test_each_connection_has_a_lease_of_its_own(adapter: RecordingAdapter) -> None:
+    """Where one process is alone, or any may receive, there is none."""
+    receiving = AccountLeases()
+    adapter.receivers = 2
+    assert [each.name for each in supervised_of([adapter], receiving)] == [
+        "telegram:default",
+        "telegram:default#1",
+    ]
+    assert receiving.wanted == [HERE, HERE._replace(shard=1)]
+    adapter.receivers = 0
+    [anywhere] = supervised_of([adapter], receiving)
+    [alone] = supervised_of([adapter], AccountLeases(is_alone=True))
+    assert anywhere.lease is None is alone.lease

@@ -8,10 +8,12 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address, Admission, Cursor, Move, Poison
 from agent.errors import CredentialsRefused
-from gateway.errors import StorageUnavailable
+from gateway.errors import LeaseLost, StorageUnavailable
+from gateway.lifecycle.replica import AccountLeases
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
-from gateway.storage.queue import inbox
+from gateway.storage.queue import adapter_leases, inbox
+from gateway.storage.queue.leases import Receiving
 from tests.support.gateway import HeldModel, Running, agent_of, message, running
 from tests.support.scripted_model import ScriptedModel
 
@@ -378,3 +380,29 @@ async def test_old_raw_updates_are_dropped(tmp_path: Path) -> None:
         assert await chat.gateway.database.write(inbox.prune_raw, -1.0) == 1
         [row] = await chat.rows(schema.inbox)
         assert (row.text, row.raw) == ("hi", None)
+
+
+async def test_what_another_replica_receives_is_not_stored(tmp_path: Path) -> None:
+    """Of two that poll at once the older one stores nothing, and its cursor stays."""
+    receiving = AccountLeases()
+    lease = receiving.want(Receiving("telegram", "default"))
+    async with running(tmp_path, at_work=False) as chat:
+        intake, write = chat.gateway.intake, chat.gateway.database.write
+        intake._accounts = receiving
+        receiving.replica = chat.gateway.replica.id
+        cursor = Cursor("telegram:default", 7)
+        with pytest.raises(LeaseLost):
+            await intake.accept([message("hi")], cursors=[cursor])
+        assert await chat.rows(schema.inbox) == []
+        # What comes in by a webhook moves no cursor, and any replica takes it.
+        await intake.accept([message("pushed")])
+        await write(adapter_leases.offer, [lease.of])
+        epoch = await write(adapter_leases.take, receiving.replica, lease.of)
+        assert epoch is not None
+        receiving.take(lease.of, epoch)
+        await intake.accept([message("hi")], cursors=[cursor])
+        assert await intake.position("telegram:default") == 7
+        await write(adapter_leases.give_back, receiving.replica, lease.of)
+        with pytest.raises(LeaseLost):
+            await intake.accept([message("late")], cursors=[Cursor("telegram:default", 9)])
+        assert await intake.position("telegram:default") == 7

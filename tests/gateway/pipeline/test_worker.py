@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
+from gateway.errors import StorageUnavailable
 from gateway.pipeline.next_turn import burst
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import LONGEST_RETRY_S, TURNS_PER_LEASE, Slots
@@ -316,8 +317,7 @@ async def test_a_stuck_conversation_is_found_by_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work without a place in the line is reported and answered."""
-    monkeypatch.setattr("gateway.pipeline.worker.LEASE_S", 0.2)
-    monkeypatch.setattr("gateway.pipeline.worker.SWEEP_S", 0.0)
+    monkeypatch.setattr("gateway.pipeline.worker.SWEEP_S", 0.05)
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("one")
         await chat.execute(update(schema.conversation).values(ready_no=None))
@@ -343,19 +343,46 @@ def test_every_stored_back_off_is_shorter_than_what_shows_a_clock_set_back() -> 
     assert max(stored) < LONGEST_BACKOFF_S
 
 
-async def test_a_failed_heartbeat_is_logged_and_repeated(
+async def test_a_failed_sweep_is_logged_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A heartbeat that could not be written ends nothing."""
+    """Stuck conversations that could not be looked for end nothing."""
 
-    def heartbeat(*_: object) -> bool:
-        raise OperationalError("heartbeat", {}, _disk_full())
+    def ready_stuck(*_: object) -> int:
+        raise StorageUnavailable("the disk is full")
 
-    monkeypatch.setattr("gateway.pipeline.worker.LEASE_S", 0.04)
-    monkeypatch.setattr(leases, "heartbeat", heartbeat)
+    monkeypatch.setattr("gateway.pipeline.worker.SWEEP_S", 0.01)
+    monkeypatch.setattr(leases, "ready_stuck", ready_stuck)
     async with running(tmp_path) as chat:
-        await chat.logged("heartbeat_failed", 2)
+        await chat.logged("sweep_failed", 2)
         assert await chat.ask("one") == "re: one"
+
+
+async def test_work_that_is_dropped_is_done_by_who_has_it(tmp_path: Path) -> None:
+    """Others took this replica for dead: its turns end, write nothing, and begin again."""
+    model = HeldModel()
+    gate = model.hold("one")
+    async with running(tmp_path, model) as chat:
+        await chat.say("one")
+        await chat.until(lambda: model.waiting)
+        taken = update(schema.conversation).values(owner=None, epoch=7, ready_no=1)
+        await chat.execute(taken)
+        await chat.gateway.worker.drop()
+        gate.set()
+        assert await chat.answers(1) == ["re: one"]
+        assert [row.state for row in await chat.rows(schema.turn)] == ["done"]
+
+
+async def test_between_two_ids_nothing_is_claimed(tmp_path: Path) -> None:
+    """A replica that begins anew takes work once it has its new id."""
+    async with running(tmp_path) as chat:
+        chat.gateway.replica.is_in = False
+        await chat.say("one")
+        await asyncio.sleep(0.05)
+        assert not await chat.rows(schema.turn)
+        chat.gateway.replica.is_in = True
+        chat.gateway.worker.wake()
+        assert await chat.answers(1) == ["re: one"]
 
 
 async def test_a_turn_whose_lease_was_lost_writes_nothing(tmp_path: Path) -> None:

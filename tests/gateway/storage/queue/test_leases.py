@@ -20,7 +20,6 @@ from hypothesis.stateful import (
     rule,
 )
 from sqlalchemy import Connection, select, update
-from sqlalchemy.exc import IntegrityError
 from typing_extensions import override
 
 from adapters.messages import Address, Attachment
@@ -445,11 +444,7 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(target=tokens, me=replicas, limit=st.integers(1, 3))
     def claim(self, me: int, limit: int) -> MultipleResults[Lease]:
         before = {c for c, held in self.held.items() if held.owner == me}
-        try:
-            owned = self.store.run(leases.claim, me, limit, ACCOUNTS)
-        except IntegrityError:
-            assert me not in self.live
-            return multiple()
+        owned = self.store.run(leases.claim, me, limit, ACCOUNTS)
         assert owned == [] or me in self.live
         assert before <= {lease.conversation for lease in owned}
         assert len(owned) <= len(before) + limit
@@ -465,13 +460,9 @@ class LeaseMachine(RuleBasedStateMachine):
     @rule(target=tokens, me=replicas, chat=st.sampled_from(CHATS))
     def take(self, me: int, chat: str) -> MultipleResults[Lease]:
         for row in self.store.rows(conversation, chat=chat):
-            try:
-                taken = self.store.run(leases.take, me, row.id, ACCOUNTS)
-            except IntegrityError:
-                assert me not in self.live
-                continue
+            taken = self.store.run(leases.take, me, row.id, ACCOUNTS)
             is_ready = row.ready_no is not None and row.id not in self.backed_off
-            assert (taken is not None) is is_ready
+            assert (taken is not None) is (is_ready and me in self.live)
             if taken is not None:
                 assert taken.lease.epoch == row.epoch + 1
                 self.held[row.id] = Held(me, taken.lease.epoch)

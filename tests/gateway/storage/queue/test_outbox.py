@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from adapters.messages import Address, Choice, Outgoing, Receipt
 from gateway.storage.conversation import attachments
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import MAX_MESSAGES, WHOLE_ANSWER, nonce_of, parts_of
-from gateway.storage.schema import attachment, now_s
+from gateway.storage.schema import attachment, now_s, replica
 from gateway.storage.schema import outbox as table
 from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, seqs, turn_of
 
@@ -347,3 +348,136 @@ def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
     second = store.run(outbox.mark_sent, first.message, RECEIPT)
     assert second is not None
     assert (second.message.payload, second.attachment) == ("", 7)
+
+
+shared_mark = partial(outbox.mark_sending, is_shared=True)
+
+
+class Two(NamedTuple):
+    """Two replicas, and a conversation with two rows to be shown."""
+
+    one: int
+    two: int
+    chat: int
+
+
+@pytest.fixture
+def both(store: Store) -> Two:
+    """Nobody sends the rows yet."""
+    chat, _ = store.run(admit, inbound())
+    store.run(outbox.append, chat, [part("a"), part("b")], inbox_seq=1)
+    return Two(store.run(leases.register, "one"), store.run(leases.register, "two"), chat)
+
+
+def due_of(store: Store, both: Two, replica_id: int) -> outbox.Due:
+    due = store.run(outbox.next_due, both.chat, replica_id)
+    assert due is not None
+    return due
+
+
+def age(store: Store) -> None:
+    """Let time pass for the rows."""
+    store.run(lambda conn: conn.execute(update(table).values(at=now_s() - 60)))
+
+
+def test_who_looks_first_sends_all(store: Store, both: Two) -> None:
+    """The other one finds nothing that it may send, from the first row to the last."""
+    first = due_of(store, both, both.one)
+    assert store.run(outbox.next_due, both.chat, both.two) is None
+    assert store.run(shared_mark, first.message, both.one)
+    assert not store.run(shared_mark, first.message, both.two)
+    second = store.run(outbox.mark_sent, first.message, RECEIPT, both.one)
+    assert second is not None
+    assert store.run(outbox.next_due, both.chat, both.two) is None
+    assert store.run(outbox.mark_sent, second.message, RECEIPT, both.one) is None
+    assert {row.state for row in store.rows(table)} == {"sent"}
+
+
+def test_a_row_that_was_handed_over_is_taken_with_its_mark(store: Store, both: Two) -> None:
+    """Whoever commits a turn sends its first row without a look; the rest is its own then, too."""
+    row = store.run(outbox.next_due, both.chat)
+    assert row is not None
+    assert store.run(shared_mark, row.message, both.one)
+    assert store.run(outbox.next_due, both.chat, both.two) is None
+    assert store.run(outbox.mark_sent, row.message, RECEIPT, both.one) is not None
+
+
+def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> None:
+    """Also where another replica has entered it."""
+    first = due_of(store, both, both.one)
+    store.run(outbox.append, both.chat, [part("c")], inbox_seq=1)
+    assert store.run(outbox.next_due, both.chat, both.two) is None
+    second = store.run(outbox.mark_sent, first.message, RECEIPT, both.one)
+    assert second is not None
+    third = store.run(outbox.mark_sent, second.message, RECEIPT, both.one)
+    assert third is not None
+    assert third.sender == both.one
+
+
+def test_the_rows_of_a_dead_replica_are_anybodys(store: Store, both: Two) -> None:
+    """What it was sending is in doubt, and stays the first."""
+    first = due_of(store, both, both.one)
+    assert store.run(shared_mark, first.message, both.one)
+    store.run(leases.reap, both.one)
+    again = due_of(store, both, both.two)
+    assert again.message.seq == first.message.seq
+    assert again.message.outcome_unknown
+
+
+def test_a_replica_that_was_forgotten_holds_no_line_up(store: Store, both: Two) -> None:
+    """A copied database names replicas that are none there."""
+    due_of(store, both, both.one)
+    store.run(lambda conn: conn.execute(replica.delete().where(replica.c.id == both.one)))
+    assert due_of(store, both, both.two).sender == both.two
+
+
+def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two) -> None:
+    """Another one is at its row; its receipt alone is taken, since that is true."""
+    first = due_of(store, both, both.one)
+    assert store.run(shared_mark, first.message, both.one)
+    store.run(leases.reap, both.one)
+    # Also as long as nobody else is at it.
+    assert not store.run(shared_mark, first.message, both.one)
+    store.run(outbox.mark_delayed, first.message, 60.0, "busy", 1, both.one)
+    mine = due_of(store, both, both.two)
+    assert mine.failures == 0
+    assert store.run(shared_mark, mine.message, both.two)
+    assert store.run(outbox.next_due, both.chat, both.one) is None
+    assert not store.run(shared_mark, first.message, both.one)
+    store.run(outbox.mark_delayed, first.message, 60.0, "busy", 1, both.one)
+    store.run(outbox.mark_unknown, first.message, 60.0, "cut", both.one)
+    store.run(outbox.drop, first.message, "gone", both.one)
+    assert not store.run(outbox.mark_dead, first.message, "blocked", both.one)
+    row = store.rows(table)[0]
+    assert (row.state, row.sender, row.failures) == ("sending", both.two, 0)
+    store.run(outbox.mark_sent, first.message, Receipt("m-1"), both.one)
+    assert store.rows(table)[0].platform_ref == "m-1"
+
+
+def test_a_delay_keeps_the_line(store: Store, both: Two) -> None:
+    """Who was told to wait goes on with it; nobody else tries meanwhile."""
+    first = due_of(store, both, both.one)
+    store.run(outbox.mark_delayed, first.message, 0.0, "busy", 1, both.one)
+    assert store.run(outbox.next_due, both.chat, both.two) is None
+    assert due_of(store, both, both.one).failures == 1
+
+
+def test_a_look_finds_ones_own_and_what_nobody_sends(store: Store, both: Two) -> None:
+    """What is fresh is left to where it was entered."""
+    assert store.run(outbox.unsent_conversations, ACCOUNTS, both.two) == []
+    age(store)
+    assert store.run(outbox.unsent_conversations, ACCOUNTS, both.two) == [both.chat]
+    due_of(store, both, both.one)
+    assert store.run(outbox.unsent_conversations, ACCOUNTS, both.two) == []
+    assert store.run(outbox.unsent_conversations, ACCOUNTS, both.one) == [both.chat]
+    assert store.run(outbox.unsent_conversations, [("web", "default")], both.one) == []
+    store.run(leases.reap, both.one)
+    assert store.run(outbox.unsent_conversations, ACCOUNTS, both.two) == [both.chat]
+
+
+def test_what_waits_is_counted_where_it_is_sent(store: Store, both: Two) -> None:
+    """Another replica's rows say nothing about whether this one is silent."""
+    assert [each.rows for each in store.run(outbox.waiting, both.two)] == [2]
+    due_of(store, both, both.one)
+    assert store.run(outbox.waiting, both.two) == []
+    assert [each.rows for each in store.run(outbox.waiting, both.one)] == [2]

@@ -40,6 +40,7 @@ class ToyAdapter:
     idempotent_sends = True
     preview_interval_s = 0.0
     pool = None
+    receivers = 0
 
     def __init__(self, settings: ToySettings, intake: Intake) -> None:
         self.account = settings.name

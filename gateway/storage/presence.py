@@ -1,0 +1,182 @@
+"""Presence: a session with PostgreSQL of the replica's own, which shows that its process lives.
+
+It holds the replica's lock. The server frees that as soon as the process, or the way to it, is
+gone, and then the others reap it (gateway/storage/queue/replicas.py). The replica renews and looks
+around over this session: where it cannot, it cannot show either that it lives. And it does not wait
+for the threads of transactions, which may all be busy.
+
+A session of one's own is needed: a pooler in transaction mode would lend another one each time.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import psycopg
+from sqlalchemy import BigInteger, Connection, bindparam, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from gateway.errors import StorageUnavailable
+from gateway.storage import postgres
+from gateway.storage.database import DatabaseServer
+from gateway.storage.postgres import PostgresConnection
+from gateway.storage.queue import replicas
+from gateway.storage.queue.blame import Death, Inheritance
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+USED_LOCK = 0x5061726C_75736564
+"""Held, shared, by all replicas: what needs the database for itself alone asks for it."""
+ANSWERS_IN_S = 4.0
+"""How long an answer of the server may take; then the way to it is taken for lost."""
+
+
+class Presence:
+    """The session of one replica; `enter` makes it.
+
+    Attributes:
+        replica_id: The replica whose lock it holds.
+        is_lost: Whether it is known that the session is gone, and the lock with it.
+        on_lost: Called as soon as that is known.
+    """
+
+    def __init__(self, conn: PostgresConnection, replica_id: int) -> None:
+        self.replica_id = replica_id
+        self.is_lost = False
+        self.on_lost: Callable[[], None] = lambda: None
+        self._conn = conn
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="presence")
+        self._socket = conn.driver.fileno()
+        self._running = 0
+        self._loop = asyncio.get_running_loop()
+        self._watch()
+
+    @classmethod
+    async def enter(
+        cls, server: DatabaseServer, name: str, death: Death, give_up_after_s: float
+    ) -> tuple["Presence", Inheritance]:
+        """Enter a new replica; see `replicas.enter`.
+
+        Raises:
+            StorageUnavailable: The server cannot be reached, or the database is being copied.
+        """
+        enter = partial(replicas.enter, name=name, death=death, give_up_after_s=give_up_after_s)
+        conn, (replica_id, inherited) = await asyncio.to_thread(_entered, server, enter)
+        return cls(conn, replica_id), inherited
+
+    @classmethod
+    async def enter_anew(
+        cls, server: DatabaseServer, name: str, former: int, give_up_after_s: float
+    ) -> "Presence":
+        """Enter the same process as a new replica; see `replicas.enter_anew`.
+
+        Raises:
+            StorageUnavailable: As for `enter`.
+        """
+        enter = partial(
+            replicas.enter_anew, name=name, former=former, give_up_after_s=give_up_after_s
+        )
+        return cls(*await asyncio.to_thread(_entered, server, enter))
+
+    async def run(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a transaction function over this session; one at a time.
+
+        Raises:
+            StorageUnavailable: It did not work. Where the session is gone, `is_lost`.
+        """
+        if self.is_lost:
+            raise StorageUnavailable("the session of this replica is gone")
+        # The thread reads from the socket now.
+        self._running += 1
+        self._loop.remove_reader(self._socket)
+        work = partial(self._transact, partial(fn, **kwargs), args)
+        running = self._loop.run_in_executor(self._thread, work)
+        running.add_done_callback(self._ran)
+        try:
+            async with asyncio.timeout(ANSWERS_IN_S):
+                return await asyncio.shield(running)
+        except TimeoutError:
+            self._lose()
+            raise StorageUnavailable("the server does not answer") from None
+
+    def _ran(self, running: asyncio.Future[Any]) -> None:
+        self._running -= 1
+        if not running.cancelled():
+            # Else asyncio complains where the caller was cancelled, and nobody asks any more.
+            running.exception()
+        if self._conn.is_lost:
+            self._lose()
+        elif not self._running:
+            self._watch()
+
+    def _transact(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
+        try:
+            with self._conn.transaction():
+                return fn(self._conn, *args)
+        except DBAPIError as exc:
+            raise StorageUnavailable(postgres.reason(exc)) from None
+
+    def _watch(self) -> None:
+        """Have `_heard` be called where the server says something, or the connection ends."""
+        if not self.is_lost:
+            self._loop.add_reader(self._socket, self._heard)
+
+    def _heard(self) -> None:
+        try:
+            self._conn.driver.pgconn.consume_input()
+        except psycopg.Error:
+            self._lose()
+            return
+        if self._conn.is_lost:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Give the session up, whatever the server still thinks of it."""
+        if self.is_lost:
+            return
+        self._loop.remove_reader(self._socket)
+        self.is_lost = True
+        # A thread that waits for an answer in it wakes up; it is closed there, or by `close`.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._socket)) as its:
+            its.shutdown(socket.SHUT_RDWR)
+        self.on_lost()
+
+    async def close(self) -> None:
+        """End the session. Idempotent."""
+        self._lose()
+        await asyncio.to_thread(self._thread.shutdown)
+        self._conn.driver.close()
+
+
+def _entered(
+    server: DatabaseServer, enter: Callable[[Connection], T]
+) -> tuple[PostgresConnection, T]:
+    conn = postgres.connect(server, direct=True)
+    try:
+        with conn.transaction():
+            _use(conn)
+            entered = enter(conn)
+    except DBAPIError as exc:
+        conn.driver.close()
+        raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None
+    except BaseException:
+        conn.driver.close()
+        raise
+    return conn, entered
+
+
+def _use(conn: PostgresConnection) -> None:
+    """Keep the database from being copied for as long as this session lives."""
+    # What the server may have been told for all sessions would end one that is quiet.
+    conn.execute(text("SET idle_session_timeout = 0"))
+    shared = func.pg_try_advisory_lock_shared(bindparam("lock", USED_LOCK, BigInteger))
+    if not conn.execute(select(shared)).scalar_one():
+        raise StorageUnavailable("the database is being copied: start when that is done")
