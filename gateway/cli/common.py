@@ -134,10 +134,12 @@ def opened(settings: Settings) -> Iterator[Connection]:
     with maintenance.reading(location) as conn:
         # Asked first: a newer schema is not the expected one either, and must not be called older.
         migrations.refuse_newer(conn)
-        if migrations.schema_revision(conn) != schema.REVISION:
-            remedy = "`parley db upgrade` or `parley run` brings it up to date"
-            where = location if isinstance(location, Path) else "the database"
-            raise StorageUnavailable(f"{where} has the schema of an older version; {remedy}")
+        found = migrations.schema_revision(conn)
+        where = location if isinstance(location, Path) else "the database"
+        if found is None or found < schema.REVISION:
+            what = "no schema yet" if found is None else "the schema of an older version"
+            remedy = "`parley db migrate` or `parley run` brings it up to date"
+            raise StorageUnavailable(f"{where} has {what}; {remedy}")
         yield conn
 
 

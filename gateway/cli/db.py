@@ -4,12 +4,15 @@ A dead letter is what was given up. What `forget` and `dead-letters` change goes
 gateway, or directly into the database where none runs.
 """
 
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import orjson
 import typer
+from rich.table import Column
 
 from gateway.agent_ports.tools import Workspaces
 from gateway.cli.common import (
@@ -25,7 +28,9 @@ from gateway.cli.common import (
     step_back,
 )
 from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
+from gateway.errors import GatewayError
 from gateway.lifecycle import pruning
+from gateway.settings.references import argument
 from gateway.storage import identity, maintenance
 from gateway.storage.database import location_of
 from gateway.storage.engine import lock_database
@@ -33,16 +38,27 @@ from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
 
+TOLD_EVERY_S = 5.0
+"""How often a copy says how far it is, where nobody watches."""
+REWRITTEN_EVERY_S = 0.1
+"""And how often where somebody does."""
+
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
 backup_app = typer.Typer(add_completion=False)
 forget_app = typer.Typer(add_completion=False)
 letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
 
 
+@db_app.command("migrate")
+def db_migrate(context: typer.Context) -> None:
+    """Bring the database to this version's schema (`parley run` does it unless told to wait)."""
+    say(f"schema revision {maintenance.upgrade(location_of(settings_of(context)))}")
+
+
 @db_app.command("upgrade")
 def db_upgrade(context: typer.Context) -> None:
-    """Bring the database to this version's schema (`parley run` does it by itself)."""
-    say(f"schema revision {maintenance.upgrade(location_of(settings_of(context)))}")
+    """Do what `migrate` does, by its old name."""
+    db_migrate(context)
 
 
 @db_app.command("current")
@@ -55,12 +71,16 @@ def db_current(context: typer.Context) -> None:
 def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
     step_back()
-    problems = maintenance.check(location_of(settings_of(context)))
+    location = location_of(settings_of(context))
+    problems = maintenance.check(location)
     for problem in problems:
         warn(problem, "red")
     if problems:
         raise typer.Exit(1)
-    say("the database is sound and has this version's schema")
+    if isinstance(location, Path):
+        say("the database is sound and has this version's schema")
+    else:
+        say("the database has this version's schema; `pg_amcheck` says whether its files are sound")
 
 
 @db_app.command("prune")
@@ -88,6 +108,68 @@ def db_prune(
     done = "would be erased" if dry_run else "erased"
     for name, each in gone.items():
         say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes {done}")
+
+
+@db_app.command("copy")
+def db_copy(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="URL of what is copied.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="URL of an empty database.")],
+    *,
+    json: AsJson = False,
+) -> None:
+    """Copy a database into an empty one: SQLite to PostgreSQL, or back; what was begun goes on.
+
+    URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or refer to a secret that is one
+    (env:NAME, file:PATH). No gateway may run on either of them.
+    """
+    # What copies is imported for no other command.
+    from gateway.storage import bulk, copying  # noqa: PLC0415
+
+    step_back()
+    home = settings_of(context).home
+    urls = [argument(each) for each in (source, target)]
+    if urls[0] == urls[1]:
+        raise GatewayError("source and target are the same database")
+    progress = Progress()
+    with (
+        bulk.side(urls[0], home, write=False) as one,
+        bulk.side(urls[1], home, write=True) as other,
+    ):
+        digests = copying.Copy(one, other, progress.tell).run()
+        progress.end()
+        copied = f"{other.name} equals {one.name}: {sum(each.rows for each in digests):,} rows"
+    if json:
+        show_json([each._asdict() for each in digests])
+        return
+    rows = [[each.table, f"{each.rows:,}", each.sha256[:16]] for each in digests if each.rows]
+    show_table(["table", Column("rows", justify="right"), "sha256"], rows, "there was nothing")
+    say(copied)
+
+
+class Progress:
+    """One line of stderr, written anew on a terminal, else now and then another one."""
+
+    def __init__(self) -> None:
+        """Say nothing yet."""
+        self._is_terminal = sys.stderr.isatty()
+        self._begun = self._told = time.monotonic()
+
+    def tell(self, step: tuple[str, int, int]) -> None:
+        """Say how far a copy is: the part, rows of it, all of them."""
+        part, rows, total = step
+        now = time.monotonic()
+        if now - self._told < (REWRITTEN_EVERY_S if self._is_terminal else TOLD_EVERY_S):
+            return
+        self._told = now
+        line = f"{part}: {rows:,} of {total:,} rows, {now - self._begun:.0f} s"
+        sys.stderr.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._is_terminal:
+            sys.stderr.write("\r\x1b[K")
 
 
 @db_app.command("compact")

@@ -10,6 +10,7 @@ Each is read at the start, and again when its value may have changed. Nothing he
 what a program wrote, to anybody.
 """
 
+import os
 import shlex
 import stat
 import subprocess
@@ -24,6 +25,7 @@ from pydantic import BaseModel, SecretStr
 from agent.errors import SecretUnreadable
 from agent.processes.descent import kill_group
 from agent.settings import ReferencedSecret
+from gateway.errors import SettingsError
 from gateway.settings.tree import KeyPath
 
 COMMAND_TIMEOUT_S = 10.0
@@ -113,6 +115,20 @@ def told(reference: str) -> str:
     if kind != "command":
         return reference
     return f"command:{rest.split()[0]} …" if rest.split() else reference
+
+
+def argument(text: str) -> str:
+    """Return a value that was given to a command; the secret, where it refers to one.
+
+    Raises:
+        SettingsError: That cannot be read.
+    """
+    if not is_reference(text):
+        return text
+    try:
+        return read_secret(text, os.environ)
+    except SecretUnreadable as exc:
+        raise SettingsError(f"{told(text)} {exc}") from None
 
 
 def read_secret(reference: str, environ: Mapping[str, str]) -> str:

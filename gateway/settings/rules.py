@@ -237,7 +237,12 @@ def _storage(settings: Settings) -> Iterator[Contradiction]:
         yield "storage.url", "must be null, sqlite:///PATH or postgresql://…"
     elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
-    for key, is_set in (("direct_url", storage.direct_url), ("pooled", storage.pooled)):
+    of_a_server = {
+        "direct_url": storage.direct_url,
+        "pooled": storage.pooled,
+        "migrate": storage.migrate == "wait",
+    }
+    for key, is_set in of_a_server.items():
         if is_set:
             yield f"storage.{key}", "is of PostgreSQL alone: storage.url names a file"
 

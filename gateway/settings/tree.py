@@ -201,12 +201,14 @@ class StorageSettings(Section):
 
     The others are of a server alone. `direct_url`: past a pooler. `pooled`: `url` is that of a
     pooler which lends a session for one transaction. `connections`: for transactions and reads.
+    `migrate`: "run" at the start, or "wait" until `parley db migrate` has done it.
     """
 
     url: SecretStr | None = None
     direct_url: SecretStr | None = None
     pooled: bool = False
     connections: int = Field(default=6, ge=2, le=64)
+    migrate: Literal["run", "wait"] = "run"
     raw_days: Days = 30
 
     @property

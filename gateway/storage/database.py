@@ -27,12 +27,14 @@ class DatabaseServer:
         direct_url: Past the pooler; None where `url` is that already.
         pooled: Whether `url` is that of a pooler that lends a session for one transaction.
         connections: For transactions and reads.
+        migrates: Whether a start migrates the database, or waits until another one has.
     """
 
     url: SecretStr
     direct_url: SecretStr | None = None
     pooled: bool = False
     connections: int = 6
+    migrates: bool = True
 
     @property
     def direct(self) -> SecretStr:
@@ -107,4 +109,6 @@ def location_of(settings: Settings) -> Location:
         return settings.home / url.partition("///")[2]
     # As they are now: with a secret that is read again half of the connections would go elsewhere.
     direct = storage.direct_url and SecretStr(storage.direct_url.get_secret_value())
-    return DatabaseServer(SecretStr(url), direct, storage.pooled, storage.connections)
+    return DatabaseServer(
+        SecretStr(url), direct, storage.pooled, storage.connections, storage.migrate == "run"
+    )

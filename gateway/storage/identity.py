@@ -92,7 +92,7 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
     if seen is None:
         return
     # An empty one has lost the row in which its name was.
-    here = _look(conn) or Seen(seen.name, 0)
+    here = seen_in(conn) or Seen(seen.name, 0)
     if here.name != seen.name:
         raise DatabaseReplaced(
             f"{database} is not the database that Parley has written to ({mark} tells of another"
@@ -107,7 +107,8 @@ def require_newest(conn: Connection, database: Path, mark: Path) -> None:
         )
 
 
-def _look(conn: Connection) -> Seen | None:
+def seen_in(conn: Connection) -> Seen | None:
+    """Return what a database says of itself; None for one without a name."""
     if not inspect(conn).has_table(identity.name):
         return None
     row = conn.execute(select(identity.c.name, identity.c.commits)).one_or_none()
@@ -116,7 +117,7 @@ def _look(conn: Connection) -> Seen | None:
 
 def settle(conn: Connection) -> Seen:
     """Return which database this is; one that has no name yet is given one."""
-    here = _look(conn)
+    here = seen_in(conn)
     if here is not None:
         return here
     name = func.lower(func.hex(func.randomblob(_NAME_BYTES)))

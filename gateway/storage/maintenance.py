@@ -42,7 +42,6 @@ from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
     alias,
     blob,
-    chat_preview,
     compaction,
     conversation,
     inbox,
@@ -93,7 +92,7 @@ def backup(location: Location, target: Path) -> int:
     Raises:
         StorageUnavailable: There is no file, or the target cannot be written.
     """
-    database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backups*)")
+    database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
     require_database(database)
     if target.exists() and target.samefile(database):
         raise StorageUnavailable(f"{target} is the database itself")
@@ -207,9 +206,6 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
         )
     audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
-    # By its keys, which go as well.
-    keys = select(alias.c.session_key).where(alias.c.conversation == conversation_id)
-    conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(keys)))
     for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
         conn.execute(delete(table).where(table.c.conversation == conversation_id, which))
     conversations.withdraw(conn, conversation_id)
@@ -365,18 +361,41 @@ def current(location: Location) -> str | None:
 def check(location: Location) -> list[str]:
     """Return what is wrong with the database, one line each; empty when nothing is.
 
-    Of one on a server that are revision and tables: the server checks references with each change,
-    and its files with programs of its own (pg_amcheck).
+    Of one on a server that are revision, tables, and indexes that the server itself does not trust:
+    it checks references with each change, and its files with a program of its own (pg_amcheck).
     """
     with reading(location) as conn:
         migrations.refuse_newer(conn)
         tables = tables_of(conn) if isinstance(location, Path) else []
         broken = [line for table in tables for line in damage_of(conn, table)]
+        if isinstance(location, DatabaseServer):
+            broken += _distrusted(conn)
         orphans = [line for table in tables for line in _orphans(conn, table)]
         revision = schema_revision(conn)
         if revision != migrations.head():
             return [f"schema revision {revision}; this version needs {migrations.head()}", *broken]
         return [*migrations.differences(conn), *broken, *orphans]
+
+
+def _distrusted(conn: Connection) -> list[str]:
+    """Return what a server says of indexes on which it cannot rely, or does not."""
+    invalid = conn.exec_driver_sql(_INVALID).scalars()
+    made, now = conn.exec_driver_sql(_ORDERS).one()
+    found = [f"index {name} is not complete: REINDEX INDEX {name}" for name in invalid]
+    if made != now:
+        found.append(
+            f"indexes were made with version {made} of the system's order of texts, which is {now}"
+            " now: REINDEX DATABASE, then ALTER DATABASE … REFRESH COLLATION VERSION"
+        )
+    return found
+
+
+_INVALID = "SELECT indexrelid::regclass::text FROM pg_index WHERE NOT indisvalid ORDER BY 1"
+_ORDERS = """
+    SELECT datcollversion, pg_database_collation_actual_version(oid) FROM pg_database
+    WHERE datname = current_database()
+"""
+"""After an upgrade of the system an index of texts may be in another order than is looked for."""
 
 
 def damage_of(conn: Connection, table: str) -> list[str]:
@@ -424,6 +443,8 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
         postgres.told_as_unavailable("read"),
         conn.transaction(postgres.READ),
     ):
+        # A command may read everything there is.
+        conn.exec_driver_sql("SET LOCAL statement_timeout = 0")
         yield conn
 
 

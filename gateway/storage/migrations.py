@@ -21,19 +21,24 @@ from gateway.errors import DatabaseTooNew, StorageUnavailable
 from gateway.storage import identity
 from gateway.storage.database import Database, DatabaseServer, Location
 from gateway.storage.engine import SqliteDatabase, connect, lock_database
-from gateway.storage.schema import REVISION, SEARCH_INDEX, metadata
+from gateway.storage.schema import FLOOR, REVISION, SEARCH_INDEX, metadata
 from gateway.storage.scrubbing import Scrubber
 
 log = structlog.get_logger()
 
 MIGRATING = 0x7061726C6579
 """The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
+AWAITED_EVERY_S = 1.0
+"""How often a replica that waits for the migration looks for it."""
 _ALONE = (
     # Another replica may take long with its migration, and so may ours.
     "SET LOCAL lock_timeout = 0",
     "SET LOCAL statement_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
 )
+UNFINISHED = "unfinished copy"
+"""The revision of a database into which `parley db copy` has not copied everything yet: no version
+of Parley knows it, so none starts on it."""
 
 
 @asynccontextmanager
@@ -74,12 +79,36 @@ async def open_locked(location: Location, home: Path | None = None) -> AsyncIter
 async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
     from gateway.storage import postgres  # noqa: PLC0415
 
-    await asyncio.to_thread(prepare_server, server)
+    if server.migrates:
+        await asyncio.to_thread(prepare_server, server)
+    else:
+        await _migrated_by_another(server)
     database = postgres.PostgresDatabase(server)
     try:
         yield database
     finally:
         await database.close()
+
+
+async def _migrated_by_another(server: DatabaseServer) -> None:
+    """Wait until somebody has migrated the database (`parley db migrate`)."""
+    is_told = False
+    while await asyncio.to_thread(_is_behind, server):
+        if not is_told:
+            log.info("migration_awaited", revision=REVISION)
+            is_told = True
+        await asyncio.sleep(AWAITED_EVERY_S)
+
+
+def _is_behind(server: DatabaseServer) -> bool:
+    from gateway.storage import postgres  # noqa: PLC0415
+
+    with closing(postgres.connect(server)) as connection, connection.transaction(postgres.READ):
+        revision = schema_revision(connection)
+        if revision == REVISION:
+            return False
+        refuse_newer(connection)
+        return revision is None or revision in known_revisions()
 
 
 def prepare_server(server: DatabaseServer) -> None:
@@ -155,14 +184,30 @@ def _migrated(connection: Connection) -> str | None:
     revision = schema_revision(connection)
     if revision is None and inspect(connection).get_table_names():
         raise StorageUnavailable("this database belongs to another program")
-    if revision != REVISION:
+    if revision != REVISION and not _is_served(connection, revision):
         upgrade(connection)
     return revision
 
 
 def _tell(before: str | None) -> None:
-    if before not in {None, REVISION}:
+    if before in {None, REVISION}:
+        return
+    if before in known_revisions():
         log.info("database_migrated", before=before, revision=REVISION)
+    else:
+        log.info("database_ahead", revision=before, known=REVISION)
+
+
+def _is_served(conn: Connection, revision: str | None) -> bool:
+    """Whether a newer version has migrated a server in such a way that this one may go on.
+
+    During a rolling upgrade the older replicas run on beside the newer ones. A file has one process
+    only: an older version gets a backup of its own.
+    """
+    if conn.dialect.name != "postgresql" or revision is None or revision in known_revisions():
+        return False
+    floor = conn.exec_driver_sql("SELECT obj_description('alembic_version'::regclass)").scalar()
+    return floor is not None and str(floor) <= REVISION
 
 
 def schema_revision(connection: Connection) -> str | None:
@@ -197,12 +242,21 @@ def upgrade(conn: Connection) -> None:
     """
     refuse_newer(conn)
     import_module("alembic.command").upgrade(_config(conn), "head")
+    if conn.dialect.name == "postgresql":
+        # For older versions (`_is_served`), which do not know what this one has added.
+        conn.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{FLOOR}'")
 
 
 def refuse_newer(conn: Connection) -> None:
     """Raise DatabaseTooNew where the database's revision is unknown to this code."""
     revision = schema_revision(conn)
-    if revision is not None and revision not in known_revisions():
+    if revision == UNFINISHED:
+        raise StorageUnavailable(
+            "the database holds a copy that is not whole: go on with `parley db copy` from the same"
+            " source, or empty it"
+        )
+    known = revision is None or revision in known_revisions()
+    if not known and not _is_served(conn, revision):
         raise DatabaseTooNew(
             f"the database has schema revision {revision}, which this version of Parley does not"
             f" know (newest here: {head()}); install the version that wrote it, or restore a backup"

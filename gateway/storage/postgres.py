@@ -31,6 +31,7 @@ from typing_extensions import override
 
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage.database import DatabaseServer
+from gateway.storage.schema import SEARCH_INDEX
 from gateway.storage.statements import KEPT, Forms, PreparedConnection, Rows, compiled_once
 
 P = ParamSpec("P")
@@ -51,6 +52,16 @@ TIMEOUTS_MS = {
 CONNECTING = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "parley"}
 """Of libpq, unless the URL says otherwise; in seconds, and in milliseconds."""
 ENCODING = "UTF8"
+SCRUB_WAIT_MS = 60_000
+"""How long an index that is written anew waits for transactions that were there before, such as a
+dump."""
+_SCRUB = (
+    "VACUUM (INDEX_CLEANUP ON)",
+    # What is left of one that could not be finished.
+    f"DROP INDEX CONCURRENTLY IF EXISTS {SEARCH_INDEX}_terms_ccnew",
+    # It keeps each word that it has ever had. Source: PostgreSQL's src/backend/access/gin/README.
+    f"REINDEX INDEX CONCURRENTLY {SEARCH_INDEX}_terms",
+)
 WRITE = b"BEGIN"
 READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """One snapshot for all statements."""
@@ -429,7 +440,7 @@ class PostgresDatabase:
     async def scrub(self) -> None:
         """Take what was erased out of tables and indexes.
 
-        Its bytes stay in the room that is left until that is used again, in the write-ahead log
+        Bytes of rows stay in the room that is left until that is used again, in the write-ahead log
         and in copies until these are given up: that is for who runs the database.
 
         Raises:
@@ -443,11 +454,14 @@ class PostgresDatabase:
         driver = self._of_this_thread().driver
         try:
             driver.execute("SET statement_timeout = 0")
-            driver.execute("VACUUM (INDEX_CLEANUP ON)")
+            driver.execute(f"SET lock_timeout = {SCRUB_WAIT_MS}")
+            for statement in _SCRUB:
+                driver.execute(statement)
         except psycopg.Error as exc:
             raise StorageUnavailable(str(exc.diag.message_primary or exc)) from None
         finally:
             driver.execute("RESET statement_timeout")
+            driver.execute("RESET lock_timeout")
 
     async def close(self) -> None:
         """Finish what was begun, then close all connections. Idempotent."""

@@ -14,10 +14,8 @@ import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    LargeBinary,
     Table,
     and_,
-    cast,
     delete,
     exists,
     false,
@@ -50,6 +48,7 @@ from gateway.storage.schema import (
     message,
     node,
     now_s,
+    octets,
     outbox,
     quarantine,
     search_row,
@@ -107,8 +106,8 @@ def _old(table: Table, age_s: float) -> ColumnElement[bool]:
 
 
 def _bytes_of(*texts: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the bytes of these columns of a row together; of a text `length` counts characters."""
-    sizes = (func.coalesce(func.length(cast(each, LargeBinary)), 0) for each in texts)
+    """Return the bytes of these columns of a row together."""
+    sizes = (func.coalesce(octets(each), 0) for each in texts)
     return sum(sizes, start=literal_column("0"))
 
 
@@ -217,15 +216,22 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
     """Erase the given rows, but not those that must stay by now."""
-    key = tuple(sweep.table.primary_key.columns)
-    # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
-    listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
-    these = select(*(func.json_extract(listed.c.value, f"$[{n}]") for n in range(len(key))))
+    key = tuple_(*sweep.table.primary_key.columns)
     gone = delete(sweep.table).where(
-        tuple_(*key).in_(these), _old(sweep.table, age_s), sweep.may_go
+        key.in_(_listed(conn, keys)), _old(sweep.table, age_s), sweep.may_go
     )
     sizes = conn.scalars(gone.returning(sweep.size)).all()
     return Pruned(len(sizes), sum(sizes))
+
+
+def _listed(conn: Connection, keys: Sequence[Key]) -> Any:
+    """Return keys as a condition takes them."""
+    if conn.dialect.name != "sqlite":
+        return keys
+    # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
+    listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
+    places = range(len(keys[0]))
+    return select(*(func.json_extract(listed.c.value, f"$[{n}]") for n in places))
 
 
 def count_raw(conn: Connection, age_s: float) -> Pruned:

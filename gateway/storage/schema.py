@@ -31,8 +31,12 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0023"
+REVISION = "0022"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
+FLOOR = "0022"
+"""The oldest revision whose program runs on this schema, beside this version's or behind it: from
+there on migrations only add (docs/operations.md, *Rolling upgrades*). One that takes something away
+raises it to its own revision."""
 
 
 class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
@@ -68,6 +72,23 @@ def _sqlite_greatest(element: greatest, compiler: Any, **how: Any) -> str:
 @compiles(greatest, "postgresql")
 def _postgresql_greatest(element: greatest, compiler: Any, **how: Any) -> str:
     return f"greatest({compiler.process(element.clauses, **how)})"
+
+
+class octets(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
+    """The bytes of a text; its `length` are characters."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(octets, "sqlite")
+def _sqlite_octets(element: octets, compiler: Any, **how: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **how)} AS BLOB))"
+
+
+@compiles(octets, "postgresql")
+def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **how)})"
 
 
 def now(conn: Connection) -> float:
@@ -582,6 +603,18 @@ def rollup_sql(table: Table, row: str, sign: str = "", dialect: str = "sqlite") 
     )
 
 
+def slots_sql(dialect: str) -> str:
+    """Return the statement that makes the sums by model of those by conversation."""
+    keys = [column.name for column in spent_slot.primary_key]
+    found = [key if key != "bucket" else _said(_KEYS[key], "spent_by", dialect) for key in keys]
+    sums = [f"sum({name})" for name in MEASURES]
+    places = ", ".join(str(n) for n in range(1, len(keys) + 1))
+    return (
+        f"INSERT INTO spent_slot ({', '.join([*keys, *MEASURES])})"  # noqa: S608 - own names
+        f" SELECT {', '.join(found + sums)} FROM spent_by GROUP BY {places}"
+    )
+
+
 def _emptied_sql(table: Table, dialect: str) -> str:
     keys = [column.name for column in table.primary_key]
     same = " AND ".join(f"{key} = {_said(_KEYS[key], 'OLD', dialect)}" for key in keys)
@@ -917,27 +950,4 @@ _partial_index(
 )
 _partial_index(
     "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
-)
-
-# What replicas tell each other (gateway/storage/sharing.py). With one process they stay empty;
-# those of chats are UNLOGGED on PostgreSQL (migration 0023): after a crash nobody misses them.
-news = Table(
-    "news",
-    metadata,
-    Column("kind", Text, primary_key=True),
-    Column("n", Whole, nullable=False),  # how often it has happened
-)
-chat_watch = Table(
-    "chat_watch",
-    metadata,
-    Column("session_key", Text, primary_key=True),  # of a chat that may not have begun
-    Column("replica", Whole, primary_key=True, autoincrement=False),
-    Column("until", Double, nullable=False),
-)
-chat_preview = Table(
-    "chat_preview",
-    metadata,
-    Column("session_key", Text, primary_key=True),
-    Column("text", Text, nullable=False),
-    Column("at", Double, nullable=False),
 )

@@ -9,8 +9,12 @@ tuned to it.
 `--held-out` measures each dialogue with those constants of a grid that are best for the others,
 instead of the product's own; it takes minutes.
 
-Speed: one conversation of N messages (1,000,000 takes minutes to seed) in a file as the product
-opens it. Words are as frequent as in English; questions have four, of which each may be common.
+Speed: one conversation of N messages (1,000,000 takes minutes to seed) in a database as the product
+opens it, and searches for everybody's messages. Words are as frequent as in English; questions have
+four, of which each may be common. With `--many` the messages are those of conversations of 100.
+
+All of it on SQLite, then on PostgreSQL, whose share of questions that find evidence may differ from
+SQLite's by `APART` at most.
 """
 
 import itertools
@@ -19,7 +23,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,7 @@ import orjson
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, encode, text_of, user_message
+from gateway.storage import migrations, postgres
 from gateway.storage.conversation import conversations
 from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
@@ -35,6 +41,7 @@ from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
 from gateway.storage.search.terms import asked_terms
 from tests.bench.figures import Figure, percentile
+from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.shared import SHARED
 
 VOCABULARY = 50_000
@@ -42,13 +49,18 @@ WORDS = 20
 """Of a seeded message: about 33 tokens, so that 30,000 of them are 1M."""
 TOKENS_1M = 30_000
 QUESTIONS = 200
+APART = 0.02
+HARDER = 6
+"""Every sixth word of a message, as a second set of questions."""
+OF_MANY = 100
+"""Messages of each of many conversations."""
 SEED = 6
 GRID = tuple(itertools.product((2, 3, 4), (0.4, 0.5, 0.6), (0.08, 0.15, 0.3)))
 """Reach, decay, weight of a message's length."""
 
-Found = list[tuple[bool, float]]
-"""By question: whether any evidence is in the first 10, and the share of it that 20 with their
-neighbours show."""
+Found = list[tuple[bool, float, tuple[int, ...]]]
+"""By question: whether any evidence is in the first 10, the share of it that 20 with their
+neighbours show, and the first 10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +71,93 @@ class Dialogue:
     questions: Sequence[tuple[str, frozenset[int]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An open database.
+
+    Attributes:
+        begin: A transaction.
+        index_bytes: Asks for the size of the search index.
+    """
+
+    name: str
+    conn: Connection
+    begin: Callable[[], AbstractContextManager[Any]]
+    index_bytes: str
+
+
+@contextmanager
+def _places(folder: Path, file: str, server: PostgresServer) -> Iterator[list[Place]]:
+    """Open a new database of each engine."""
+    with (
+        closing(connect(folder / file)) as conn,
+        closing(postgres.connect(server_at(server.url(server.create())))) as other,
+    ):
+        prepare_schema(conn)
+        with other.transaction():
+            migrations.upgrade(other)
+        places = [
+            Place("SQLite", conn, conn.begin, "SELECT sum(length(block)) FROM search_index_data"),
+            Place(
+                "PostgreSQL",
+                other,
+                other.transaction,
+                "SELECT pg_total_relation_size('search_index')",
+            ),
+        ]
+        for place in places:
+            with place.begin():
+                index.clear(place.conn)
+        yield places
+
+
 def measure(
-    chosen: Path | None = None, messages: int = TOKENS_1M, *, held_out: bool = False
+    chosen: Path | None = None,
+    messages: int = TOKENS_1M,
+    *,
+    held_out: bool = False,
+    many: bool = False,
 ) -> Iterator[Figure]:
     """Yield recall on a set, then the time of a search among so many messages."""
-    dialogues = stored(chosen) if chosen else airline()
-    with tempfile.TemporaryDirectory() as folder:
-        if dialogues:
-            strict = chosen is not None and chosen.is_file()
-            conn = _entered(Path(folder) / "recall.db", dialogues)
-            found = _held_out(conn, dialogues) if held_out else _found(conn, dialogues)
-            conn.close()
-            yield from _recall(found, strict=strict)
-        if not held_out:
-            yield from _speed(Path(folder) / "speed.db", messages)
+    sets = [stored(chosen)] if chosen else [airline(), airline(HARDER)]
+    with tempfile.TemporaryDirectory() as name, postgres_server() as server:
+        folder = Path(name)
+        strict = chosen is not None and chosen.is_file()
+        for number, dialogues in enumerate(filter(None, sets)):
+            with _places(folder, f"recall{number}.db", server) as places:
+                yield from _recalls(places, dialogues, strict=strict, held_out=held_out)
+        if held_out:
+            return
+        with _places(folder, "speed.db", server) as places:
+            of_one = OF_MANY if many else messages
+            speeds = (_speed(place, messages, of_one) for place in places)
+            yield from itertools.chain.from_iterable(speeds)
+
+
+def _recalls(
+    places: Sequence[Place], dialogues: Sequence[Dialogue], *, strict: bool, held_out: bool
+) -> Iterator[Figure]:
+    all_found = []
+    for place in places:
+        for number, dialogue in enumerate(dialogues, 1):
+            with place.begin():
+                _enter(place.conn, number, dialogue.turns)
+        _feed(place)
+        with place.begin():
+            ask = _held_out if held_out else _found
+            found = ask(place.conn, dialogues)
+        all_found.append(found)
+        yield from _recall(place, found, strict=strict)
+    on_sqlite, on_postgres = all_found
+    apart = abs(_means(on_sqlite)[0] - _means(on_postgres)[0])
+    yield Figure("any evidence in the first 10: apart", apart, "", at_most=APART)
+    pairs = [
+        (one[2], other[2])
+        for of_one, of_other in zip(on_sqlite, on_postgres, strict=True)
+        for one, other in zip(of_one, of_other, strict=True)
+    ]
+    same = sum(one == other for one, other in pairs) / len(pairs)
+    yield Figure("questions with the same first 10 in the same order", same, "")
 
 
 def stored(path: Path) -> list[Dialogue]:
@@ -105,13 +190,17 @@ def _turn_ids(question: dict[str, Any]) -> list[str]:
     return re.findall(r"D\d+:\d+", " ".join(question["evidence"]))
 
 
-def airline() -> list[Dialogue]:
-    """Return the shared airline dialogues, 20 to a conversation; none where they are not there."""
+def airline(step: int = 2) -> list[Dialogue]:
+    """Return the shared airline dialogues, 20 to a conversation; none where they are not there.
+
+    Args:
+        step: Each so manieth word of what somebody said is the question.
+    """
     if SHARED is None:
         return []
     calls = orjson.loads((SHARED / "tau-bench" / "gpt-4o-airline.json").read_bytes())
     return [
-        _known_items([each for call in batch for each in call["traj"][1:]])
+        _known_items([each for call in batch for each in call["traj"][1:]], step)
         for batch in _batched(calls, 20)
     ]
 
@@ -120,23 +209,13 @@ def _batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     return (items[n : n + size] for n in range(0, len(items), size))
 
 
-def _known_items(turns: Sequence[ChatMessage]) -> Dialogue:
+def _known_items(turns: Sequence[ChatMessage], step: int) -> Dialogue:
     questions = []
     for place, turn in enumerate(turns, 1):
         words = asked_terms(text_of(turn)) if turn["role"] == "user" else []
         if len(words) > WORDS // 2:
-            questions.append((" ".join(text_of(turn).split()[::2]), frozenset({place})))
+            questions.append((" ".join(text_of(turn).split()[::step]), frozenset({place})))
     return Dialogue(turns, questions)
-
-
-def _entered(path: Path, dialogues: Sequence[Dialogue]) -> Connection:
-    """Return a database in which each dialogue is a conversation, numbered from 1 on."""
-    conn = _opened(path)
-    for number, dialogue in enumerate(dialogues, 1):
-        with conn.begin():
-            _enter(conn, number, dialogue.turns)
-    _feed(conn)
-    return conn
 
 
 def _found(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
@@ -149,10 +228,11 @@ def _found(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
 
 def _share(
     conn: Connection, number: int, question: str, evidence: frozenset[int]
-) -> tuple[bool, float]:
+) -> tuple[bool, float, tuple[int, ...]]:
     seqs = [each.seq for each in query.find(conn, [number], question, limit=20)]
     shown = {seq + step for seq in seqs for step in (-1, 0, 1)}
-    return not evidence.isdisjoint(seqs[:10]), len(evidence & shown) / len(evidence)
+    share = len(evidence & shown) / len(evidence)
+    return not evidence.isdisjoint(seqs[:10]), share, tuple(seqs[:10])
 
 
 def _held_out(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
@@ -174,52 +254,60 @@ def _choose(reach: int, decay: float, length_weight: float) -> None:
 
 
 def _means(found: Sequence[Found]) -> tuple[float, float]:
-    first, covered = zip(*itertools.chain.from_iterable(found), strict=True)
+    first, covered, _ = zip(*itertools.chain.from_iterable(found), strict=True)
     return sum(first) / len(first), sum(covered) / len(covered)
 
 
-def _recall(found: Sequence[Found], *, strict: bool) -> Iterator[Figure]:
+def _recall(place: Place, found: Sequence[Found], *, strict: bool) -> Iterator[Figure]:
     any_of_ten, at_twenty = _means(found)
-    yield Figure("questions", sum(map(len, found)), "")
-    yield Figure("any evidence in the first 10", any_of_ten, "", None, 0.75 if strict else None)
-    yield Figure("recall at 20 with neighbours", at_twenty, "", None, 0.85 if strict else None)
+    name = place.name
+    yield Figure(f"{name}: questions", sum(map(len, found)), "")
+    limits = (0.75, 0.85) if strict else (None, None)
+    yield Figure(f"{name}: any evidence in the first 10", any_of_ten, "", None, limits[0])
+    yield Figure(f"{name}: recall at 20 with neighbours", at_twenty, "", None, limits[1])
 
 
-def _speed(path: Path, messages: int) -> Iterator[Figure]:
+def _speed(place: Place, messages: int, of_one: int) -> Iterator[Figure]:
     chance = random.Random(SEED)  # noqa: S311 - the same words in every run
     words = [f"w{n}" for n in range(VOCABULARY)]
     ranks = list(itertools.accumulate(1 / (n + 1) for n in range(VOCABULARY)))
-    conn = _opened(path)
     begun = time.perf_counter()
-    for start in range(0, messages, 10_000):
-        count = min(10_000, messages - start)
+    step = min(10_000, of_one)
+    for start in range(0, messages, step):
+        count = min(step, messages - start)
         texts = chance.choices(words, cum_weights=ranks, k=count * WORDS)
         turns = [" ".join(texts[n * WORDS : (n + 1) * WORDS]) for n in range(count)]
-        with conn.begin():
-            _enter(conn, 1, [ChatMessage(role="user", content=turn) for turn in turns], start)
-        _feed(conn)
+        said = [ChatMessage(role="user", content=turn) for turn in turns]
+        with place.begin():
+            _enter(place.conn, start // of_one + 1, said, start % of_one)
+        _feed(place)
     fed_s = time.perf_counter() - begun
-    spent = []
-    for _ in range(QUESTIONS):
-        question = " ".join(chance.choices(words, cum_weights=ranks, k=4))
-        begun = time.perf_counter()
-        query.find(conn, [1], question, limit=10)
-        spent.append((time.perf_counter() - begun) * 1000)
-    (pages,) = conn.exec_driver_sql("SELECT sum(length(block)) FROM search_index_data").one()
-    conn.close()
+    if place.name == "PostgreSQL":
+        place.conn.exec_driver_sql("VACUUM (ANALYZE)")
+    questions = [" ".join(chance.choices(words, cum_weights=ranks, k=4)) for _ in range(QUESTIONS)]
+    last = max(messages // of_one, 1)
+    title = f"{place.name}, {messages:,} messages"
+    if last > 1:
+        title += f" of {last:,} conversations"
+    yield Figure(f"{title}: seeded and fed, each", fed_s / messages * 1e6, "us")
+    with place.begin():
+        size = place.conn.exec_driver_sql(place.index_bytes).scalar_one()
+    yield Figure(f"{title}: full-text index", size / 1e6, "MB")
     limit_ms = 20 if messages <= TOKENS_1M else 100
-    yield Figure(f"{messages:,} messages: seeded and fed, each", fed_s / messages * 1e6, "us")
-    yield Figure(f"{messages:,} messages: full-text index", pages / 1e6, "MB")
-    yield Figure(f"{messages:,} messages: a search, p50", percentile(spent, 0.5), "ms")
-    yield Figure(f"{messages:,} messages: a search, p99", percentile(spent, 0.99), "ms", limit_ms)
+    where = {"one": [chance.randrange(last) + 1], "15": list(range(1, 16)), "all": None}
+    for name, chosen in where.items():
+        if last == 1 and name == "15":
+            continue
+        spent = [_spent_ms(place, chosen, question) for question in questions]
+        yield Figure(f"{title}: a search in {name}, p50", percentile(spent, 0.5), "ms")
+        yield Figure(f"{title}: a search in {name}, p99", percentile(spent, 0.99), "ms", limit_ms)
 
 
-def _opened(path: Path) -> Connection:
-    conn = connect(path)
-    prepare_schema(conn)
-    with conn.begin():
-        index.clear(conn)
-    return conn
+def _spent_ms(place: Place, where: Sequence[int] | None, question: str) -> float:
+    begun = time.perf_counter()
+    with place.begin():
+        query.find(place.conn, where, question, limit=10)
+    return (time.perf_counter() - begun) * 1000
 
 
 def _enter(conn: Connection, number: int, turns: Sequence[ChatMessage], after: int = 0) -> None:
@@ -243,26 +331,26 @@ def _enter(conn: Connection, number: int, turns: Sequence[ChatMessage], after: i
     conn.execute(head.values(message_head=after + len(rows)))
 
 
-def _feed(conn: Connection) -> None:
-    with conn.begin():
-        while found := conversations.unsearched(conn, 1):
-            waiting = index.waiting(conn, found[0])
+def _feed(place: Place) -> None:
+    with place.begin():
+        while found := conversations.unsearched(place.conn, 1):
+            waiting = index.waiting(place.conn, found[0])
             assert waiting is not None
-            index.feed(conn, index.prepared(waiting))
+            index.feed(place.conn, index.prepared(waiting))
 
 
 def main(arguments: list[str]) -> int:
     """Print the figures; returns 1 where a target is missed."""
-    messages, held_out = TOKENS_1M, "--held-out" in arguments
-    if held_out:
-        arguments.remove("--held-out")
+    messages, flags = TOKENS_1M, {"--held-out", "--many"} & {*arguments}
+    arguments = [each for each in arguments if each not in flags]
     if "--messages" in arguments:
         at = arguments.index("--messages")
         messages = int(arguments[at + 1])
         del arguments[at : at + 2]
     chosen = Path(arguments[0]) if arguments else None
     figures = []
-    for figure in measure(chosen, messages, held_out=held_out):
+    wanted = {"held_out": "--held-out" in flags, "many": "--many" in flags}
+    for figure in measure(chosen, messages, **wanted):
         print(figure, flush=True)
         figures.append(figure)
     return 0 if all(figure.reached for figure in figures) else 1

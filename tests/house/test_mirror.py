@@ -39,6 +39,8 @@ APART = {
     "gateway/storage/test_bytes.py": "what a message takes on the disk, in all tables",
     "gateway/storage/test_ephemeral.py": "one kind of row, wherever it is read",
     "gateway/storage/test_pages.py": "the pages of all long lists",
+    "gateway/storage/test_rolling.py": "two versions on one schema: what migrations may do",
+    "gateway/cli/test_homes_on_postgres.py": "all commands, where the database is on a server",
     "gateway/storage/test_races.py": "two transactions at once, whatever they are about",
 }
 """Tests that mirror no file, by their paths below tests/: why they stand by themselves."""

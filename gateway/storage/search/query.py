@@ -245,8 +245,11 @@ class _Syntax(NamedTuple):
     beginning: str
     both: str
     either: str
+    row: str
+    """Joins what is known of each message that is `around`."""
 
 
+_PLACE = f"conversation = around.id >> {SEQ_BITS} AND seq = around.id & {_SEQ_MASK}"
 _SYNTAX = {
     "sqlite": _Syntax(
         "SELECT rowid AS id FROM search_index WHERE search_index MATCH ? AND rowid BETWEEN ? AND ?",
@@ -255,6 +258,7 @@ _SYNTAX = {
         '"{}" *',
         " AND ",
         " OR ",
+        f"JOIN search_row ON {_PLACE}",
     ),
     "postgresql": _Syntax(
         "SELECT id FROM search_index WHERE terms @@ CAST(? AS tsquery) AND id BETWEEN ? AND ?",
@@ -263,6 +267,8 @@ _SYNTAX = {
         "'{}':*",
         " & ",
         " | ",
+        # One by one: else it reads the rows of all messages, to join a few hundred of them.
+        f"CROSS JOIN LATERAL (SELECT * FROM search_row WHERE {_PLACE} LIMIT 1) AS row",  # noqa: S608
     ),
 }
 
@@ -336,9 +342,7 @@ def _candidates(
                 UNION ALL SELECT id, 0 FROM near
             ) AS each GROUP BY id
         )
-        SELECT around.id, mask, terms, role, at
-        FROM around
-        JOIN search_row ON conversation = around.id >> {SEQ_BITS} AND seq = around.id & {_SEQ_MASK}
+        SELECT around.id, mask, terms, role, at FROM around {syntax.row}
     """  # noqa: S608 - put together from own texts, all values are bound
     return statement, (*values, *limited)
 

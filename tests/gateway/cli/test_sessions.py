@@ -417,7 +417,7 @@ def test_without_a_database_there_is_one_line(sessions: Run) -> None:
 def test_an_older_database_is_not_read(sessions: Run, tmp_path: Path) -> None:
     """It says what brings it up to date, and changes nothing."""
     outdated_file(tmp_path / "parley.db", "0001")
-    assert "`parley db upgrade`" in one_line(sessions("list"))
+    assert "`parley db migrate`" in one_line(sessions("list"))
 
 
 def test_a_newer_database_is_not_read(sessions: Run, store: Store) -> None:

@@ -314,4 +314,4 @@ def test_an_older_schema_is_not_read(usage: Run, tmp_path: Path) -> None:
     outdated_file(tmp_path / "parley.db", "0002")
     result = usage()
     assert (result.code, result.out) == (1, "")
-    assert "parley db upgrade" in result.err
+    assert "parley db migrate" in result.err

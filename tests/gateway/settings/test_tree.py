@@ -615,7 +615,7 @@ class TestRefusals:
         (line,) = problems(tmp_path, "storage: {xyzzy: 3}")
         assert line == (
             "storage.xyzzy: unknown key in parley.yaml;"
-            " known here: url, direct_url, pooled, connections, raw_days"
+            " known here: url, direct_url, pooled, connections, migrate, raw_days"
         )
 
     def test_a_key_in_the_wrong_section_is_led_to_the_right_one(self, tmp_path: Path) -> None:

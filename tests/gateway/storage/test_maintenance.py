@@ -3,12 +3,14 @@
 import asyncio
 import random
 import sqlite3
+import subprocess
 import threading
 import time
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
+import psycopg
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
@@ -23,7 +25,7 @@ from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.http import control
 from gateway.signals import Wakeups
-from gateway.storage import maintenance
+from gateway.storage import maintenance, postgres
 from gateway.storage.conversation import (
     attachments,
     compactions,
@@ -38,9 +40,11 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import inbox, leases
 from gateway.storage.schema import audit_log, conversation, message, metadata, quarantine, replica
+from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
 from tests.support.searching import feed
 from tests.support.storage import (
+    PostgresStore,
     Store,
     admit,
     begin_turn,
@@ -54,6 +58,8 @@ from tests.support.storage import (
 )
 
 SECRET = "xylophone-4711"
+WORD = b"xylophon"
+"""As the search index has it."""
 USAGE = Usage(10, 5)
 
 
@@ -164,6 +170,39 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200
         assert not await asyncio.to_thread(is_on_disk, database_file)
+
+
+async def test_forget_on_a_server_leaves_no_word(
+    postgres_worker: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    """No row, no word in the search index's own file, nothing in a dump that is made afterwards."""
+    server = server_at(postgres_url)
+    with closing(postgres.connect(server)) as connection:
+        gone = talk(PostgresStore(connection), SECRET, chat="2")
+    assert SECRET in dumped(postgres_worker, postgres_url)
+    async with open_database(server) as database:
+        assert WORD in await asyncio.to_thread(index_file, postgres_worker, postgres_url)
+        forget = control.ACTIONS["forget"]
+        assert await control.carry_out(database, forget, str(gone)) == 3
+    assert WORD not in index_file(postgres_worker, postgres_url)
+    assert SECRET not in dumped(postgres_worker, postgres_url)
+    assert maintenance.check(server) == []
+
+
+def dumped(server: PostgresServer, url: str) -> str:
+    """Return what a backup holds."""
+    command = [server._programs / "pg_dump", "--dbname", url]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def index_file(server: PostgresServer, url: str) -> bytes:
+    """Return the bytes of the index of words as they are on the disk."""
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("SELECT gin_clean_pending_list('search_index_terms')")
+        conn.execute("CHECKPOINT")
+        query = "SELECT pg_relation_filepath('search_index_terms')"
+        (path,) = conn.execute(query).fetchone() or ("",)
+    return (server.data / path).read_bytes()
 
 
 def test_forget_of_an_unknown_conversation_is_an_error(store: Store) -> None:

@@ -21,17 +21,21 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.lifecycle.pruning import Pruner, count_all
 from gateway.settings.tree import RetentionSettings
-from gateway.storage import maintenance, retention, schema
+from gateway.storage import bulk, maintenance, postgres, retention, schema
 from gateway.storage.conversation import attachments, questions, sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.copying import Copy
+from gateway.storage.database import Location
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
+from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
 from tests.support.searching import feed, found
 from tests.support.storage import (
     BASE,
+    PostgresStore,
     Store,
     admit,
     begin,
@@ -140,12 +144,31 @@ def lived_file(database_template: Path, tmp_path_factory: pytest.TempPathFactory
     return path
 
 
-@pytest.fixture
-def lived(lived_file: Path, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(scope="module")
+def lived_database(lived_file: Path, postgres_worker: PostgresServer) -> str:
+    """The same on PostgreSQL, as `parley db copy` brings it there; to be copied, too."""
+    name = postgres_worker.create()
+    with (
+        bulk.side(f"sqlite:///{lived_file}", Path(), write=False) as one,
+        bulk.side(postgres_worker.url(name), Path(), write=True) as other,
+    ):
+        Copy(one, other, lambda _: None).run()
+    return name
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def lived(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """The same, to be changed."""
-    store = Store(copy_database(lived_file, tmp_path / "lived.db"))
-    yield store
-    store.close()
+    if request.param == "sqlite":
+        store = Store(copy_database(request.getfixturevalue("lived_file"), tmp_path / "lived.db"))
+        yield store
+        store.close()
+        return
+    worker: PostgresServer = request.getfixturevalue("postgres_worker")
+    name = worker.create(request.getfixturevalue("lived_database"))
+    with closing(postgres.connect(server_at(worker.url(name)))) as connection:
+        yield PostgresStore(connection, is_emptied=False)
+    worker.drop(name)
 
 
 def age(conn: Connection, days: float, conversation_id: int | None = None) -> None:
@@ -162,11 +185,11 @@ def age(conn: Connection, days: float, conversation_id: int | None = None) -> No
     conn.execute(update(schema.session).values(ended_at=schema.session.c.ended_at - past))
 
 
-def prune(path: Path, limits: RetentionSettings = EVERYTHING) -> dict[str, Pruned]:
+def prune(location: Location, limits: RetentionSettings = EVERYTHING) -> dict[str, Pruned]:
     """Erase what is too old."""
 
     async def run() -> dict[str, Pruned]:
-        async with open_database(path) as database:
+        async with open_database(location) as database:
             return await Pruner(database, limits, 30).prune()
 
     return asyncio.run(run())
@@ -184,8 +207,12 @@ def count_of(store: Store, table: Table, conversation_id: int) -> int:
     return len(store.rows(table, conversation=conversation_id))
 
 
-def assert_sound(path: Path) -> None:
+def assert_sound(location: Location) -> None:
     """Hold foreign keys, pages and the search index against their rules."""
+    if not isinstance(location, Path):
+        assert maintenance.check(location) == []
+        return
+    path = location
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
         assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -196,7 +223,7 @@ def test_by_default_nothing_but_raw_updates_goes(lived: Store) -> None:
     """However old everything is."""
     lived.run(age, 9_999)
     before = {table: lived.rows(table) for table in AGED if table is not schema.inbox}
-    gone = prune(lived.path, RetentionSettings())
+    gone = prune(lived.location, RetentionSettings())
     assert {name: each.rows for name, each in gone.items()} == {"raw": 7}
     assert {table: lived.rows(table) for table in before} == before
 
@@ -204,14 +231,14 @@ def test_by_default_nothing_but_raw_updates_goes(lived: Store) -> None:
 def test_what_is_young_stays(lived: Store) -> None:
     """Every class is limited, and nothing is old enough."""
     before = {table: lived.rows(table) for table in AGED}
-    assert not any(each.rows for each in prune(lived.path).values())
+    assert not any(each.rows for each in prune(lived.location).values())
     assert {table: lived.rows(table) for table in AGED} == before
 
 
 def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None:
     """Nobody has written for so long: messages, files, words and copies are gone."""
     lived.run(age, 31)
-    prune(lived.path)
+    prune(lived.location)
     for conversation_id in RESTING:
         for table in (schema.message, schema.inbox, schema.outbox, schema.ledger, schema.blob):
             assert count_of(lived, table, conversation_id) == 0
@@ -233,7 +260,7 @@ def test_what_is_under_way_stays_however_old_it_is(lived: Store, conversation_id
     unsent = lived.rows(schema.outbox, conversation=conversation_id)
     journal = lived.rows(schema.step, turn_id=3 + 1)
     shown = views(lived)[conversation_id]
-    prune(lived.path)
+    prune(lived.location)
     after = [[row[:6] for row in lived.rows(table, conversation=conversation_id)] for table in kept]
     assert (after, views(lived)[conversation_id]) == (before, shown)
     assert lived.rows(schema.outbox, conversation=conversation_id) == unsent
@@ -245,7 +272,7 @@ def test_a_conversation_in_use_loses_what_a_model_has_summarised(lived: Store) -
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
     before = views(lived)[COMPACTED]
-    assert prune(lived.path)["transcript"].rows == 2
+    assert prune(lived.location)["transcript"].rows == 2
     assert [row.seq for row in lived.rows(schema.message, conversation=COMPACTED)] == [3, 4]
     assert views(lived)[COMPACTED] == before
 
@@ -260,7 +287,7 @@ def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> 
     lived.run(lambda conn: conn.execute(changed.values(body=stored)))
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
-    assert prune(lived.path)["transcript"].rows == 0
+    assert prune(lived.location)["transcript"].rows == 0
 
 
 def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
@@ -276,7 +303,7 @@ def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
 
     monkeypatch.setattr(retention, "begin_anew", forgetting)
     lived.run(age, 31)
-    assert prune(lived.path)["transcript"].rows > 0
+    assert prune(lived.location)["transcript"].rows > 0
     assert lived.run(retention.count_transcript, COMPACTED, 1.0) == Pruned()
     assert count_of(lived, schema.message, TOOLS) == 0
 
@@ -305,7 +332,7 @@ def test_a_message_that_the_index_cannot_take_is_not_read(
 
     monkeypatch.setattr(retention, "prepared", noting)
     lived.run(age, 31)
-    prune(lived.path)
+    prune(lived.location)
     assert read == set()
     assert count_of(lived, schema.message, TOOLS) == 0
 
@@ -315,7 +342,7 @@ def test_what_stands_approved_stays(lived: Store) -> None:
     answered = update(schema.inquiry).values(state="answered", answer="conversation")
     lived.run(lambda conn: conn.execute(answered))
     lived.run(age, 9_999)
-    prune(lived.path)
+    prune(lived.location)
     assert len(lived.rows(schema.inquiry)) == 1
 
 
@@ -332,24 +359,23 @@ def test_a_given_up_question_stays_until_it_is_dropped(lived: Store, is_recorded
         lived.run(lambda conn: conn.execute(delete(schema.message)))
     lived.run(age, 31)
     before = lived.rows(schema.message, conversation=TOOLS)
-    prune(lived.path)
+    prune(lived.location)
     assert lived.rows(schema.message, conversation=TOOLS) == before
     assert lived.run(dead_letters.find, "t3").text == "beta"
     lived.run(dead_letters.drop, "t3")
-    prune(lived.path)
+    prune(lived.location)
     assert count_of(lived, schema.message, TOOLS) == count_of(lived, schema.inbox, TOOLS) == 0
 
 
-@pytest.mark.usefixtures("sqlite_alone")
 def test_the_file_of_a_given_up_question_stays_until_it_is_dropped(store: Store) -> None:
     """Its message is out of view."""
     current = with_picture(store)
     for table in (schema.turn, schema.inbox):
         store.run(lambda conn, table=table: conn.execute(update(table).values(state="dead")))
     store.run(begin_anew, current.lease.conversation)
-    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
+    assert prune(store.location, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
     store.run(dead_letters.drop, f"t{current.id}")
-    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"].rows == 1
+    assert prune(store.location, RetentionSettings(files_max_bytes=0))["files"].rows == 1
 
 
 def test_no_summary_outlives_the_last_message(lived: Store) -> None:
@@ -357,7 +383,7 @@ def test_no_summary_outlives_the_last_message(lived: Store) -> None:
     lived.run(begin_anew, COMPACTED)
     lived.run(age, 31)
     lived.run(lambda conn: conn.execute(update(schema.session).values(ended_at=schema.now_s())))
-    prune(lived.path, RetentionSettings(transcript_days=30))
+    prune(lived.location, RetentionSettings(transcript_days=30))
     assert count_of(lived, schema.message, COMPACTED) == 0
     assert "They met." not in "".join(row.body for row in lived.rows(schema.view_plan))
 
@@ -365,7 +391,7 @@ def test_no_summary_outlives_the_last_message(lived: Store) -> None:
 def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:
     """The journal of the model's steps goes, that of the tools stays."""
     lived.run(age, 31)
-    prune(lived.path, RetentionSettings(journal_days=30))
+    prune(lived.location, RetentionSettings(journal_days=30))
     kinds = {row.kind for row in lived.rows(schema.step, turn_id=3)}
     assert kinds == {"tool"}
 
@@ -375,22 +401,21 @@ def test_the_index_may_keep_less_than_the_transcript(lived: Store) -> None:
     assert found(lived, [TOOLS], "beta") != []
     lived.run(age, 31)
     before = lived.rows(schema.message)
-    assert prune(lived.path, RetentionSettings(search=30))["search"].rows > 0
+    assert prune(lived.location, RetentionSettings(search=30))["search"].rows > 0
     assert found(lived, [TOOLS], "beta") == []
     assert lived.rows(schema.message) == before
-    assert_sound(lived.path)
+    assert_sound(lived.location)
 
 
 def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
     """But for one that a view shows, or a turn that runs has made."""
     lived.run(age, 31, TOOLS)
-    prune(lived.path, RetentionSettings(files_max_bytes=0))
+    prune(lived.location, RetentionSettings(files_max_bytes=0))
     assert {row.state for row in lived.rows(schema.attachment)} == {"stored"}
-    gone = prune(lived.path, RetentionSettings(files_max_bytes=0, transcript_days=30))
+    gone = prune(lived.location, RetentionSettings(files_max_bytes=0, transcript_days=30))
     assert gone["files"] == Pruned(1, len(b"figures"))
 
 
-@pytest.mark.usefixtures("sqlite_alone")
 def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
     """After `/retry` another turn shows it than the one that its message belongs to."""
     current = with_picture(store)
@@ -399,9 +424,9 @@ def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
     asked = store.run(turns.hide_newest, here)
     entries = store.run(inbox.queued, here)
     answer(store, store.run(begin, current.lease, entries, asked, BASE))
-    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
+    assert prune(store.location, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
     store.run(begin_anew, here)
-    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"].rows == 1
+    assert prune(store.location, RetentionSettings(files_max_bytes=0))["files"].rows == 1
 
 
 def test_the_file_of_a_dead_letter_stays(lived: Store) -> None:
@@ -410,7 +435,7 @@ def test_the_file_of_a_dead_letter_stays(lived: Store) -> None:
     letter = {"state": "dead", "attachment": 1}
     here = schema.outbox.c.conversation == TOOLS
     lived.run(lambda conn: conn.execute(update(schema.outbox).where(here).values(letter)))
-    assert prune(lived.path)["files"] == Pruned()
+    assert prune(lived.location)["files"] == Pruned()
 
 
 def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> None:
@@ -418,7 +443,7 @@ def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> Non
     file = lived.rows(schema.attachment)[0]
     lived.run(lambda conn: conn.execute(update(schema.attachment).values(turn_id=None)))
     assert lived.run(retention.remove_file, retention.DueFile(file.id, 7))
-    prune(lived.path, RetentionSettings(files_days=1))
+    prune(lived.location, RetentionSettings(files_days=1))
     assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 
 
@@ -429,7 +454,7 @@ def test_a_dry_run_counts_what_goes(lived: Store) -> None:
     before = {table: lived.rows(table) for table in AGED}
     counted = lived.run(count_all, limits, 30)
     assert {table: lived.rows(table) for table in AGED} == before
-    gone = prune(lived.path, limits)
+    gone = prune(lived.location, limits)
     for name in ("journal", "outbox", "ledger", "audit"):
         assert counted[name] == gone[name] != Pruned()
     assert counted["transcript"] == gone["transcript"]
@@ -460,13 +485,13 @@ def test_after_any_prune_every_conversation_goes_on(
         for number, each in enumerate(past, start=1):
             store.run(age, each, number)
         before = views(store)
-        prune(store.path, limits)
+        prune(store.location, limits)
         for conversation_id, shown in views(store).items():
             is_new = store.run(sessions.active, conversation_id).start_reason == "retention"
             assert shown == ([] if is_new else before[conversation_id])
             assert not is_new or conversation_id in RESTING
         assert_answers(store)
-        assert_sound(store.path)
+        assert_sound(store.location)
         store.close()
 
 

@@ -1,0 +1,338 @@
+"""Copies of databases: whole, in order, on either engine, whatever ended them on the way."""
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, delete, insert, select, text, update
+
+from agent.messages import encode, user_message
+from gateway.errors import DatabaseLocked, StorageUnavailable
+from gateway.storage import bulk, copying, maintenance, migrations, postgres
+from gateway.storage.bulk import Side
+from gateway.storage.copying import Copy, CopyStep, TableDigest
+from gateway.storage.engine import lock_database
+from gateway.storage.migrations import UNFINISHED, open_database, schema_revision
+from gateway.storage.presence import USED_LOCK
+from gateway.storage.schema import REVISION, alias, conversation, inbox, memory, message, metadata
+from gateway.storage.search import index, query
+from tests.support.copy_process import copy_and_kill
+from tests.support.every_table import everything, fill, slots
+from tests.support.postgres import PostgresServer, server_at
+from tests.support.storage import Store, outdated_file
+
+SMALL = 2_000
+"""Bytes of a batch: each table has several."""
+ROWS = 12
+KILLS = 5
+
+
+@pytest.fixture
+def source(database_file: Path) -> str:
+    """The URL of a file with rows in all tables."""
+    store = Store(database_file)
+    store.without_sync()
+    store.run(fill, ROWS)
+    store.close()
+    return f"sqlite:///{database_file}"
+
+
+@pytest.fixture
+def empty_url(postgres_worker: PostgresServer) -> Iterator[str]:
+    """A database of PostgreSQL without any table."""
+    name = postgres_worker.create()
+    yield postgres_worker.url(name)
+    postgres_worker.drop(name)
+
+
+@pytest.fixture
+def back(tmp_path: Path) -> str:
+    """The URL of a file that is not there yet."""
+    return f"sqlite:///{tmp_path / 'back.db'}"
+
+
+def copied(
+    source: str, target: str, tell: Callable[[CopyStep], Any] = lambda _: None, size: int = SMALL
+) -> list[TableDigest]:
+    """Copy one database into another."""
+    with (
+        bulk.side(source, Path(), write=False) as one,
+        bulk.side(target, Path(), write=True) as other,
+    ):
+        return Copy(one, other, tell, size).run()
+
+
+def asked(url: str, fn: Callable[[Connection], Any]) -> Any:
+    """Ask a database something."""
+    if url.startswith("sqlite"):
+        with maintenance.reading(Path(url.removeprefix("sqlite:///"))) as conn:
+            return fn(conn)
+    conn = postgres.connect(server_at(url))
+    try:
+        with conn.transaction():
+            return fn(conn)
+    finally:
+        conn.driver.close()
+
+
+def found(conn: Connection) -> list[tuple[int, int]]:
+    """Return what a search finds."""
+    return [(each.conversation, each.seq) for each in query.find(conn, None, "cats and 漢字 word7")]
+
+
+def rows_of(url: str) -> Any:
+    return asked(url, everything)
+
+
+def test_a_copy_and_the_way_back_hold_the_same(source: str, empty_url: str, back: str) -> None:
+    """All rows of all tables, the search, the schema; by digests, and looked at row by row."""
+    before = rows_of(source)
+    there = copied(source, empty_url)
+    assert rows_of(empty_url) == before
+    assert copied(empty_url, back) == there
+    assert rows_of(back) == before
+    assert {each.table for each in there} == {*before}
+    assert {each.table: each.rows for each in there} == {
+        name: len(each) for name, each in before.items()
+    }
+    for url in (empty_url, back):
+        assert asked(url, migrations.differences) == []
+        assert asked(url, schema_revision) == REVISION
+        assert asked(url, found) == asked(source, found) != []
+        assert asked(url, slots) == asked(source, slots) != []
+    assert maintenance.check(Path(back.removeprefix("sqlite:///"))) == []
+
+
+def test_a_copy_within_an_engine_is_one_too(source: str, back: str) -> None:
+    """From file to file."""
+    copied(source, back)
+    assert rows_of(back) == rows_of(source)
+
+
+async def test_a_copied_file_is_opened(source: str, back: str) -> None:
+    """It is a database like any other: rows are entered, sums follow the ledger."""
+    copied(source, back)
+    async with open_database(Path(back.removeprefix("sqlite:///"))) as database:
+        ledger = metadata.tables["ledger"]
+        await database.write(lambda conn: conn.execute(delete(ledger)) and None)
+        sums = select(metadata.tables["spent_by"])
+        assert await database.read(lambda conn: conn.execute(sums).all()) == []
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_ids_go_on_where_they_were(source: str, empty_url: str, back: str, way: str) -> None:
+    """An id that was given is not given again, though its row was erased before the copy."""
+    path = Path(source.removeprefix("sqlite:///"))
+    store = Store(path)
+    store.run(lambda conn: conn.execute(delete(memory).where(memory.c.id > 5)) and None)
+    store.close()
+    copied(source, empty_url)
+    if way == "back":
+        copied(empty_url, back)
+    values = {"scope": "s", "target": "memory", "text": "t", "at": 1.0}
+    one = insert(memory).values(values).returning(memory.c.id)
+    if way == "there":
+        assert asked(empty_url, lambda conn: conn.execute(one).scalar_one()) == ROWS + 1
+        return
+    store = Store(Path(back.removeprefix("sqlite:///")))
+    assert store.run(lambda conn: conn.execute(one).scalar_one()) == ROWS + 1
+    store.close()
+
+
+@pytest.mark.parametrize("way", ["there", "back"])
+def test_a_copy_that_is_killed_goes_on(source: str, empty_url: str, back: str, way: str) -> None:
+    """SIGKILL, again and again, behind any batch or within it; in the end it is whole."""
+    urls = (source, empty_url)
+    if way == "back":
+        copied(source, empty_url)
+        urls = (empty_url, back)
+    before = rows_of(urls[0])
+    chance = random.Random(17)  # noqa: S311 - the same kills in every run
+    seen: list[str] = []
+    kills = 0
+    while asked_if_there(urls[1]) != REVISION:
+        wait = {"after": chance.randrange(1, 14), "delay_s": chance.random() / 100}
+        seen += copy_and_kill(*urls, SMALL, **wait)
+        kills += 1
+    assert rows_of(urls[1]) == before
+    assert kills >= KILLS
+    assert len(set(seen)) > KILLS
+
+
+def asked_if_there(url: str) -> str | None:
+    """Return the revision of a database; None where there is none yet."""
+    path = Path(url.removeprefix("sqlite:///"))
+    return None if url.startswith("sqlite") and not path.exists() else asked(url, schema_revision)
+
+
+class Ended(Exception):
+    """Ends a copy."""
+
+
+def ended(source: str, target: str) -> CopyStep:
+    """End a copy in the middle of the messages; returns how far it came."""
+    last: list[CopyStep] = []
+
+    def end(step: CopyStep) -> None:
+        if step.part == "message":
+            last.append(step)
+            raise Ended
+
+    with pytest.raises(Ended):
+        copied(source, target, end)
+    return last[0]
+
+
+def test_what_is_copied_is_not_read_again(source: str, empty_url: str) -> None:
+    """A copy goes on behind the last batch."""
+    before = ended(source, empty_url)
+    steps: list[CopyStep] = []
+    copied(source, empty_url, steps.append)
+    assert "conversation" not in {step.part for step in steps}
+    first = next(step for step in steps if step.part == "message")
+    assert first.rows > before.rows > 0
+
+
+@pytest.mark.parametrize("target", ["empty_url", "back"])
+def test_nothing_starts_on_an_unfinished_copy(
+    source: str, target: str, request: pytest.FixtureRequest
+) -> None:
+    """No revision that this version, or an older one, knows; the text says what to do."""
+    url = request.getfixturevalue(target)
+    ended(source, url)
+    assert asked(url, schema_revision) not in asked(url, lambda _: migrations.known_revisions())
+    with pytest.raises(StorageUnavailable, match="not whole: go on with `parley db copy`"):
+        asked(url, migrations.refuse_newer)
+
+
+def test_batches_are_bounded_by_bytes(source: str, back: str) -> None:
+    """Many small rows are one batch, a large one is its own."""
+    store = Store(Path(source.removeprefix("sqlite:///")))
+    body = encode(user_message("x" * 9_000))
+    large = update(message).where(message.c.seq % 2 == 0).values(body=body)
+    store.run(lambda conn: conn.execute(large) and None)
+    store.close()
+    steps: list[CopyStep] = []
+    copied(source, back, steps.append, 8_000)
+    counts = [step.rows for step in steps if step.part == "message"]
+    sizes = [after - before for before, after in zip([0, *counts], counts, strict=False)]
+    assert sum(sizes) == ROWS
+    assert max(sizes) <= 2
+    assert len([step for step in steps if step.part == "alias"]) == 1
+
+
+@pytest.mark.parametrize("where", ["empty_url", "back"])
+def test_a_target_with_anything_in_it_is_refused(
+    source: str, where: str, request: pytest.FixtureRequest
+) -> None:
+    """It stays as it is; one that was migrated and is empty is taken."""
+    url = request.getfixturevalue(where)
+    copied(source, url)
+    before = rows_of(url)
+    with pytest.raises(StorageUnavailable, match="is not empty"):
+        copied(source, url)
+    assert rows_of(url) == before
+
+
+def test_a_migrated_and_empty_target_is_taken(source: str, postgres_url: str) -> None:
+    """As `parley db migrate` leaves it."""
+    copied(source, postgres_url)
+    assert rows_of(postgres_url) == rows_of(source)
+
+
+def test_a_database_of_another_program_is_refused(source: str, empty_url: str) -> None:
+    """Its tables are not looked into."""
+    asked(empty_url, lambda conn: conn.execute(text("CREATE TABLE theirs (id int)")) and None)
+    with pytest.raises(StorageUnavailable, match="belongs to another program"):
+        copied(source, empty_url)
+
+
+def test_a_source_in_use_is_refused(source: str, back: str) -> None:
+    """A gateway that runs holds its lock; so does a copy."""
+    refused = pytest.raises(DatabaseLocked, match="in use: stop the gateway")
+    with lock_database(Path(source.removeprefix("sqlite:///"))), refused:
+        copied(source, back)
+
+
+def test_a_used_postgresql_is_refused(source: str, empty_url: str) -> None:
+    """Whoever holds the lock, shared as replicas do or alone as a copy does."""
+    for how in ("pg_advisory_lock_shared", "pg_advisory_lock"):
+        conn = postgres.connect(server_at(empty_url))
+        conn.driver.execute(f"SELECT {how}(%s)", (USED_LOCK,))
+        with pytest.raises(DatabaseLocked, match="in use: stop its replicas"):
+            copied(source, empty_url)
+        conn.driver.close()
+
+
+def test_schemas_of_other_versions_are_refused(
+    source: str, back: str, empty_url: str, tmp_path: Path
+) -> None:
+    """On both sides, with what to do."""
+    older = f"sqlite:///{outdated_file(tmp_path / 'older.db', '0019')}"
+    with pytest.raises(StorageUnavailable, match=r"revision 0019.*migrate it first"):
+        copied(older, back)
+    with pytest.raises(StorageUnavailable, match=r"revision 0019.*migrate it first"):
+        copied(source, older)
+    ended(source, empty_url)
+    with pytest.raises(StorageUnavailable, match="itself a copy that is not whole"):
+        copied(empty_url, back)
+
+
+def test_another_source_does_not_go_on(source: str, empty_url: str, back: str) -> None:
+    """A target has a part of one source only."""
+    ended(source, back)
+    copied(source, empty_url)
+    with pytest.raises(StorageUnavailable, match=r"holds a part of a copy of .*copy again"):
+        copied(empty_url, back)
+
+
+def test_a_source_that_has_changed_does_not_go_on(source: str, empty_url: str, back: str) -> None:
+    """What was copied before would not belong to what comes; the digests tell."""
+    copied(source, empty_url)
+    ended(empty_url, back)
+    changed = update(conversation).values(title="another")
+    asked(empty_url, lambda conn: conn.execute(changed) and None)
+    with pytest.raises(StorageUnavailable, match=r"differs from its source in conversation:"):
+        copied(empty_url, back)
+
+
+async def test_a_file_that_was_written_to_does_not_go_on(
+    source: str, empty_url: str, database_file: Path
+) -> None:
+    """A file counts its commits: nothing has to be read for that."""
+    async with open_database(database_file) as database:
+        await database.write(lambda conn: conn.execute(delete(alias)) and None)
+    ended(source, empty_url)
+    async with open_database(database_file) as database:
+        await database.write(lambda conn: conn.execute(delete(inbox)) and None)
+    with pytest.raises(StorageUnavailable, match="which was written to since: empty it"):
+        copied(source, empty_url)
+
+
+def test_an_index_of_other_terms_is_fed_anew(
+    source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an older version's terms were is not taken over."""
+    monkeypatch.setattr(index, "_MARK", "=another")
+    copied(source, empty_url)
+    unfed = select(conversation.c.searched_seq).distinct()
+    assert asked(empty_url, lambda conn: conn.scalars(unfed).all()) == [0]
+    assert asked(empty_url, index.is_current)
+
+
+def test_a_copy_that_is_not_equal_says_so(
+    source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that does not arrive is found, and the target stays unfinished."""
+    enter: Any = bulk._Postgres.enter
+
+    def lose_one(self: Side, table: Any, rows: Any) -> None:
+        enter(self, table, rows[1:] if table is message else rows)
+
+    monkeypatch.setattr(bulk._Postgres, "enter", lose_one)
+    with pytest.raises(StorageUnavailable, match="differs from its source in message:"):
+        copied(source, empty_url)
+    assert asked(empty_url, schema_revision) == UNFINISHED
+    assert copying.BATCH_BYTES > SMALL

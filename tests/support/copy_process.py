@@ -1,0 +1,42 @@
+"""A process that copies a database in small batches, to be killed behind any of them.
+
+It is forked from one that has imported everything.
+"""
+
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from gateway.storage import bulk, copying
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.support.copy_process", "gateway.storage.postgres"])
+WHOLE = "whole"
+
+
+def copy(source: str, target: str, batch_bytes: int, tell: Connection) -> None:
+    """Copy, and say the part of each batch."""
+    copying.INDEXED_ROWS = 3
+    here = Path()
+    with bulk.side(source, here, write=False) as one, bulk.side(target, here, write=True) as other:
+        copying.Copy(one, other, lambda step: tell.send(step.part), batch_bytes).run()
+    tell.send(WHOLE)
+
+
+def copy_and_kill(
+    source: str, target: str, batch_bytes: int, after: int, delay_s: float
+) -> list[str]:
+    """Have a process copy; kill it so long behind so many batches. Returns the parts of those."""
+    told, tell = _FORKS.Pipe(duplex=False)
+    process = _FORKS.Process(target=copy, args=(source, target, batch_bytes, tell))
+    process.start()
+    tell.close()
+    said: list[str] = []
+    while len(said) < after and WHOLE not in said:
+        said.append(told.recv())
+    time.sleep(delay_s)
+    process.kill()
+    process.join()
+    told.close()
+    return said

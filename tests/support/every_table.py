@@ -1,0 +1,89 @@
+"""Rows in all tables of a database, with every kind of value that the schema has."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    LargeBinary,
+    Table,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from agent.messages import encode, user_message
+from gateway.storage import bulk
+from gateway.storage.schema import conversation, message, metadata, spent_slot
+from gateway.storage.search import index
+
+SEEDED = {"identity", "audit_head", "spent_slot", "spent_by", "search_row"}
+"""Of which something is there already, or which fill themselves."""
+SENTENCES = ("the cat sat on the mat", "naïve 漢字 % \\ ' \"\t\n", "a nul: \0 .", "")
+BIG = 2**62
+"""A whole number that needs 64 bits."""
+
+
+def fill(conn: Connection, count: int = 12) -> None:
+    """Enter so many rows in each table; every third value that may be missing is."""
+    for table in metadata.sorted_tables:
+        if table.name not in SEEDED:
+            conn.execute(insert(table), [_row(table, n) for n in range(1, count + 1)])
+    conn.execute(update(conversation).values(message_head=count, searched_seq=0))
+    index.clear(conn)
+    for conversation_id in range(1, count + 1):
+        while waiting := index.waiting(conn, conversation_id):
+            index.feed(conn, index.prepared(waiting))
+
+
+def _row(table: Table, n: int) -> dict[str, Any]:
+    row = {column.name: _value(column, n) for column in table.columns}
+    if table is message:
+        row["body"] = encode(user_message(f"{SENTENCES[n % len(SENTENCES)]} word{n}"))
+    return row
+
+
+def _value(column: Column[Any], n: int) -> Any:
+    if column.nullable and n % 3 == 0:
+        return None
+    if column.name == "usd":
+        return n / 1000
+    if column.foreign_keys:
+        (reference,) = column.foreign_keys
+        # Rows that refer to their own table refer to one that is there by then.
+        return n - 1 or None if reference.column.table is column.table else n
+    values: dict[type, Any] = {
+        Boolean: n % 2 == 0,
+        Double: 1_700_000_000 + n / 7,
+        LargeBinary: bytes((n + each) % 256 for each in range(300)),
+        BigInteger: BIG + n if column.nullable else n,
+    }
+    words = f"{column.name} {n}: {SENTENCES[n % len(SENTENCES)]}"
+    return values.get(type(column.type), words)
+
+
+def everything(conn: Connection) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of all tables, in an order that does not depend on the engine."""
+    found = {}
+    for table in metadata.sorted_tables:
+        if table.name not in bulk.LEFT_OUT:
+            rows = [tuple(map(_plain, row)) for row in conn.execute(select(table))]
+            found[table.name] = sorted(rows, key=repr)
+    return found
+
+
+def slots(conn: Connection) -> list[tuple[Any, ...]]:
+    """Return the sums by model, without the rows over which an engine spreads them."""
+    keys = [column for column in spent_slot.primary_key if column.name != "bucket"]
+    sums = [func.sum(column) for column in spent_slot.c if not column.primary_key]
+    found = conn.execute(select(*keys, *sums).group_by(*keys).order_by(*keys))
+    return [tuple(map(_plain, row)) for row in found]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as PostgreSQL can hold it."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
