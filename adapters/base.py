@@ -1,6 +1,6 @@
 """The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`.
 
-Also what adapters are built with: `PoolUse`, `Share`, `PreviewIntent`, `Recent`.
+Also `Elsewhere`, and what adapters are built with: `PoolUse`, `Share`, `PreviewIntent`, `Recent`.
 """
 
 import secrets
@@ -366,3 +366,50 @@ class History(Protocol):
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""
         ...
+
+
+class Viewers(Protocol):
+    """Who looks at chats of the built-in platform in this process; every call returns at once."""
+
+    def refresh(self, chat: str) -> None:
+        """Have them read the history again."""
+        ...
+
+    def show(self, chat: str, text: str) -> None:
+        """Show them a growing answer; an empty text shows none."""
+        ...
+
+    def show_working(self, chat: str) -> None:
+        """Show them that an answer is being made."""
+        ...
+
+
+class Elsewhere:
+    """Other processes that serve the chats of the built-in platform; every call returns at once.
+
+    This one knows of none; where there are replicas the gateway hands in one that does.
+    """
+
+    def join(self, viewers: Viewers) -> None:
+        """Tell these from now on what happens elsewhere in the chats that they look at."""
+
+    def opened(self, chat: str) -> None:
+        """Note that somebody looks at a chat here."""
+
+    def closed(self, chat: str) -> None:
+        """Note that nobody looks at a chat here any more."""
+
+    def changed(self, chat: str) -> None:
+        """Tell that the history of a chat has something new."""
+
+    def growing(self, chat: str, text: str) -> None:
+        """Tell how far the answer in a chat has grown that is made here."""
+
+    def working(self, chat: str) -> None:
+        """Tell that an answer in a chat is still being made here."""
+
+    def ended(self, chat: str) -> None:
+        """Tell that no answer grows in a chat any more, and that its history has something new."""
+
+
+ALONE = Elsewhere()

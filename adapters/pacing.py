@@ -26,6 +26,9 @@ _LONGEST_S = 0.5
 _BURST_PART = 4
 _NEVER = float("-inf")
 _MINUTE_S = 60.0
+# Where several processes share a budget each keeps so much more distance: the requests of one may
+# arrive in another order than they left, and nobody sees those of the others.
+_APART = 1.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,8 @@ class _Rate:
     @property
     def interval_s(self) -> float:
         """Mean time between two events."""
-        return self._share.of / self._per_s
+        alone_s = 1.0 / self._per_s
+        return alone_s if self._share.of == 1 else alone_s * self._share.of * _APART
 
     def free_at(self, now: float) -> float:
         # The bursts of all together are one burst.
@@ -300,9 +304,9 @@ class _Window:
         if len(self._slots) < size:
             return _NEVER
         period_s = self._period_s
-        if self._share is not None:
+        if self._share is not None and self._share.of > 1:
             # With more processes than events each has one, in a period that is as much longer.
-            period_s *= max(self._share.of / self._whole, 1.0)
+            period_s *= _APART * max(self._share.of / self._whole, 1.0)
         return self._slots[-size].counted_at(now) + period_s
 
     def last_at(self, now: float) -> float:

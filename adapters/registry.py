@@ -17,7 +17,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 import adapters
-from adapters.base import Adapter, History, Intake, Renderer, Share
+from adapters.base import ALONE, Adapter, Elsewhere, History, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.errors import AdapterRefused
 from adapters.optional import leave_out
@@ -104,6 +104,7 @@ class Host:
         max_file_bytes: The largest file that is taken.
         door: Who may come in to the built-in chat.
         share: What part of each account's budgets is this process's.
+        elsewhere: Other processes that serve that chat.
     """
 
     intake: Intake
@@ -112,6 +113,7 @@ class Host:
     max_file_bytes: int
     door: Door
     share: Share = field(default_factory=Share)
+    elsewhere: Elsewhere = ALONE
 
 
 @cache

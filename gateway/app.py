@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 
@@ -125,13 +125,26 @@ class Beside:
     rotation: Rotation
 
 
+class Runs(Protocol):
+    """A part that runs until it is cancelled."""
+
+    async def run(self) -> None:
+        """Do its work."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Platforms:
-    """The connected accounts, and who looks after them."""
+    """The connected accounts, and who looks after them.
+
+    Attributes:
+        others: What replicas tell each other that serve the same accounts; None on SQLite.
+    """
 
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
     watch: Watch
+    others: Runs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +250,7 @@ async def run(
                 ),
                 lambda: {
                     "crash journal": journal.run(),
-                    "secrets": gateway.beside.rotation.on_hang_up(),
+                    "secrets": gateway.beside.rotation.run(),
                 },
             )
 
@@ -344,7 +357,8 @@ def _until_a_stop(gateway: Gateway) -> Work:
 
 def _until_the_end(gateway: Gateway) -> Work:
     """Return what tells of turns that have ended: of the last ones, too."""
-    return {
+    others = gateway.platforms.others
+    return ({} if others is None else {"other replicas": others.run()}) | {
         "replica": gateway.replica.run(),
         "delivery": gateway.delivery.run(),
         "reactions": gateway.beside.reactions.run(),
@@ -461,11 +475,11 @@ async def assembled(
     delivery = Delivery(database, replica, adapters, traffic, burials, links)
     _listen(wakeups, beside, stops, worker, delivery)
     wakeups.forgotten.listen(context.views.clear)
-    supervised = supervised_of(adapters.values(), receiving)
-    platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic, replica))
-    health = Health(database, replica, supervised, platforms.watch)
+    others = _others(database, replica, wakeups, stops, beside, accounts)
+    platforms = _platforms(adapters, receiving, Watch(database, adapters, traffic, replica), others)
+    health = Health(database, replica, platforms.supervised, platforms.watch)
     routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
-    server = _server(settings, supervised, health, routes, door)
+    server = _server(settings, platforms.supervised, health, routes, door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 
@@ -491,6 +505,39 @@ def _listen(
     wakeups.reaction.listen(beside.reactions.show)
     worker.replica.on_lost(worker.drop)
     worker.replica.on_news(worker.wake)
+
+
+def _others(
+    database: Database,
+    replica: Replica,
+    wakeups: Wakeups,
+    stops: Stops,
+    beside: Beside,
+    accounts: Accounts,
+) -> Runs | None:
+    """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
+    if database.server is None:
+        return None
+    # With the driver of PostgreSQL, which SQLite needs nothing of.
+    from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats  # noqa: PLC0415
+    from gateway.storage.notifications import Notifications  # noqa: PLC0415
+
+    here = accounts.elsewhere
+    shared = here if isinstance(here, SharedChats) else SharedChats()
+    notifications = Notifications(database.server)
+    others = OtherReplicas(database, notifications, replica, wakeups, stops, shared)
+    others.news["forgotten"].listen(wakeups.forgotten)
+    others.news["secrets"].listen(beside.rotation.notify)
+    return others
+
+
+def _platforms(
+    adapters: Mapping[Account, Adapter],
+    receiving: AccountLeases,
+    watch: Watch,
+    others: Runs | None,
+) -> Platforms:
+    return Platforms(adapters, supervised_of(adapters.values(), receiving), watch, others)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ Intake, worker, delivery and who fetches files know only this, not each other. `
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, ParamSpec
@@ -77,6 +77,10 @@ class Stops:
         self._stopped[conversation_id] = upto_seq
         if conversation_id in self._scopes:
             self._interrupt(conversation_id)
+
+    def running(self) -> Iterable[int]:
+        """Return the conversations whose turns run now."""
+        return self._scopes.keys()
 
     def forget(self, conversation_id: int) -> None:
         """Drop what was said before the next turn begins: the rows tell about that."""

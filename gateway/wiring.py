@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import structlog
 
-from adapters.base import Adapter, Intake, Renderer, Share
+from adapters.base import ALONE, Adapter, Elsewhere, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.registry import (
     BUILT_IN,
@@ -57,7 +57,7 @@ from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
-from gateway.storage.database import Database
+from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.queue import blame, leases
 
 log = structlog.get_logger()
@@ -356,11 +356,13 @@ class Accounts:
             message, so it must know them before there is an adapter that could call it.
         connect: Returns their adapters, which hand what they receive to the intake.
         share: What part of the platforms' limits is this process's.
+        elsewhere: Other replicas that serve them, as they know them.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
     connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
     share: Share = field(default_factory=Share)
+    elsewhere: Elsewhere = ALONE
 
 
 def build_accounts(settings: Settings) -> Accounts:
@@ -371,15 +373,25 @@ def build_accounts(settings: Settings) -> Accounts:
     """
     blocks = _blocks(settings)
 
-    share = Share()
+    share, elsewhere = Share(), _elsewhere(settings)
 
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
-        menu = registry.menu()
-        host = Host(intake, chats, menu, settings.attachments.max_bytes, door, share)
+        menu, max_bytes = registry.menu(), settings.attachments.max_bytes
+        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere)
         return [build(platform, block, host) for platform, block in blocks]
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
-    return Accounts(renderers, connect, share)
+    return Accounts(renderers, connect, share, elsewhere)
+
+
+def _elsewhere(settings: Settings) -> Elsewhere:
+    """Return what the web chat knows of other replicas; on SQLite there are none."""
+    if not isinstance(location_of(settings), DatabaseServer):
+        return ALONE
+    # With the driver of PostgreSQL, which SQLite needs nothing of.
+    from gateway.lifecycle.other_replicas import SharedChats  # noqa: PLC0415
+
+    return SharedChats()
 
 
 def load_adapters(settings: Settings) -> None:

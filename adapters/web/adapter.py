@@ -70,7 +70,8 @@ class WebAdapter:
         self._intake = host.intake
         self._history = host.history
         self._commands = host.commands
-        self._hub = Hub()
+        self._elsewhere = host.elsewhere
+        self._hub = Hub(host.elsewhere)
         self._guard = Guard(host.door, settings)
         self._has_provider = host.door.provider is not None
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
@@ -121,6 +122,7 @@ class WebAdapter:
             posted = await posted_message(request)
         [admission] = await self._intake.accept([to_inbound(place, visitor_of(request), posted)])
         self._hub.refresh(place.chat)
+        self._elsewhere.changed(place.chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}
         rest = {"over": admission.over, "silent": admission.silent}
         return json_response(told | {name: value for name, value in rest.items() if value}, 202)
@@ -165,11 +167,13 @@ class WebAdapter:
         """Have the pages read the committed answer in place of its preview."""
         self._hub.show(message.address.chat, "")
         self._hub.refresh(message.address.chat)
+        self._elsewhere.ended(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Have the pages read that the question is over."""
         self._hub.refresh(withdrawal.address.chat)
+        self._elsewhere.changed(withdrawal.address.chat)
 
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
         """Files come with their message; there is nowhere else to fetch one from."""
@@ -186,6 +190,7 @@ class WebAdapter:
     ) -> str | None:
         """Show the growing answer; there is one in a chat, so it needs no id."""
         self._hub.show(question.address.chat, text)
+        self._elsewhere.growing(question.address.chat, text)
         return ref
 
     async def find_preview(
@@ -197,6 +202,7 @@ class WebAdapter:
     async def show_working(self, question: MessageRef) -> None:
         """Show the sign of work on the pages that are open."""
         self._hub.show_working(question.address.chat)
+        self._elsewhere.working(question.address.chat)
 
     async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
         """The page shows by itself that a message was taken."""

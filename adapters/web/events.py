@@ -20,7 +20,7 @@ import orjson
 import structlog
 from aiohttp import web
 
-from adapters.base import ChatFile, ChatItem, ContextGauge, History
+from adapters.base import ALONE, ChatFile, ChatItem, ContextGauge, Elsewhere, History
 from adapters.messages import Address
 from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
@@ -79,22 +79,33 @@ class _OpenChat:
 
 
 class Hub:
-    """The listeners of all chats; every call returns at once."""
+    """The listeners of all chats in this process; every call returns at once.
 
-    def __init__(self) -> None:
+    Args:
+        elsewhere: Told which chats somebody looks at here; tells what happens in them elsewhere.
+    """
+
+    def __init__(self, elsewhere: Elsewhere = ALONE) -> None:
         self._chats: dict[str, _OpenChat] = {}
+        self._elsewhere = elsewhere
         self.closed = False
+        elsewhere.join(self)
 
     @contextmanager
     def listen(self, chat: str) -> Iterator[Listener]:
         """Register a listener for as long as the block runs; it starts out stale."""
         listener = Listener()
-        self._chats.setdefault(chat, _OpenChat()).listeners.add(listener)
+        listeners = self._chats.setdefault(chat, _OpenChat()).listeners
+        if not listeners:
+            self._elsewhere.opened(chat)
+        listeners.add(listener)
         try:
             yield listener
         finally:
-            self._chats[chat].listeners.discard(listener)
+            listeners.discard(listener)
             self._forget_if_unused(chat)
+            if not listeners:
+                self._elsewhere.closed(chat)
 
     def preview(self, chat: str) -> GrowingAnswer | None:
         """Return the newest state of the answer that is growing in the chat."""

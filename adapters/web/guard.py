@@ -346,11 +346,21 @@ def cookie_name(request: web.Request, caller: Requester) -> str:
     """Return what the session's cookie is called.
 
     Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without, browsers
-    hand the cookies of one port to all others of the machine: each Parley there has its own.
+    hand the cookies of one port to all others of the machine: each Parley there has its own. Behind
+    a proxy it is named after the proxy's port: the next request may come to another replica.
     """
     if caller.secure:
         return "__Host-parley"
-    return f"parley_{connection_of(request).getsockname()[1]}"
+    here = connection_of(request).getsockname()[1]
+    return f"parley_{_port_of(caller.host) if caller.proxied else here}"
+
+
+def _port_of(host: str) -> int:
+    """Return the port that a Host header names; 80 where it names none."""
+    try:
+        return urlsplit(f"//{host}").port or 80
+    except ValueError:
+        return 80
 
 
 def check_loopback(request: web.Request) -> None:

@@ -54,6 +54,8 @@ INVITATION_S = 86_400.0
 SECRET_BYTES = 32
 KNOWN_FOR_S = 10.0
 """How long it is remembered whose a session is. One that is revoked here ends at once."""
+KNOWN_AMONG_REPLICAS_S = 2.0
+"""The same where another replica may revoke it."""
 REMEMBERED = 1000
 """Sessions, and addresses."""
 
@@ -189,6 +191,7 @@ class WebDoor:
         self._access = access
         self._token = None if token is None else hash_of(token.get_secret_value())
         self._clock = clock
+        self._known_for_s = KNOWN_FOR_S if database.server is None else KNOWN_AMONG_REPLICAS_S
         self._tries = Tries(clock)
         self._arrived: Recent[tuple[str, str], bool] = Recent(REMEMBERED)
         self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
@@ -204,7 +207,7 @@ class WebDoor:
         # What is found now must not be remembered where `forget` is called meanwhile.
         seen = self._seen
         known = seen.get(hash_)
-        if known is not None and self._clock() - known[1] < KNOWN_FOR_S:
+        if known is not None and self._clock() - known[1] < self._known_for_s:
             return known[0]
         found = await self._database.read(self._visitor, hash_)
         if found is None:

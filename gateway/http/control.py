@@ -142,7 +142,9 @@ def routes(
         return web.json_response({"result": _plain(result)})
 
     async def reload(_: web.Request) -> web.Response:
-        return web.json_response({"result": _plain(await rotation.reload())})
+        done = await rotation.reload()
+        await _tell_replicas(database, "secrets")
+        return web.json_response({"result": _plain(done)})
 
     # The first one that fits: this is no action on the database.
     return [web.post(f"/control/{RELOAD}", reload), web.post("/control/{action}", act)]
@@ -227,7 +229,16 @@ async def _forget_in_steps(database: Database, target: str) -> int:
     while await database.write(index.merge_some, is_first=is_first):
         is_first = False
     await database.scrub()
+    await _tell_replicas(database, "forgotten")
     return messages
+
+
+async def _tell_replicas(database: Database, kind: Literal["forgotten", "secrets"]) -> None:
+    """Have all replicas know within a second or two; on SQLite there are none."""
+    if database.server is not None:
+        from gateway.storage import sharing  # noqa: PLC0415
+
+        await database.write(sharing.announce, kind)
 
 
 async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:

@@ -1,5 +1,7 @@
 """Secrets that were replaced while the gateway runs: read again on SIGHUP, or when asked to.
 
+Where there are replicas each reads its own again as soon as one was asked to.
+
 Only what the settings refer to can change (gateway/settings/references.py). Models take their new
 keys with the next call. Platforms, MCP servers and plugins were given theirs at the start: for them
 the log says that a restart is needed.
@@ -61,6 +63,11 @@ class Rotation:
     models: Sequence[ChatModel]
     rests: Rests
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def notify(self) -> None:
+        """Hint that secrets were replaced."""
+        self._asked.set()
 
     async def reload(self) -> Reloaded:
         """Read every secret that is referred to; has models use what is new, and asks about it."""
@@ -111,23 +118,23 @@ class Rotation:
         lines = tuple(f"{name}: the provider refuses it" for name in sorted(refused))
         return replace(done, renewed=renewed, refused=lines)
 
-    async def on_hang_up(self) -> None:
-        """Reload at each SIGHUP, to the end.
+    async def run(self) -> None:
+        """Reload at each SIGHUP and at each hint, to the end.
 
         In the foreground of a terminal that signal means that the terminal was closed: there it
         ends the gateway, as it always did.
         """
-        if sys.stdin is not None and sys.stdin.isatty():
-            return
-        asked = asyncio.Event()
+        is_in_front = sys.stdin is not None and sys.stdin.isatty()
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, asked.set)
+        if not is_in_front:
+            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
         try:
-            while await asked.wait():
-                asked.clear()
+            while await self._asked.wait():
+                self._asked.clear()
                 await self.reload()
         finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+            if not is_in_front:
+                loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def _is_refused(model: ChatModel) -> bool:

@@ -42,6 +42,7 @@ from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
     alias,
     blob,
+    chat_preview,
     compaction,
     conversation,
     inbox,
@@ -206,6 +207,9 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
         )
     audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
+    # By its keys, which go as well.
+    keys = select(alias.c.session_key).where(alias.c.conversation == conversation_id)
+    conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(keys)))
     for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
         conn.execute(delete(table).where(table.c.conversation == conversation_id, which))
     conversations.withdraw(conn, conversation_id)

@@ -37,6 +37,10 @@ ANSWERS_IN_S = 4.0
 """How long an answer of the server may take; then the way to it is taken for lost."""
 
 
+LOCKS_IN_MS = 1000
+"""How long a transaction of it waits for a lock."""
+
+
 class Presence:
     """The session of one replica; `enter` makes it.
 
@@ -52,7 +56,7 @@ class Presence:
         self.on_lost: Callable[[], None] = lambda: None
         self._conn = conn
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="presence")
-        self._socket = conn.driver.fileno()
+        self._watched: int | None = None
         self._running = 0
         self._loop = asyncio.get_running_loop()
         self._watch()
@@ -96,7 +100,7 @@ class Presence:
             raise StorageUnavailable("the session of this replica is gone")
         # The thread reads from the socket now.
         self._running += 1
-        self._loop.remove_reader(self._socket)
+        self._unwatch()
         work = partial(self._transact, partial(fn, **kwargs), args)
         running = self._loop.run_in_executor(self._thread, work)
         running.add_done_callback(self._ran)
@@ -127,7 +131,14 @@ class Presence:
     def _watch(self) -> None:
         """Have `_heard` be called where the server says something, or the connection ends."""
         if not self.is_lost:
-            self._loop.add_reader(self._socket, self._heard)
+            self._watched = self._conn.driver.fileno()
+            self._loop.add_reader(self._watched, self._heard)
+
+    def _unwatch(self) -> None:
+        # Only what was added: once libpq has closed it the number may be another socket's.
+        if self._watched is not None:
+            self._loop.remove_reader(self._watched)
+            self._watched = None
 
     def _heard(self) -> None:
         try:
@@ -142,10 +153,12 @@ class Presence:
         """Give the session up, whatever the server still thinks of it."""
         if self.is_lost:
             return
-        self._loop.remove_reader(self._socket)
+        self._unwatch()
         self.is_lost = True
-        # A thread that waits for an answer in it wakes up; it is closed there, or by `close`.
-        with suppress(OSError), socket.socket(fileno=os.dup(self._socket)) as its:
+        # A thread that waits for an answer in it wakes up; it is closed there, or by `close`. Its
+        # number as it is now: libpq may have closed it, and the number be another socket's.
+        libpq = self._conn.driver.pgconn
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(libpq.socket)) as its:
             its.shutdown(socket.SHUT_RDWR)
         self.on_lost()
 
@@ -164,6 +177,8 @@ def _entered(
         with conn.transaction():
             _use(conn)
             entered = enter(conn)
+            # Who is reaped may stand still with locks in its hands: the next look tries again.
+            conn.execute(text(f"SET lock_timeout = {LOCKS_IN_MS}"))
     except DBAPIError as exc:
         conn.driver.close()
         raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None

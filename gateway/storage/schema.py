@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0022"
+REVISION = "0023"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0022"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from
@@ -950,4 +950,27 @@ _partial_index(
 )
 _partial_index(
     "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
+)
+
+# What replicas tell each other (gateway/storage/sharing.py). With one process they stay empty;
+# those of chats are UNLOGGED on PostgreSQL (migration 0023): after a crash nobody misses them.
+news = Table(
+    "news",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("n", Whole, nullable=False),  # how often it has happened
+)
+chat_watch = Table(
+    "chat_watch",
+    metadata,
+    Column("session_key", Text, primary_key=True),  # of a chat that may not have begun
+    Column("replica", Whole, primary_key=True, autoincrement=False),
+    Column("until", Double, nullable=False),
+)
+chat_preview = Table(
+    "chat_preview",
+    metadata,
+    Column("session_key", Text, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
 )

@@ -155,6 +155,21 @@ async def test_behind_a_trusted_proxy_any_name_is_served(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
+    ("host", "port"), [("chat.example:8080", 8080), ("chat.example", 80), ("[::1]:90", 90)]
+)
+async def test_behind_a_plain_proxy_the_cookie_is_named_after_its_port(
+    serve: Serve, host: str, port: int
+) -> None:
+    """It is the one that the browser sees, also where the next request comes to another replica."""
+    served = await serve(signed_in=False, trusted_proxies=("127.0.0.1",))
+    proxied = {"Host": host, "X-Forwarded-For": "192.0.2.1", "X-Forwarded-Proto": "http"}
+    body = {"token": TOKEN}
+    async with served.client.post("/api/sign-in", json=body, headers=proxied) as response:
+        assert response.status == 204
+        assert list(response.cookies) == [f"parley_{port}"]
+
+
+@pytest.mark.parametrize(
     ("origin", "passes"),
     [
         ("https://chat.example", True),

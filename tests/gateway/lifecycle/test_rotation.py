@@ -142,7 +142,7 @@ async def test_a_key_that_the_provider_no_longer_takes(tmp_path: Path, double: D
 
 async def hung_up(chat: Running) -> dict[str, Any]:
     """Send this process SIGHUP once it listens, and return what was logged."""
-    waiting = asyncio.create_task(chat.gateway.beside.rotation.on_hang_up())
+    waiting = asyncio.create_task(chat.gateway.beside.rotation.run())
     try:
         await asyncio.sleep(0)
         os.kill(os.getpid(), signal.SIGHUP)

@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
+from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import LeaseLost
 from gateway.storage import postgres
@@ -239,3 +240,20 @@ def test_who_leaves_charges_nobody(session: Open) -> None:
     assert first.run(replicas.leave, one, BUDGET_S) is None
     row = second.one(adapter_lease)
     assert (row.owner, row.epoch) == (None, 2)
+
+
+def test_a_reap_that_cannot_get_its_rows_is_not_waited_for(session: Open) -> None:
+    """A frozen replica holds a lock: the transaction fails, and nothing was charged."""
+    first, frozen, second = session(), session(), session()
+    one, _ = entered(first, "one"), entered(second, "two")
+    chat, _ = first.run(admit, inbound())
+    lease = first.run(claim_one, chat, one)
+    current = first.run(begin_turn, lease)
+    expire(second, one)
+    second.run(lambda conn: conn.execute(text("SET lock_timeout = 100")))
+    with frozen.connection.transaction():
+        leases.fence(frozen.connection, lease)
+        with pytest.raises(DBAPIError):
+            second.run(replicas.reap, one, BUDGET_S, unlocked=False)
+    assert second.one(turn, id=current.id).deaths == 0
+    assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None

@@ -1,0 +1,232 @@
+"""What replicas tell each other by rows: who looks at a chat where, what grows in it, what is over.
+
+Tables `news`, `chat_watch` and `chat_preview`; with one process nobody writes to them. Hints say
+when to look (gateway/storage/notifications.py); whoever missed one finds it here.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, delete, select, update
+
+from gateway.storage.schema import (
+    alias,
+    chat_preview,
+    chat_watch,
+    conversation,
+    news,
+    now_s,
+)
+from gateway.storage.statements import built_once
+
+NewsKind = Literal["forgotten", "secrets"]
+"""forgotten: a conversation was erased, no text of it may stay in memory. secrets: they are to be
+read again."""
+WATCH_S = 30.0
+"""How long it counts that a chat is looked at, since that was last said."""
+STALE_S = 12.0
+"""A growing answer that nobody has shown for so long is over: a turn shows that it works every 4 s
+(gateway/pipeline/preview.py), and a lease holds no longer."""
+PREVIEW_CHARS = 30_001
+"""As much of a growing answer is stored: one more than pages show (adapters/web/events.py)."""
+
+
+def announce(conn: Connection, kind: NewsKind) -> int:
+    """Tell all replicas that something has happened; returns how often it has."""
+    again = update(news).where(news.c.kind == kind).values(n=news.c.n + 1).returning(news.c.n)
+    n: int | None = conn.execute(again).scalar()
+    if n is None:
+        conn.execute(news.insert().values(kind=kind, n=1))
+    return n or 1
+
+
+def told(conn: Connection) -> dict[str, int]:
+    """Return how often each kind of news was told."""
+    return {row.kind: row.n for row in conn.execute(*_told())}
+
+
+@built_once
+def _told() -> Any:
+    return select(news.c.kind, news.c.n)
+
+
+def owners(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
+    """Return the replicas that work on these conversations: (conversation, replica)."""
+    here = (conversation.c.id.in_(conversation_ids), conversation.c.owner.is_not(None))
+    rows = conn.execute(select(conversation.c.id, conversation.c.owner).where(*here))
+    return [(row[0], row[1]) for row in rows]
+
+
+def owners_of(conn: Connection, session_keys: Collection[str]) -> list[tuple[str, int]]:
+    """Return the replicas that work on these chats: (session key, replica)."""
+    rows = conn.execute(
+        select(alias.c.session_key, conversation.c.owner)
+        .join(conversation, conversation.c.id == alias.c.conversation)
+        .where(alias.c.session_key.in_(session_keys), conversation.c.owner.is_not(None))
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
+    """Return up to which entry of its inbox each of these was stopped, where it was."""
+    rows = conn.execute(
+        select(conversation.c.id, conversation.c.cancel_upto_seq).where(
+            conversation.c.id.in_(conversation_ids), conversation.c.cancel_upto_seq > 0
+        )
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def is_watched(conn: Connection, replica_id: int) -> bool:
+    """Whether anybody looks at any chat at another replica."""
+    return conn.scalar(*_is_watched(replica_id)) is not None
+
+
+@built_once
+def _is_watched(replica_id: int) -> Any:
+    others = (chat_watch.c.replica != replica_id, chat_watch.c.until > now_s())
+    return select(chat_watch.c.replica).where(*others).limit(1)
+
+
+def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:
+    """Note that somebody looks at these chats at a replica; what has expired goes."""
+    conn.execute(delete(chat_watch).where(chat_watch.c.until < now_s()))
+    if not session_keys:
+        return
+    here = (chat_watch.c.replica == replica_id, chat_watch.c.session_key.in_(session_keys))
+    until = now_s() + WATCH_S
+    again = update(chat_watch).where(*here).values(until=until)
+    known = set(conn.scalars(again.returning(chat_watch.c.session_key)))
+    fresh = [
+        {"session_key": key, "replica": replica_id} for key in session_keys if key not in known
+    ]
+    if fresh:
+        conn.execute(chat_watch.insert().values(until=until), fresh)
+
+
+def unwatch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:
+    """Note that nobody looks at these chats at a replica any more."""
+    here = (chat_watch.c.replica == replica_id, chat_watch.c.session_key.in_(session_keys))
+    conn.execute(delete(chat_watch).where(*here))
+
+
+def watchers(
+    conn: Connection, replica_id: int, session_keys: Collection[str]
+) -> list[tuple[str, int]]:
+    """Return at which other replicas somebody looks at these chats: (session key, replica)."""
+    rows = conn.execute(
+        select(chat_watch.c.session_key, chat_watch.c.replica).where(
+            chat_watch.c.session_key.in_(session_keys),
+            chat_watch.c.replica != replica_id,
+            chat_watch.c.until > now_s(),
+        )
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def show(conn: Connection, replica_id: int, growing: Mapping[str, str]) -> list[tuple[str, int]]:
+    """Store how far answers have grown that somebody looks at elsewhere; "" for no text yet.
+
+    Only of conversations that the replica works on: who was reaped meanwhile shows nothing.
+
+    Returns:
+        The `watchers` of their chats.
+    """
+    seen = watchers(conn, replica_id, growing)
+    if not seen:
+        return []
+    owned = set(
+        conn.scalars(
+            select(alias.c.session_key)
+            .join(conversation, conversation.c.id == alias.c.conversation)
+            .where(
+                alias.c.session_key.in_({key for key, _ in seen}),
+                conversation.c.owner == replica_id,
+            )
+        )
+    )
+    # In one order everywhere: two that show the same chats would wait for each other.
+    for key in sorted(owned):
+        values = {"text": growing[key][:PREVIEW_CHARS], "at": now_s()}
+        here = chat_preview.c.session_key == key
+        if conn.execute(update(chat_preview).where(here).values(values)).rowcount == 0:
+            conn.execute(chat_preview.insert().values(session_key=key, **values))
+    return [(key, replica) for key, replica in seen if key in owned]
+
+
+def end_previews(
+    conn: Connection, replica_id: int, ended: Collection[str], changed: Collection[str]
+) -> list[tuple[str, int]]:
+    """Take growing answers away, whoever has shown them; returns the `watchers` of what changed."""
+    conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(ended)))
+    return watchers(conn, replica_id, changed)
+
+
+class SharedChat(NamedTuple):
+    """How far a chat has come.
+
+    Attributes:
+        heads: The newest entry of the inbox and of the outbox.
+        shown_at: When its growing answer was stored, which names that state; None for none.
+        text: Of the growing answer; "" for work without a text.
+    """
+
+    session_key: str
+    heads: tuple[int, int]
+    shown_at: float | None
+    text: str
+
+
+def chats(conn: Connection, session_keys: Sequence[str]) -> list[SharedChat]:
+    """Return how far these chats have come; those that nobody has written in are left out."""
+    heads = (conversation.c.inbox_head, conversation.c.outbox_head)
+    is_shown = (chat_preview.c.session_key == alias.c.session_key) & (
+        chat_preview.c.at > now_s() - STALE_S
+    )
+    rows = conn.execute(
+        select(alias.c.session_key, *heads, chat_preview.c.at, chat_preview.c.text)
+        .join(conversation, conversation.c.id == alias.c.conversation)
+        .outerjoin(chat_preview, is_shown)
+        .where(alias.c.session_key.in_(session_keys))
+    )
+    return [SharedChat(row[0], (row[1], row[2]), row[3], row[4] or "") for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look at the rows has found; None for what was not asked.
+
+    Attributes:
+        chats: How far each has come.
+        stops: Up to which entry of its inbox each conversation was stopped.
+        news: How often each kind was told.
+        is_watched: Whether anybody looks at any chat at another replica.
+    """
+
+    chats: Collection[SharedChat] = ()
+    stops: Collection[tuple[int, int]] = ()
+    news: Mapping[str, int] | None = None
+    is_watched: bool | None = None
+
+
+def look(
+    conn: Connection,
+    session_keys: Sequence[str],
+    conversation_ids: Collection[int],
+    replica_id: int | None,
+) -> Look:
+    """Look at all at once that a replica has to know.
+
+    Args:
+        conn: A connection.
+        session_keys: Of the chats that are asked for.
+        conversation_ids: Whose stops are asked for.
+        replica_id: Who asks, where news are asked for as well; None where they are not.
+    """
+    return Look(
+        chats(conn, session_keys) if session_keys else (),
+        stops(conn, conversation_ids) if conversation_ids else (),
+        None if replica_id is None else told(conn),
+        None if replica_id is None else is_watched(conn, replica_id),
+    )

@@ -1,0 +1,368 @@
+"""What replicas tell each other: two of them on one PostgreSQL, and what one makes of it alone."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from adapters.messages import Address
+from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
+from gateway.lifecycle import other_replicas
+from gateway.lifecycle.other_replicas import OtherReplicas, SharedChats, key_of
+from gateway.lifecycle.replica import Replica
+from gateway.signals import Stops, Wakeups
+from gateway.storage import sharing
+from gateway.storage.conversation import conversations, turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.database import Database
+from gateway.storage.migrations import open_database
+from gateway.storage.notifications import Notifications
+from gateway.storage.queue import leases
+from gateway.storage.sharing import SharedChat
+from tests.support.gateway import log_lines
+from tests.support.postgres import server_at
+from tests.support.recording_adapter import WAIT_S, Watch
+from tests.support.storage import admit, begin_turn, inbound
+
+KEY = key_of("c1")
+
+
+@dataclass
+class Pages:
+    """The pages that are open at a replica: what they were told, in order."""
+
+    told: list[tuple[str, ...]] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)
+
+    def refresh(self, chat: str) -> None:
+        self._note("refresh", chat)
+
+    def show(self, chat: str, text: str) -> None:
+        self._note("show", chat, text)
+
+    def show_working(self, chat: str) -> None:
+        self._note("working", chat)
+
+    def _note(self, *told: str) -> None:
+        self.told.append(told)
+        self.watch.note()
+
+    async def hear(self, *told: str) -> None:
+        """Wait until they are told this, and forget all up to then."""
+        await self.watch.until(lambda: told in self.told)
+        del self.told[: self.told.index(told) + 1]
+
+
+@pytest.fixture
+def pages() -> Pages:
+    return Pages()
+
+
+@pytest.fixture
+def chats(pages: Pages) -> Iterator[SharedChats]:
+    shared = SharedChats()
+    shared.join(pages)
+    return shared
+
+
+def test_what_others_are_to_be_told_is_told_once(chats: SharedChats) -> None:
+    """However often it happened; an answer that has ended grows no more."""
+    chats.changed("c1")
+    chats.changed("c1")
+    chats.growing("c2", "Hel")
+    chats.ended("c2")
+    untold = chats.take_untold()
+    assert (untold.changed, untold.ended) == ({KEY}, {key_of("c2")})
+    assert (chats.take_unstored(), chats.made_here) == ({}, {})
+    again = chats.take_untold()
+    assert not (again.changed)
+    assert not (again.ended)
+
+
+def test_who_looks_away_and_back_is_watched(chats: SharedChats) -> None:
+    """The last word counts."""
+    chats.opened("c1")
+    chats.closed("c1")
+    chats.opened("c1")
+    untold = chats.take_untold()
+    assert (untold.opened, untold.closed, chats.watched) == ({KEY}, set(), [KEY])
+
+
+def test_work_leaves_the_text_of_an_answer_as_it_is(chats: SharedChats) -> None:
+    """It is stored anew, so that nobody takes it for stale."""
+    chats.working("c1")
+    assert chats.take_unstored() == {KEY: ""}
+    chats.growing("c1", "Hel")
+    assert chats.take_unstored() == {KEY: "Hel"}
+    chats.working("c1")
+    assert chats.take_unstored() == {KEY: "Hel"}
+
+
+def test_pages_are_shown_what_is_new(chats: SharedChats, pages: Pages) -> None:
+    """And nothing twice: not the same history, not the same state of an answer."""
+    chats.opened("c1")
+    chats.take(KEY, SharedChat(KEY, (1, 0), None, ""))
+    assert pages.told == [("refresh", "c1")]
+    chats.take(KEY, SharedChat(KEY, (1, 0), 5.0, "Hel"))
+    chats.take(KEY, SharedChat(KEY, (1, 0), 5.0, "Hel"))
+    assert pages.told[1:] == [("show", "c1", "Hel"), ("working", "c1")]
+    chats.take(KEY, SharedChat(KEY, (1, 0), 6.0, "Hel"))
+    assert pages.told[3:] == [("working", "c1")]
+    chats.take(KEY, SharedChat(KEY, (1, 1), None, ""))
+    assert pages.told[4:] == [("refresh", "c1"), ("show", "c1", "")]
+
+
+def test_what_is_made_here_is_not_shown_a_second_time(chats: SharedChats, pages: Pages) -> None:
+    """The rows are behind what pages were shown already, also right after its end."""
+    chats.opened("c1")
+    chats.take(KEY, SharedChat(KEY, (1, 0), None, ""))
+    chats.growing("c1", "Hello")
+    chats.take(KEY, SharedChat(KEY, (1, 0), 5.0, "Hel"))
+    chats.ended("c1")
+    chats.take(KEY, SharedChat(KEY, (1, 0), 6.0, "Hello"))
+    assert pages.told == [("refresh", "c1")]
+
+
+def test_nothing_stays_of_an_answer_that_nobody_looks_at(chats: SharedChats, pages: Pages) -> None:
+    """Its end would not be told here; who looks next is shown what is in the rows then."""
+    chats.opened("c1")
+    chats.take(KEY, SharedChat(KEY, (1, 0), 5.0, "Hel"))
+    chats.closed("c1")
+    assert pages.told[-1] == ("show", "c1", "")
+    chats.take(KEY, SharedChat(KEY, (2, 2), 6.0, "more"))
+    assert pages.told[-1] == ("show", "c1", "")
+
+
+def test_an_answer_that_goes_on_elsewhere_ends_here(
+    chats: SharedChats, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has said for long that it grows."""
+    monkeypatch.setattr(other_replicas, "STALE_S", 0.0)
+    chats.growing("c1", "Hel")
+    time.sleep(0.001)
+    chats.end_stale()
+    assert (pages.told, chats.made_here) == ([("show", "c1", "")], {})
+
+
+@dataclass
+class Peer:
+    """A replica without turns, and what a test looks at.
+
+    Attributes:
+        stopped: The conversations whose turn was stopped at it.
+    """
+
+    id: int
+    database: Database
+    chats: SharedChats
+    pages: Pages
+    wakeups: Wakeups
+    stops: Stops
+    others: OtherReplicas
+
+
+@asynccontextmanager
+async def peer(url: str) -> AsyncIterator[Peer]:
+    """Run a replica as the gateway does, on a database of its own connections."""
+    server = server_at(url, connections=2)
+    async with open_database(server) as database:
+        replica = Replica(database, await database.write(leases.register, "a test"))
+        chats, pages, wakeups, stops = SharedChats(), Pages(), Wakeups(), Stops()
+        chats.join(pages)
+        hints = Notifications(server)
+        others = OtherReplicas(database, hints, replica, wakeups, stops, chats)
+        task = asyncio.create_task(others.run())
+        try:
+            yield Peer(replica.id, database, chats, pages, wakeups, stops, others)
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+
+@asynccontextmanager
+async def peers(url: str) -> AsyncIterator[tuple[Peer, Peer]]:
+    """Run two of them that hear each other by now."""
+    async with peer(url) as one, peer(url) as two:
+        for here, there in ((one, two), (two, one)):
+            here.chats.opened("to begin with")
+            await here.pages.hear("refresh", "to begin with")
+            await until_told(there, here, "to begin with")
+            here.chats.closed("to begin with")
+        yield one, two
+
+
+async def until_told(one: Peer, two: Peer, chat: str) -> None:
+    """Have one replica know that somebody looks at a chat at another one."""
+    async with asyncio.timeout(WAIT_S):
+        while not await one.database.read(sharing.watchers, one.id, [key_of(chat)]):
+            pass
+
+
+def begun(conn: Connection, replica: int, messages: int = 1) -> Turn:
+    """Have a replica begin a turn in a chat of the web about so many messages."""
+    for n in range(messages):
+        message = inbound(f"message {n}", chat="c1")
+        conversation_id, _ = admit(
+            conn, replace(message, address=Address(BUILT_IN, DEFAULT_ACCOUNT, "c1"))
+        )
+    leases_ = leases.claim(conn, replica, 9, [(BUILT_IN, DEFAULT_ACCOUNT)])
+    [lease] = [each for each in leases_ if each.conversation == conversation_id]
+    return begin_turn(conn, lease)
+
+
+async def runs_for_s(at: Peer, turn: Turn) -> float:
+    """Have a turn do nothing until it is stopped; returns for how long it did."""
+    began = time.monotonic()
+    scope = asyncio.timeout(None)
+    with suppress(TimeoutError):
+        async with scope, asyncio.timeout(WAIT_S):
+            with at.stops.covering(turn, scope):
+                await asyncio.Event().wait()
+    assert scope.expired()
+    return time.monotonic() - began
+
+
+async def test_what_happens_in_a_chat_is_heard_where_somebody_looks(postgres_url: str) -> None:
+    """A growing answer, its states, that it is worked on, its end."""
+    async with peers(postgres_url) as (one, two):
+        turn = await one.database.write(begun, one.id)
+        two.chats.opened("c1")
+        await two.pages.hear("refresh", "c1")
+        one.chats.working("c1")
+        await two.pages.hear("working", "c1")
+        one.chats.growing("c1", "Hel")
+        await two.pages.hear("show", "c1", "Hel")
+        one.chats.growing("c1", "Hello")
+        await two.pages.hear("show", "c1", "Hello")
+        await one.database.write(conversations.take_outbox_seq, turn.lease.conversation, "answer")
+        one.chats.ended("c1")
+        await two.pages.hear("show", "c1", "")
+        assert await two.database.read(sharing.chats, [KEY]) == [SharedChat(KEY, (1, 1), None, "")]
+
+
+async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) -> None:
+    """As far as it has grown; a browser may have been moved."""
+    async with peers(postgres_url) as (one, two):
+        await one.database.write(begun, one.id)
+        one.chats.growing("c1", "Hello")
+        # Nobody looks: then nothing is stored of it.
+        await asyncio.sleep(2 * other_replicas.SHOW_EVERY_S)
+        began = time.monotonic()
+        two.chats.opened("c1")
+        await two.pages.hear("show", "c1", "Hello")
+        assert time.monotonic() - began < 1.0
+
+
+async def test_nothing_is_written_where_nobody_looks(postgres_url: str) -> None:
+    """Growing answers would cost a commit each."""
+    async with peers(postgres_url) as (one, _):
+        await one.database.write(begun, one.id)
+        one.chats.growing("c1", "Hello")
+        await asyncio.sleep(3 * other_replicas.SHOW_EVERY_S)
+        [chat] = await one.database.read(sharing.chats, [KEY])
+        assert chat.shown_at is None
+
+
+async def test_a_stop_reaches_the_owner_at_once(postgres_url: str) -> None:
+    """Wherever it was said: the owner does not wait for its next look."""
+    took_s = []
+    async with peers(postgres_url) as (one, two):
+        for _ in range(3):
+            turn = await one.database.write(begun, one.id)
+            running = asyncio.create_task(runs_for_s(one, turn))
+            await stopped(two, turn)
+            two.wakeups.stop(turn.lease.conversation, turn.upto_seq)
+            took_s.append(await running)
+            await one.database.write(give_back, turn)
+    assert sorted(took_s)[1] < 0.5 * other_replicas.POLL_S
+
+
+async def test_a_stop_whose_hint_is_lost_is_found_in_the_rows(postgres_url: str) -> None:
+    """Nobody tells it; the next look finds it."""
+    async with peers(postgres_url) as (one, two):
+        turn = await one.database.write(begun, one.id)
+        running = asyncio.create_task(runs_for_s(one, turn))
+        await stopped(two, turn)
+        assert await running < 2.0
+
+
+async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> None:
+    """It was about entries up to a place in the inbox."""
+    async with peers(postgres_url) as (one, two):
+        turn = await one.database.write(begun, one.id, 2)
+        running = asyncio.create_task(runs_for_s(one, turn))
+        await two.database.write(conversations.stop_upto, turn.lease.conversation, 1)
+        two.wakeups.stop(turn.lease.conversation, 1)
+        await asyncio.sleep(1.5 * other_replicas.POLL_S)
+        assert not running.done()
+        await stopped(two, turn)
+        await running
+
+
+async def stopped(at: Peer, turn: Turn) -> None:
+    """Store that a turn was stopped."""
+    stop = conversations.stop_upto
+    await at.database.write(stop, turn.lease.conversation, turn.upto_seq)
+
+
+def give_back(conn: Connection, turn: Turn) -> None:
+    """End a turn that was stopped, and its lease."""
+    turn_journal.cancel(conn, turn, "", [], TurnEnd("interrupted"))
+    leases.release(conn, turn.lease)
+
+
+async def test_changes_are_found_without_hints(postgres_url: str) -> None:
+    """All connections are cut, and what happens meanwhile is found by the look after that."""
+    watch = Watch()
+    async with log_lines(watch), peers(postgres_url) as (one, two):
+        turn = await one.database.write(begun, one.id)
+        two.chats.opened("c1")
+        await two.pages.hear("refresh", "c1")
+        cut_all(postgres_url)
+        began = time.monotonic()
+        await one.database.write(conversations.take_outbox_seq, turn.lease.conversation, "answer")
+        await two.pages.hear("refresh", "c1")
+        assert time.monotonic() - began < 2.0
+
+
+async def test_news_reach_all(postgres_url: str) -> None:
+    """By the rows alone, within a second or two; what was told before is no news."""
+    async with peer(postgres_url) as before:
+        await before.database.write(sharing.announce, "forgotten")
+    async with peers(postgres_url) as (one, two):
+        heard: asyncio.Queue[str] = asyncio.Queue()
+        for each in (one, two):
+            each.others.news["forgotten"].listen(lambda: heard.put_nowait("forgotten"))
+            each.others.news["secrets"].listen(lambda: heard.put_nowait("secrets"))
+        await asyncio.sleep(1.2 * other_replicas.POLL_S)
+        assert heard.empty()
+        for kind in ("forgotten", "secrets"):
+            await one.database.write(sharing.announce, kind)
+            async with asyncio.timeout(WAIT_S):
+                assert [await heard.get() for _ in range(2)] == [kind] * 2
+
+
+async def test_what_a_newer_version_tells_is_passed_over(postgres_url: str) -> None:
+    """Two versions run side by side while they are exchanged."""
+    async with peers(postgres_url) as (one, two):
+        with psycopg.connect(postgres_url, autocommit=True) as newer:
+            for hint in ("stop", "stop x", "", "dance 7", "chat "):
+                newer.execute("SELECT pg_notify(%s, %s)", [f"parley_{two.id}", hint])
+        await one.database.write(begun, one.id)
+        two.chats.opened("c1")
+        await two.pages.hear("refresh", "c1")
+
+
+def cut_all(url: str) -> None:
+    """End all connections to a database."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )

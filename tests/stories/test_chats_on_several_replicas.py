@@ -1,0 +1,273 @@
+"""One chat of the web at two replicas: what is said, made, stopped at one is seen at the other."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gateway.http import control
+from gateway.storage import notifications, schema
+from gateway.storage.database import location_of
+from tests.gateway.agent_ports.test_questions import ONCE, Acting, acting
+from tests.support.door import AUTHORIZED
+from tests.support.gateway import HeldModel, RecordingModel, log_lines
+from tests.support.recording_adapter import WAIT_S, Watch
+from tests.support.replicas import Page, ReplicaAtWork, cut, replica, say
+
+HINTS = "%pg_notify%"
+"""What the connections say last that hear hints, once they have told one."""
+RELOADED = "secrets_reloaded"
+AT_ONCE_S = 1.0
+LOST_S = 2.0
+"""What a lost hint may cost."""
+
+
+@asynccontextmanager
+async def two(
+    tmp_path: Path, url: str, one: object, other: object | None = None, **sections: dict
+) -> AsyncIterator[tuple[ReplicaAtWork, ReplicaAtWork]]:
+    """Run two replicas with their models."""
+    async with (
+        log_lines(Watch()),
+        replica(tmp_path / "one", url, one, **sections) as first,
+        replica(tmp_path / "two", url, other or RecordingModel(), **sections) as second,
+    ):
+        yield first, second
+
+
+async def test_an_answer_made_elsewhere_is_seen(tmp_path: Path, postgres_url: str) -> None:
+    """It grows, is replaced by the answer, and the answer comes at once."""
+    model = HeldModel(begun="Well, ")
+    go_on = model.hold("hello")
+    page = Page()
+    async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
+        await say(one, "hello")
+        assert await page.until(lambda: page.items) < AT_ONCE_S
+        assert await page.until(lambda: page.preview == "Well, ") < LOST_S
+        go_on.set()
+        assert await page.until(lambda: page.answers) < AT_ONCE_S
+        await page.until(lambda: page.preview is None)
+        assert page.said == ["hello", "re: hello"]
+        assert page.works > 0
+
+
+async def test_a_browser_that_is_moved_misses_nothing(tmp_path: Path, postgres_url: str) -> None:
+    """In the middle of an answer, to and fro; nothing comes twice."""
+    model = HeldModel(begun="Well, ")
+    holds = [model.hold(text) for text in ("one", "two")]
+    page = Page()
+    async with two(tmp_path, postgres_url, model) as (first, other):
+        async with page.open_at(first):
+            await say(first, "one")
+            await page.until(lambda: page.preview == "Well, ")
+        async with page.open_at(other):
+            page.preview = None
+            assert await page.until(lambda: page.preview == "Well, ") < AT_ONCE_S
+            holds[0].set()
+            await page.until(lambda: page.answers == ["re: one"])
+        await say(first, "two")
+        await asyncio.sleep(0.2)
+        async with page.open_at(first):
+            await page.until(lambda: page.preview == "Well, ")
+        holds[1].set()
+        await asyncio.sleep(0.2)
+        async with page.open_at(other):
+            await page.until(lambda: page.answers == ["re: one", "re: two"])
+        assert page.said == ["one", "re: one", "two", "re: two"]
+
+
+async def test_a_stop_at_another_replica_takes_effect_at_once(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """What it says and what was begun are seen where the page is."""
+    model = HeldModel(begun="Well, ")
+    model.hold("hello")
+    page = Page()
+    async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
+        await say(one, "hello")
+        await page.until(lambda: page.preview)
+        began = time.monotonic()
+        await say(other, "/stop")
+        await page.until(lambda: len(page.answers) == 2)
+        assert time.monotonic() - began < AT_ONCE_S
+        assert sorted(page.answers) == ["Stopped.", "Well, \n\n*[stopped]*"]
+        assert [turn.outcome for turn in await rows(one, schema.turn)] == ["interrupted"]
+
+
+async def test_a_stop_whose_hint_is_lost_costs_two_seconds(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody listens any more: the rows alone tell it."""
+    model = HeldModel(begun="Well, ")
+    model.hold("hello")
+    page = Page()
+    async with two(tmp_path, postgres_url, model) as (one, other), page.open_at(other):
+        await say(one, "hello")
+        await page.until(lambda: page.preview)
+        monkeypatch.setattr(notifications, "FIRST_PAUSE_S", 600.0)
+        assert cut(postgres_url, "%LISTEN%") + cut(postgres_url, HINTS) >= 2
+        began = time.monotonic()
+        await say(other, "/stop")
+        await page.until(lambda: "Well, \n\n*[stopped]*" in page.answers)
+        assert time.monotonic() - began < LOST_S + AT_ONCE_S
+        assert [turn.outcome for turn in await rows(one, schema.turn)] == ["interrupted"]
+
+
+async def test_answers_come_where_no_hint_does(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second later at most."""
+    page = Page()
+    async with (
+        two(tmp_path, postgres_url, RecordingModel()) as (one, other),
+        page.open_at(other),
+    ):
+        await say(one, "hello")
+        await page.until(lambda: page.answers)
+        monkeypatch.setattr(notifications, "FIRST_PAUSE_S", 600.0)
+        cut(postgres_url, "%LISTEN%")
+        cut(postgres_url, HINTS)
+        await say(one, "again")
+        assert await page.until(lambda: len(page.answers) == 2) < LOST_S
+        assert page.said == ["hello", "re: hello", "again", "re: again"]
+
+
+async def test_a_question_is_answered_at_another_replica(tmp_path: Path, postgres_url: str) -> None:
+    """Its buttons are seen there, the press lets the call run, whoever goes on with the turn."""
+    acts = Acting()
+    page = Page()
+    async with (
+        two(tmp_path, postgres_url, acting(acts), acting(acts)) as (one, other),
+        page.open_at(other),
+    ):
+        await say(one, "go")
+        await page.until(lambda: any("choices" in item for item in page.items))
+        assert acts.done == []
+        await say(other, ONCE)
+        await page.until(lambda: "did it" in page.answers)
+        assert acts.done == ["it"]
+        assert len(page.said) == len(page.items)
+
+
+async def test_a_file_is_seen_at_every_replica(tmp_path: Path, postgres_url: str) -> None:
+    """It was posted at one of them."""
+    page = Page()
+    async with (
+        two(tmp_path, postgres_url, RecordingModel()) as (one, other),
+        page.open_at(other),
+    ):
+        await say(one, "look", note_txt=b"what I saw")
+        await page.until(lambda: page.answers)
+        [[file]] = [item["files"] for item in page.items if "files" in item]
+        path = f"{other.url}/api/chats/c1/files/{file['id']}"
+        async with aiohttp.ClientSession(headers=AUTHORIZED) as http, http.get(path) as response:
+            assert await response.read() == b"what I saw"
+
+
+async def test_what_is_forgotten_leaves_the_memory_of_all(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Whichever replica was asked, or none of them."""
+    async with two(tmp_path, postgres_url, RecordingModel()) as (one, other):
+        page = Page()
+        async with page.open_at(other):
+            await say(other, "a secret")
+            await page.until(lambda: page.answers)
+        forgotten: asyncio.Queue[str] = asyncio.Queue()
+        listen(one, forgotten, "one")
+        listen(other, forgotten, "two")
+        home, location = one.gateway.settings.home, location_of(one.gateway.settings)
+        assert await control.act(home, location, "forget", "1") == 2
+        async with asyncio.timeout(LOST_S):
+            heard = {await forgotten.get(), await forgotten.get(), await forgotten.get()}
+        assert heard == {"one", "two"}
+        assert await rows(other, schema.message) == []
+
+
+async def test_a_session_that_is_revoked_ends_everywhere(tmp_path: Path, postgres_url: str) -> None:
+    """Two seconds later at most."""
+    async with two(tmp_path, postgres_url, RecordingModel()) as (one, other):
+        home, location = one.gateway.settings.home, location_of(one.gateway.settings)
+        link = await control.act(home, location, "web-link", "owner")
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            signed_in = {"link": link["secret"]}
+            async with http.post(f"{one.url}/api/sign-in", json=signed_in) as response:
+                assert response.status == 204
+                [cookie] = response.cookies.values()
+            there = {"Cookie": f"parley_{other.port}={cookie.value}"}
+        async with aiohttp.ClientSession(headers=there) as http:
+            assert await status(http, other) == 200
+            await control.act(home, location, "web-revoke", "owner")
+            began = time.monotonic()
+            while await status(http, other) != 401:
+                pass
+            assert time.monotonic() - began < LOST_S + AT_ONCE_S
+
+
+async def test_secrets_are_read_again_by_all(tmp_path: Path, postgres_url: str) -> None:
+    """Each reads its own, and logs what came of it; the answer is that of the one asked."""
+    watch = Watch()
+    async with (
+        log_lines(watch) as lines,
+        replica(tmp_path / "one", postgres_url, RecordingModel()) as one,
+        replica(tmp_path / "two", postgres_url, RecordingModel()) as other,
+        asyncio.TaskGroup() as tasks,
+    ):
+        work = tasks.create_task(other.gateway.beside.rotation.run())
+        # Not before both have looked once: older news are none.
+        await asyncio.sleep(1.2)
+        found = await control.reload_secrets(one.gateway.settings.home)
+        assert found["references"] == 0
+        async with asyncio.timeout(LOST_S):
+            await watch.until(
+                lambda: [each["event"] for each in lines].count("secrets_reloaded") == 2
+            )
+        work.cancel()
+
+
+async def test_who_is_full_leaves_messages_to_others(tmp_path: Path, postgres_url: str) -> None:
+    """Nobody is told: those who have room look once a second."""
+    model, there = HeldModel(), RecordingModel(lambda _: "from the other one")
+    holds = [model.hold(f"long {n}") for n in range(2)]
+    page = Page("another")
+    async with (
+        two(tmp_path, postgres_url, model, there, queue={"max_concurrent_turns": 1}) as (
+            one,
+            other,
+        ),
+        page.open_at(other),
+    ):
+        for n in range(2):
+            await say(one, f"long {n}", f"chat-{n}")
+        await until_rows(one, lambda turns: len(turns) == 1)
+        await say(one, "hello", "another")
+        assert await page.until(lambda: page.answers == ["from the other one"]) < LOST_S + AT_ONCE_S
+        for hold in holds:
+            hold.set()
+
+
+async def until_rows(at: ReplicaAtWork, holds: object) -> None:
+    """Wait until the table of turns is as wanted."""
+    async with asyncio.timeout(WAIT_S):
+        while not holds(await rows(at, schema.turn)):
+            pass
+
+
+async def status(http: aiohttp.ClientSession, at: ReplicaAtWork) -> int:
+    """Return how a replica answers who asks for the chats."""
+    async with http.get(f"{at.url}/api/chats") as response:
+        return response.status
+
+
+def listen(at: ReplicaAtWork, heard: "asyncio.Queue[str]", name: str) -> None:
+    """Have a replica's hints that something was forgotten go into a queue."""
+    at.gateway.intake._wakeups.forgotten.listen(lambda: heard.put_nowait(name))
+
+
+async def rows(at: ReplicaAtWork, table: object) -> list:
+    """Return the rows of a table as a replica sees them."""
+    return await at.gateway.database.read(lambda conn: list(conn.execute(table.select())))

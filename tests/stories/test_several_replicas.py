@@ -1,0 +1,221 @@
+"""Several replicas on one PostgreSQL serve one bot: who receives, who sends, and what a kill costs.
+
+Each is a whole gateway with the real Telegram client, against the strict Bot API double, whose
+recorder knows the limits.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import func, select
+
+from adapters.base import Share
+from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from adapters.telegram.platform import TelegramSettings
+from adapters.telegram.render import render
+from gateway.app import Gateway, assembled, serve
+from gateway.lifecycle.shared_replica import SharedReplica
+from gateway.storage import schema
+from gateway.storage.database import location_of
+from gateway.storage.migrations import open_database
+from gateway.storage.queue.leases import Receiving
+from gateway.wiring import Accounts
+from tests.support.bot_api import TOKEN, BotApi
+from tests.support.gateway import RecordingModel, agent_of, echo, log_lines, settings_of
+from tests.support.recording_adapter import Watch
+
+HERE = Receiving("telegram", "default")
+FEW_TURNS = {"debounce_ms": 0, "grace_s": 10, "max_concurrent_turns": 4}
+WITHIN_S = 60.0
+MARK = "(re-sent)"
+Start = Callable[[str], AbstractAsyncContextManager["Running"]]
+
+
+@dataclass
+class Running:
+    """A replica; `kill` ends it where it stands, as far as the database can tell."""
+
+    gateway: Gateway
+    serving: asyncio.Task[None]
+
+    @property
+    def replica(self) -> SharedReplica:
+        assert isinstance(self.gateway.replica, SharedReplica)
+        return self.gateway.replica
+
+    @property
+    def receives(self) -> bool:
+        return self.replica.accounts.want(HERE).epoch is not None
+
+    async def kill(self) -> None:
+        self.serving.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.serving
+        await self.replica.close()
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[BotApi]:
+    """Telegram; nothing that a correct bot never does may have happened."""
+    async with BotApi() as api:
+        yield api
+    assert api.violations == []
+
+
+@pytest_asyncio.fixture
+async def lines() -> AsyncIterator[list[dict[str, Any]]]:
+    """What all replicas have logged."""
+    async with log_lines(Watch()) as found:
+        yield found
+
+
+@pytest.fixture
+def start(tmp_path: Path, postgres_url: str, api: BotApi, lines: list[dict[str, Any]]) -> Start:
+    """Run a replica of this name, with a home of its own."""
+    assert lines == []
+    return partial(_started, tmp_path, postgres_url, api)
+
+
+@asynccontextmanager
+async def _started(base: Path, url: str, api: BotApi, name: str) -> AsyncIterator[Running]:
+    home = base / name
+    home.mkdir()
+    settings = settings_of(home, storage={"url": url}, queue=FEW_TURNS)
+    block = TelegramSettings.model_validate({"token": TOKEN, "base_url": api.root})
+    share = Share()
+
+    def connect(intake: Any, _chats: Any, _door: Any) -> list[TelegramAdapter]:
+        limits = replace(LIMITS, share=share)
+        return [TelegramAdapter(block, intake, limits=limits, poll_timeout_s=1)]
+
+    accounts = Accounts({("telegram", "default"): render}, connect, share)
+    stop, force = asyncio.Event(), asyncio.Event()
+    ready = asyncio.Event()
+    async with (
+        open_database(location_of(settings), home) as database,
+        assembled(settings, database, agent_of(RecordingModel(echo)), accounts) as gateway,
+        asyncio.TaskGroup() as tasks,
+    ):
+        task = tasks.create_task(serve(gateway, stop, force, lambda *_: ready.set()))
+        await asyncio.wait_for(ready.wait(), WITHIN_S)
+        yield Running(gateway, task)
+        stop.set()
+
+
+async def until(condition: Callable[[], Any], within_s: float = WITHIN_S) -> None:
+    """Wait for what replicas do by themselves."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - several gateways tell nobody
+            await asyncio.sleep(0.01)
+
+
+async def senders(gateway: Gateway) -> int:
+    """Return how many replicas have sent something."""
+    distinct = select(func.count(func.distinct(schema.outbox.c.sender)))
+    return int(await gateway.database.read(lambda conn: conn.execute(distinct).scalar_one()))
+
+
+def answers(api: BotApi, chat: int) -> list[str]:
+    return [text for text in api.shown(chat) if text.startswith("re: ")]
+
+
+async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, api: BotApi) -> None:
+    """90 people write at once: one poller, three senders, and no more than 30 messages a second."""
+    async with start("a") as one, start("b") as two, start("c") as three:
+        all_of_them = (one, two, three)
+        await until(lambda: [each.replica._share.of for each in all_of_them] == [3] * 3)
+        assert [each.receives for each in all_of_them] == [True, False, False]
+        assert [each.gateway.platforms.supervised[0].state for each in all_of_them] == [
+            "connected",
+            "standby",
+            "standby",
+        ]
+        for person in range(100, 190):
+            api.push_text(person, "hello")
+        await api.wait_for(lambda: all(answers(api, each) for each in range(100, 190)), WITHIN_S)
+        assert [answers(api, each) for each in range(100, 190)] == [["re: hello"]] * 90
+        # Who polls takes what it has places for, and the others what it has not.
+        assert await senders(one.gateway) > 1
+    assert api.excesses() == []
+
+
+async def test_a_kill_costs_no_update_and_no_answer(
+    start: Start, api: BotApi, lines: list[dict[str, Any]]
+) -> None:
+    """Another replica polls within two seconds; each message is answered once, in its order."""
+    async with start("a") as one, start("b") as two:
+        await until(lambda: two.replica.accounts.want(HERE).elsewhere)
+        for n in range(3):
+            for person in range(100, 110):
+                api.push_text(person, f"{n}")
+        await api.wait_for(lambda: answers(api, 100))
+        await one.kill()
+        killed = time.monotonic()
+        for person in range(100, 110):
+            api.push_text(person, "after")
+        await until(lambda: two.receives)
+        assert time.monotonic() - killed < 2.0
+        await api.wait_for(
+            lambda: all("after" in "".join(api.shown(each)) for each in range(100, 110)), WITHIN_S
+        )
+    for person in range(100, 110):
+        shown = api.shown(person)
+        said = [text.removeprefix(MARK).strip().removeprefix("re: ") for text in shown]
+        words = [word for text in said for word in text.split("\n")]
+        unmarked = [text for text in shown if not text.startswith(MARK)]
+        assert len(unmarked) == len(set(unmarked))
+        assert sorted(set(words)) == ["0", "1", "2", "after"]
+        assert [each for n, each in enumerate(words) if each not in words[:n]] == sorted(set(words))
+    assert [line["reason"] for line in lines if line["event"] == "replica_reaped"] == [
+        "process gone"
+    ]
+
+
+async def test_of_two_pollers_the_older_one_stores_nothing(
+    start: Start, api: BotApi, lines: list[dict[str, Any]]
+) -> None:
+    """A replica believes to hold the lease: what it gets is refused, and answered once even so."""
+    async with start("a") as one, start("b") as two:
+        await until(lambda: two.replica.accounts.want(HERE).elsewhere)
+        note, two.replica.accounts.note = two.replica.accounts.note, lambda _rows: None
+        two.replica.accounts.want(HERE).take(99)
+        await until(lambda: api.made("getMe")[1:])
+        for n in range(20):
+            api.push_text(100 + n, "hello")
+            await asyncio.sleep(0.02)
+        await until(lambda: any(line["event"] == "account_lost" for line in lines))
+        two.replica.accounts.note = note
+        await api.wait_for(lambda: all(answers(api, 100 + n) for n in range(20)), WITHIN_S)
+        assert [answers(api, 100 + n) for n in range(20)] == [["re: hello"]] * 20
+        assert one.receives
+        await until(lambda: not two.receives)
+
+
+async def test_a_replica_that_stops_hands_over_at_once(
+    start: Start, api: BotApi, lines: list[dict[str, Any]]
+) -> None:
+    """Nobody finds it dead: it has given back what it received for and what it was working on."""
+    async with start("a"):
+        async with start("b") as two:
+            pass
+        assert not two.receives
+        api.push_text(100, "hello")
+        await api.wait_for(lambda: answers(api, 100))
+    async with start("c") as three:
+        await until(lambda: three.receives, 5.0)
+    assert [line["event"] for line in lines if line["event"].startswith("replica_")] == [
+        "replica_joined",
+        "replica_joined",
+        "replica_left",
+        "replica_left",
+        "replica_joined",
+        "replica_left",
+    ]
