@@ -34,6 +34,7 @@ _ALONE = (
     # Another replica may take long with its migration, and so may ours.
     "SET LOCAL lock_timeout = 0",
     "SET LOCAL statement_timeout = 0",
+    "SET LOCAL idle_in_transaction_session_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
 )
 UNFINISHED = "unfinished copy"
@@ -121,7 +122,7 @@ def prepare_server(server: DatabaseServer) -> None:
     from gateway.storage import postgres  # noqa: PLC0415
 
     with closing(postgres.connect(server, direct=True)) as connection:
-        with connection.transaction(postgres.READ):
+        with postgres.told_as_unavailable("open"), connection.transaction(postgres.READ):
             revision = schema_revision(connection)
         if revision == REVISION:
             return

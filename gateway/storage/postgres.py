@@ -9,18 +9,21 @@ first. A statement sees what was committed when it began, not when it got the lo
 """
 
 import asyncio
+import os
 import threading
+import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from socket import SHUT_RDWR, socket
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
 from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumperUnknown
 from pydantic import SecretStr
@@ -46,11 +49,27 @@ CANCEL_EVERY_S = 0.05
 TIMEOUTS_MS = {
     "statement_timeout": 30_000,
     "lock_timeout": 10_000,
-    # Below the lease of 12 s: what a frozen replica has locked is free before its work goes away.
-    "idle_in_transaction_session_timeout": 8_000,
+    # What a frozen replica has locked is free before its lease of 12 s is over, also where its six
+    # transactions have waited for each other: each is idle only once it has got its lock.
+    "idle_in_transaction_session_timeout": 2_000,
 }
-CONNECTING = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "parley"}
-"""Of libpq, unless the URL says otherwise; in seconds, and in milliseconds."""
+CONNECTING = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    # While an answer is awaited nothing is unacknowledged: without these a host that is gone then
+    # would go unnoticed for two hours.
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "application_name": "parley",
+}
+"""Of libpq, unless the URL says otherwise; in seconds, `tcp_user_timeout` in milliseconds."""
+KEPT_ALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=10 -c tcp_keepalives_count=3"
+"""Of the server's end: the sessions of a replica whose host is gone end after a minute."""
+SILENCE_S = 5.0
+"""How much longer than its own limit a server may take to say that a statement has reached it."""
+LOOK_EVERY_S = 5.0
+"""How long such a silence can go unnoticed."""
 ENCODING = "UTF8"
 SCRUB_WAIT_MS = 60_000
 """How long an index that is written anew waits for transactions that were there before, such as a
@@ -162,6 +181,8 @@ class PostgresConnection(PreparedConnection):
         self._libpq = self.driver.pgconn
         self._rows = Transformer(self.driver)
         self._prepared: dict[_Prepared, bytes] = {}
+        self._is_broken = False
+        self._asked_at: float | None = None
         self._pooled = pooled
         settings = "".join(f"; SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items())
         self._begun_with = settings.encode() if pooled else b""
@@ -169,7 +190,25 @@ class PostgresConnection(PreparedConnection):
     @property
     def is_lost(self) -> bool:
         """Whether the server, or the way to it, is gone."""
-        return bool(self._libpq.status != ConnStatus.OK)
+        return self._is_broken or bool(self._libpq.status != ConnStatus.OK)
+
+    @override
+    def execute(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
+        self._asked_at = time.monotonic()
+        return super().execute(statement, parameters, **options)
+
+    def end_if_silent(self) -> None:
+        """End the connection where the server should have answered by itself long ago.
+
+        Called on another thread than the one that waits, and that learns of it by this. Nothing
+        else would tell it: the other end may be there for the kernel, as that of a balancer is.
+        """
+        limit_s = TIMEOUTS_MS["statement_timeout"] / 1000 + SILENCE_S
+        asked_at = self._asked_at
+        if asked_at is None or time.monotonic() - asked_at <= limit_s:
+            return
+        with suppress(OSError, psycopg.Error), socket(fileno=os.dup(self._libpq.socket)) as its:
+            its.shutdown(SHUT_RDWR)
 
     @contextmanager
     def transaction(self, begin: bytes = WRITE) -> Iterator[None]:
@@ -178,6 +217,15 @@ class PostgresConnection(PreparedConnection):
         Raises:
             CommitUnknown: The answer to the COMMIT was lost.
         """
+        self._asked_at = time.monotonic()
+        try:
+            with self._begun(begin):
+                yield
+        finally:
+            self._asked_at = None
+
+    @contextmanager
+    def _begun(self, begin: bytes) -> Iterator[None]:
         self._send(begin + self._begun_with)
         try:
             yield
@@ -185,6 +233,7 @@ class PostgresConnection(PreparedConnection):
             with suppress(DBAPIError):
                 self._send(b"ROLLBACK")
             raise
+        self._asked_at = time.monotonic()
         try:
             self._send(b"COMMIT")
         except DBAPIError as exc:
@@ -238,6 +287,9 @@ class PostgresConnection(PreparedConnection):
             result = ask(*args)
             if result.status in _DONE:
                 return result
+            # An error without a code is libpq's own. It could not write: it says so, at this
+            # statement and at all that follow, and calls the connection a good one all the same.
+            self._is_broken |= result.error_field(DiagnosticField.SQLSTATE) is None
             cause: psycopg.Error = psycopg.errors.error_from_result(result)
         except psycopg.Error as exc:
             cause = exc
@@ -293,9 +345,11 @@ def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
 
 
 def _open(url: SecretStr, *, pooled: bool) -> "psycopg.Connection[Any]":
-    limits = "" if pooled else " ".join(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())
+    limits = [KEPT_ALIVE, *(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())]
     driver = psycopg.connect(
-        _conninfo(url, limits), autocommit=True, prepare_threshold=None if pooled else 5
+        _conninfo(url, "" if pooled else " ".join(limits)),
+        autocommit=True,
+        prepare_threshold=None if pooled else 5,
     )
     if (found := driver.info.parameter_status("server_encoding")) != ENCODING:
         driver.close()
@@ -361,6 +415,13 @@ class PostgresDatabase:
         self._workers = ThreadPoolExecutor(server.connections, thread_name_prefix="postgres-worker")
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
         self._closed = False
+        self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
+
+    def _watch(self) -> None:
+        """End connections whose other end does not answer any more; their threads go on."""
+        for conn in list(self._connections):
+            conn.end_if_silent()
+        self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
 
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -468,6 +529,7 @@ class PostgresDatabase:
         self._closed = True
         for threads in (self._workers, self._searchers):
             await asyncio.to_thread(threads.shutdown)
+        self._watching.cancel()
         for conn in list(self._connections):
             self._drop(conn)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import sqlite3
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -83,10 +84,11 @@ from gateway.lifecycle import crash_journal, home
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
-from gateway.settings.tree import AccessSettings, QueueSettings, Settings
-from gateway.storage import migrations
+from gateway.settings.tree import AccessSettings, QueueSettings, Settings, StorageSettings
+from gateway.storage import migrations, postgres
 from gateway.storage.engine import SqliteDatabase, connect
-from gateway.storage.queue import blame
+from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.wiring import Accounts
 from tests.crash.mutants import MUTANTS, replace_in
@@ -158,6 +160,17 @@ def _forward(port: int, _: Any, __: str, event: EventDict) -> EventDict:
     return event
 
 
+def shorten_leases(lease_s: float) -> None:
+    """Have leases last only so long, wherever that is known, and transactions as much shorter."""
+    share = lease_s / leases.LEASE_S
+    for limit, ms in postgres.TIMEOUTS_MS.items():
+        # Not so short that a busy machine takes as long between two statements.
+        postgres.TIMEOUTS_MS[limit] = max(round(ms * share), 500)
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("gateway.") and hasattr(module, "LEASE_S"):
+            replace_in(module, LEASE_S=lease_s)
+
+
 def burst_or_fail(entries: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
     """Return the next turn's entries; fail, as a bug would, at one that asks for it."""
     if asks(entries[0].text, "stuck"):
@@ -171,23 +184,32 @@ class Points:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._reached: Counter[str] = Counter()
+        # On PostgreSQL transactions run on several threads.
+        self._counting = threading.Lock()
         self.writes_asked = self.writes_run = 0
 
     def reach(self, name: str) -> None:
         """Die here, or stop until SIGCONT, if the spec says so."""
-        self._reached[name] += 1
-        here = [name, self._reached[name]]
+        with self._counting:
+            self._reached[name] += 1
+            here = [name, self._reached[name]]
         if here == self._spec.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if here == self._spec.pause:
             self._pause()
+        for *point, loss in self._spec.losses:
+            if here == point:
+                tell(self._spec.port, f"lose {loss}")
 
     def _pause(self) -> None:
-        """Stop, but never within a transaction: its lock would keep the successor out.
+        """Stop; with SQLite never within a transaction: its lock would keep the successor out.
 
-        Called in the event loop, which brings no further work to the writer meanwhile.
+        Called there in the event loop, which brings no further work to the writer meanwhile.
         """
         tell(self._spec.port, "paused")
+        if self._spec.url is not None:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
         while self.writes_run < self.writes_asked:
             time.sleep(0.001)
         # The last one may be at its COMMIT, where `in_transaction` is False already: SQLite notes
@@ -212,11 +234,15 @@ class Life:
         """Patch this process as its spec says; return the settings."""
         spec = self.spec
         replace_in(app, build_agent=self._agent, build_accounts=self._accounts)
-        replace_in(SqliteDatabase, write=observed(SqliteDatabase.write, self.points))
-        replace_in(migrations, connect=self._connect)
+        for engine in (SqliteDatabase, PostgresDatabase):
+            replace_in(engine, write=observed(engine.write, self.points))
+        if spec.url is None:
+            replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
         replace_in(next_turn, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s)
+        if spec.lease_s is not None:
+            shorten_leases(spec.lease_s)
         replace_in(crash_journal, BEAT_S=spec.beat_s)
         replace_in(Access, standings=lambda *_: {"member"})
         if not spec.locked:
@@ -234,6 +260,7 @@ class Life:
                 give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
+            storage=StorageSettings(url=None if spec.url is None else SecretStr(spec.url)),
             web=WebSettings(port=spec.web_port, token=SecretStr(TOKEN)),
             compression=CompressionSettings(protect_last_n=2),
             context=ContextSettings(engine=spec.engine),
@@ -255,7 +282,8 @@ class Life:
 
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
-        os.write(self._events, json.dumps({"what": what, **facts}).encode() + b"\n")
+        event = {"what": what, "pid": os.getpid(), **facts}
+        os.write(self._events, json.dumps(event).encode() + b"\n")
 
     def _connect(self, path: Path) -> Connection:
         connection = connect(path)
@@ -514,6 +542,8 @@ class LoopbackAdapter:
         offset = 0
         while True:
             batch = await self._ask(do="poll", offset=offset, limit=self._life.spec.batch)
+            if batch.get("error") == "conflict":
+                raise AdapterDisconnected("another process asks for updates")
             updates = batch["updates"]
             messages = [_inbound(number, chat, text) for number, chat, text in updates]
             offset = updates[-1][0] + 1

@@ -1,12 +1,19 @@
 """Fixtures of the crash tests."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gateway.storage import migrations, postgres
 from tests.support.crash import Crashes, Nursery
+from tests.support.crash_cluster import Cluster
 from tests.support.crash_platform import LoopbackPlatform
+from tests.support.database_proxy import DatabaseProxy
+from tests.support.postgres import HONEST, PostgresServer, postgres_server, server_at
+
+REPLICAS = 3
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +46,55 @@ def crashes(
     crashes.migrate(template)
     yield crashes
     crashes.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_server() -> Iterator[PostgresServer]:
+    """A server whose commits hold when it crashes."""
+    with postgres_server(HONEST) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def cluster_template(cluster_server: PostgresServer) -> str:
+    """The name of an empty, migrated database, to be copied."""
+    return migrated(cluster_server)
+
+
+def migrated(server: PostgresServer) -> str:
+    """Make a database with the newest schema; returns its name."""
+    name = server.create()
+    connection = postgres.connect(server_at(server.url(name)))
+    with connection.transaction():
+        migrations.upgrade(connection)
+    connection.driver.close()
+    return name
+
+
+@pytest.fixture
+async def cluster(
+    nursery: Nursery, tmp_path: Path, cluster_server: PostgresServer, cluster_template: str
+) -> AsyncIterator[Cluster]:
+    """Three replicas' places on a fresh database, at a platform with one poller."""
+    name = cluster_server.create(cluster_template)
+    async with in_cluster(nursery, tmp_path, cluster_server, name) as cluster:
+        yield cluster
+    if not cluster_server.runs:
+        cluster_server.spawn()
+    cluster_server.wait_until_it_answers()
+    cluster_server.drop(name)
+
+
+@asynccontextmanager
+async def in_cluster(
+    nursery: Nursery, folder: Path, server: PostgresServer, database: str
+) -> AsyncIterator[Cluster]:
+    """Make the places of three replicas; whoever lives in them at the end is killed."""
+    async with AsyncExitStack() as stack:
+        platform = await stack.enter_async_context(LoopbackPlatform(one_poller=True))
+        proxies = [
+            await stack.enter_async_context(DatabaseProxy(server.port)) for _ in range(REPLICAS)
+        ]
+        cluster = Cluster(nursery, platform, folder, server, database, proxies)
+        stack.callback(cluster.close)
+        yield cluster

@@ -18,6 +18,7 @@ WARM = (
     "adapters.slack.adapter",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "aiosqlite",
+    "gateway.storage.postgres",
     "agent.offline",
     "adapters.web.adapter",
     "encodings.idna",

@@ -67,6 +67,9 @@ class Spec:
         engine: Which context engine it has.
         mcp: Its MCP servers.
         real: A real platform to use instead of the loopback one: its name and its settings.
+        url: Of its database on PostgreSQL; None for SQLite in its home.
+        losses: Where the next COMMIT is lost: a point, and whether the request or the answer is.
+        lease_s: How long a lease lasts without a heartbeat; None for as long as in earnest.
     """
 
     home: str
@@ -97,6 +100,9 @@ class Spec:
     approval: Literal["side_effects", "never"] = "never"
     engine: str = "compressor"
     mcp: dict[str, Any] = field(default_factory=dict)
+    url: str | None = None
+    lease_s: float | None = None
+    losses: list[list[Any]] = field(default_factory=list)
 
 
 class Nursery:
@@ -147,6 +153,11 @@ class Crashes:
         self._in_parts: set[str] = set()
         self.spec = Spec(str(self.home), str(self._events), platform.port)
 
+    @property
+    def books(self) -> Path | str:
+        """Return where the oracle looks: the file, or a URL."""
+        return self.database
+
     def migrate(self, template: Path) -> None:
         """Start with an empty database that has its schema already."""
         if not template.exists():
@@ -176,8 +187,11 @@ class Crashes:
 
     def start(self, **changes: Any) -> int:
         """Start a gateway; returns its pid."""
-        self._note(what="boot", finished=finished_ids(self.database))
-        pid = self._nursery.obey(run=asdict(replace(self.spec, **changes)))
+        self._note(what="boot", finished=finished_ids(self.books))
+        return self._begin(replace(self.spec, **changes))
+
+    def _begin(self, spec: Spec) -> int:
+        pid = self._nursery.obey(run=asdict(spec))
         self._alive.add(pid)
         return pid
 
@@ -260,7 +274,7 @@ class Crashes:
             rejected=platform.rejected,
             resends=self.spec.style != "once",
             events=self.events(),
-            database=self.database,
+            database=self.books,
         )
 
     def events(self, what: str | None = None) -> list[dict[str, Any]]:

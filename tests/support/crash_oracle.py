@@ -8,12 +8,15 @@ import json
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
 
 from agent.messages import ChatMessage, decode, open_calls, text_of
 from agent.turn.loop import OUTCOME_UNKNOWN
@@ -44,7 +47,12 @@ class Evidence:
         rejected: Texts that the platform refused for good.
         resends: Whether the platform cannot tell a repeated send from a new one.
         events: What the children noted: model calls, beginnings and ends of effects, boots.
-        database: The SQLite file.
+        database: The SQLite file, or the URL of a database on PostgreSQL.
+        disturbed: Processes that may have worked on with a lease that somebody else had by then:
+            until they noticed they could not know.
+        late: (chat, text) of what these have shown.
+        conflicts: Pairs of processes that asked the platform for updates at the same time, and of
+            which neither was disturbed.
     """
 
     sent: Sequence[tuple[str, str]]
@@ -53,17 +61,19 @@ class Evidence:
     rejected: Sequence[str]
     resends: bool
     events: Sequence[dict[str, Any]]
-    database: Path
+    database: Path | str
     explained: int = 0
+    disturbed: frozenset[int] = frozenset()
+    late: frozenset[tuple[str, str]] = frozenset()
+    conflicts: Sequence[tuple[int, int]] = ()
 
 
 def violations(evidence: Evidence) -> list[str]:
     """Return every broken promise in words; empty when all of them were kept."""
-    with closing(sqlite3.connect(f"file:{evidence.database}?mode=ro", uri=True)) as raw:
-        raw.row_factory = sqlite3.Row
-        books = Books(raw)
+    with opened(evidence.database) as ask:
+        books = Books(ask)
         return [
-            *database_is_sound(books),
+            *database_is_sound(evidence, books),
             *every_acknowledged_message_is_stored_once_in_order(evidence, books),
             *every_message_ends_in_a_final_state(books),
             *every_message_is_answered_by_one_turn(books),
@@ -72,7 +82,25 @@ def violations(evidence: Evidence) -> list[str]:
             *answers_are_shown_once_in_order(evidence, books),
             *side_effects_happen_once_or_are_reported(evidence, books),
             *finished_turns_are_never_run_again(evidence),
+            *one_process_asks_for_updates(evidence),
         ]
+
+
+Row = dict[str, Any]
+Ask = Callable[[str], list[Row]]
+"""Returns what a query finds, each row by the names of its columns."""
+
+
+@contextmanager
+def opened(database: Path | str) -> Iterator[Ask]:
+    """Open a database to be read: a file of SQLite's, or one on PostgreSQL by its URL."""
+    if isinstance(database, str):
+        with psycopg.connect(database, autocommit=True, row_factory=dict_row) as driver:
+            yield lambda query: driver.execute(query.encode()).fetchall()
+        return
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as raw:
+        raw.row_factory = sqlite3.Row
+        yield lambda query: [dict(row) for row in raw.execute(query)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +123,24 @@ class TurnRecord:
 class Books:
     """The rows of the database, by conversation."""
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self.raw = raw
+    def __init__(self, ask: Ask) -> None:
+        self.rows = ask
         self.chats = {row["id"]: row["chat"] for row in self.rows("SELECT * FROM conversation")}
         asking = "SELECT * FROM turn WHERE id IN (SELECT turn_id FROM message) ORDER BY id"
         self.turns = [self._turn(row) for row in self.rows(asking)]
 
-    def rows(self, query: str) -> list[sqlite3.Row]:
-        """Return the rows of a query."""
-        return self.raw.execute(query).fetchall()
-
-    def inbox(self) -> Iterator[tuple[str, list[sqlite3.Row]]]:
+    def inbox(self) -> Iterator[tuple[str, list[Row]]]:
         """Yield each chat and its inbox in order."""
         rows = self.rows("SELECT * FROM inbox ORDER BY conversation, seq")
         for conversation, chat in self.chats.items():
             yield chat, [row for row in rows if row["conversation"] == conversation]
 
-    def messages(self, conversation: int) -> list[sqlite3.Row]:
+    def messages(self, conversation: int) -> list[Row]:
         """Return the transcript of a conversation in order."""
         rows = self.rows("SELECT * FROM message ORDER BY conversation, seq")
         return [row for row in rows if row["conversation"] == conversation]
 
-    def _turn(self, row: sqlite3.Row) -> TurnRecord:
+    def _turn(self, row: Row) -> TurnRecord:
         messages = [
             decode(each["body"])
             for each in self.messages(row["conversation"])
@@ -132,13 +156,18 @@ class Books:
         )
 
 
-def database_is_sound(books: Books) -> Iterator[str]:
-    """SQLite finds nothing wrong, and no reference leads nowhere."""
+def database_is_sound(evidence: Evidence, books: Books) -> Iterator[str]:
+    """The database finds nothing wrong, and no reference leads nowhere."""
+    if isinstance(evidence.database, str):
+        # Each reference is held by a constraint; what those hold back is not there to be found.
+        for row in books.rows("SELECT conname FROM pg_constraint WHERE NOT convalidated"):
+            yield f"a constraint that nobody holds: {row}"
+        return
     for row in books.rows("PRAGMA integrity_check"):
-        if row[0] != "ok":
-            yield f"integrity: {row[0]}"
+        if row["integrity_check"] != "ok":
+            yield f"integrity: {row}"
     for row in books.rows("PRAGMA foreign_key_check"):
-        yield f"foreign key: {tuple(row)}"
+        yield f"foreign key: {row}"
 
 
 def every_acknowledged_message_is_stored_once_in_order(
@@ -166,7 +195,7 @@ def every_message_ends_in_a_final_state(books: Books) -> Iterator[str]:
         yield f"conversation {row['id']} still has an owner"
 
 
-def is_asked_and_dead(row: sqlite3.Row) -> bool:
+def is_asked_and_dead(row: Row) -> bool:
     """Whether a turn was given up after it had begun."""
     return row["state"] == "dead" and not asks(row["text"], "stuck")
 
@@ -241,15 +270,20 @@ def the_lineage_is_one_line(books: Books) -> Iterator[str]:
         (row["parent_session_id"], row["child_session_id"])
         for row in books.rows("SELECT * FROM compaction ORDER BY id")
     ]
-    if made != noted:
+    # Each by its own numbers: two processes may have got theirs in another order.
+    if sorted(made) != sorted(noted):
         yield f"compactions {noted} made the segments {made}"
-    late = "SELECT session_id FROM summary_candidate JOIN session ON id = session_id WHERE ended_at"
-    for row in books.rows(late):
-        yield f"a summary is kept for segment {row[0]}, which has ended"
+    ended = "FROM summary_candidate JOIN session ON id = session_id WHERE ended_at IS NOT NULL"
+    for row in books.rows(f"SELECT session_id {ended}"):
+        yield f"a summary is kept for segment {row['session_id']}, which has ended"
 
 
 def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterator[str]:
-    """People see each answer once, in order; a second time only where it is marked as re-sent."""
+    """People see each answer once, in order; a second time only where it is marked as re-sent.
+
+    What a process was sending when it fell asleep may come, without a mark, behind the copy with
+    one that another process has sent in its stead: no platform of that kind can hold it back.
+    """
     for text in evidence.previews:
         if not text.endswith(UNFINISHED):
             yield f"a preview looks like an answer: {text!r}"
@@ -264,17 +298,23 @@ def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterato
             if text not in dead or text not in evidence.rejected
         ]
         shown = [text for text in evidence.shown.get(chat, []) if is_answer(text)]
-        yield from _shown_once(chat, wanted, shown, resends=evidence.resends)
+        late = {text for place, text in evidence.late if place == chat}
+        yield from _shown_once(chat, wanted, shown, late, resends=evidence.resends)
 
 
-def _shown_once(chat: str, wanted: list[str], shown: list[str], *, resends: bool) -> Iterator[str]:
+def _shown_once(
+    chat: str, wanted: list[str], shown: list[str], late: set[str], *, resends: bool
+) -> Iterator[str]:
     at = 0
+    marked = {text.removeprefix(RESENT) for text in shown if text.startswith(RESENT)}
     for text in shown:
         bare = text.removeprefix(RESENT)
         if text != bare and not resends:
             yield f"chat {chat}: marked although the platform can tell: {text!r}"
         if at < len(wanted) and bare == wanted[at]:
             at += 1
+        elif text == bare and text in marked & late & {*wanted[:at]}:
+            marked.remove(text)
         elif text == bare or at == 0 or bare != wanted[at - 1]:
             yield f"chat {chat}: shown twice or out of order: {text!r}"
     for text in wanted[at:]:
@@ -316,8 +356,18 @@ def finished_turns_are_never_run_again(evidence: Evidence) -> Iterator[str]:
     for event in evidence.events:
         if event["what"] == "boot":
             finished |= set(event["finished"])
-        elif event["what"] == "model" and not finished.isdisjoint(ids_of(event["text"])):
+        elif (
+            event["what"] == "model"
+            and not finished.isdisjoint(ids_of(event["text"]))
+            and event["pid"] not in evidence.disturbed
+        ):
             yield f"{event['text']!r} had ended, and the model was asked again"
+
+
+def one_process_asks_for_updates(evidence: Evidence) -> Iterator[str]:
+    """The platform has met two at once only where one of them could not know of the other."""
+    for pair in evidence.conflicts:
+        yield f"the processes {pair} asked for updates at the same time"
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -325,13 +375,13 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def finished_ids(database: Path) -> list[str]:
+def finished_ids(database: Path | str) -> list[str]:
     """Return the ids of all messages that a process finds answered or stopped at its boot."""
-    if not database.exists():
+    if isinstance(database, Path) and not database.exists():
         return []
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as raw:
-        rows = raw.execute(
-            "SELECT text FROM inbox JOIN conversation ON id = conversation"
+    with opened(database) as ask:
+        rows = ask(
+            "SELECT inbox.text FROM inbox JOIN conversation ON id = conversation"
             " WHERE state IN ('done', 'cancelled', 'dead') OR seq <= cancel_upto_seq"
         )
-        return [text.split()[0] for (text,) in rows]
+        return [row["text"].split()[0] for row in rows]

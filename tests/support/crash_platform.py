@@ -8,8 +8,9 @@ import asyncio
 import json
 import os
 import socket
+import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -21,7 +22,8 @@ Fault = Literal["delay", "doubt", "reject"]
 class Shown:
     """A message that people see in a chat; `final` tells answers from previews.
 
-    `begun_as` is the nonce of a message that was a preview at first.
+    `begun_as` is the nonce of a message that was a preview at first, `by` the process that made it
+    final.
     """
 
     ref: str
@@ -29,6 +31,7 @@ class Shown:
     final: bool
     buttons: bool = False
     begun_as: str = ""
+    by: int = 0
 
 
 @dataclass
@@ -72,10 +75,19 @@ class LoopbackPlatform:
         gate: Where the model waits for messages with the verb `gate`.
         fuse: How many models must have reached the gate before one with the verb `die` dies.
         show_once: Recognise the nonce of a send that was accepted before.
+        on_note: Called with what a child tells and its pid, before that goes on.
+        one_poller: Who asks for updates ends the request of another process that does, as Telegram
+            has it (409).
+        conflicts: (the process that was ended, who ended it, when, in monotonic seconds).
+        sent: (text, when, in monotonic seconds) of all that was taken.
     """
 
-    def __init__(self, *, show_once: bool = False) -> None:
+    def __init__(self, *, show_once: bool = False, one_poller: bool = False) -> None:
         self.show_once = show_once
+        self.one_poller = one_poller
+        self.on_note: Callable[[str, int], None] = lambda _what, _pid: None
+        self.conflicts: list[tuple[int, int, float]] = []
+        self.sent: list[tuple[str, float]] = []
         self.port = 0
         self.pushed: list[Update] = []
         self.acknowledged = 1
@@ -89,6 +101,7 @@ class LoopbackPlatform:
         self.keeps_buttons = False
         self._nonces: dict[str, str] = {}
         self._refs = 0
+        self._pollers: dict[object, int] = {}
         self._closing = asyncio.Event()
         self._talking: dict[asyncio.Task[None], int | None] = {}
         self._changed = asyncio.Condition()
@@ -108,6 +121,15 @@ class LoopbackPlatform:
         """Let a person write."""
         self.pushed.append(Update(len(self.pushed) + 1, chat, text))
         await self._notify()
+
+    def shown_by(self, pids: Collection[int]) -> list[tuple[str, str]]:
+        """Return (chat, text) of what these processes have shown for good."""
+        return [
+            (chat, shown.text)
+            for chat, there in self.chats.items()
+            for shown in there
+            if shown.final and shown.by in pids
+        ]
 
     def finals(self, chat: str) -> list[str]:
         """Return what was said in a chat for good, in order."""
@@ -174,9 +196,22 @@ class LoopbackPlatform:
     async def _do_poll(self, request: Any) -> Any:
         self.polls += 1
         self.acknowledged = max(self.acknowledged, request["offset"])
+        pid, this = request["pid"], object()
+        if self.one_poller:
+            others = [each for each in self._pollers.values() if each != pid]
+            self.conflicts += [(each, pid, time.monotonic()) for each in others]
+            self._pollers.clear()
+        self._pollers[this] = pid
         await self._notify()
-        async with self._changed:
-            await self._changed.wait_for(lambda: len(self.pushed) >= self.acknowledged)
+        try:
+            async with self._changed:
+                await self._changed.wait_for(
+                    lambda: len(self.pushed) >= self.acknowledged or this not in self._pollers
+                )
+            if this not in self._pollers:
+                return {"error": "conflict"}
+        finally:
+            self._pollers.pop(this, None)
         updates = self.pushed[self.acknowledged - 1 :][: request["limit"]]
         return {"updates": [[each.number, each.chat, each.text] for each in updates]}
 
@@ -187,6 +222,7 @@ class LoopbackPlatform:
         if fault in {"delay", "reject"}:
             return {"error": fault}
         ref = self._show(request)
+        self.sent.append((request["text"], time.monotonic()))
         await self._notify()
         return None if fault == "doubt" else {"ref": ref}
 
@@ -225,6 +261,7 @@ class LoopbackPlatform:
 
     async def _do_note(self, request: Any) -> Any:
         self.notes.append((request["what"], request["text"]))
+        self.on_note(request["what"], request["pid"])
         return {}
 
     def _show(self, request: Any) -> str:
@@ -234,6 +271,7 @@ class LoopbackPlatform:
         if shown is None:
             shown = self._new(request["chat"], request["text"], final=True)
         shown.text, shown.final, shown.buttons = request["text"], True, request["buttons"]
+        shown.by = request["pid"]
         self._nonces[request["nonce"]] = shown.ref
         return shown.ref
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import ExecStatus
 from pydantic import SecretStr
 from sqlalchemy import Connection, false, insert, null, select, true
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -18,6 +20,7 @@ from gateway.storage.audit_log import AuditEntry
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
 from gateway.storage.statements import kept
+from tests.support.database_proxy import DatabaseProxy
 from tests.support.postgres import PostgresServer, server_at
 
 WHO = member.c.sender_name
@@ -391,3 +394,69 @@ def test_a_direct_session_goes_past_the_pooler(postgres_url: str) -> None:
         direct.close()
     with pytest.raises(StorageUnavailable, match="cannot reach the database"):
         postgres.connect(pooled)
+
+
+@pytest.fixture
+async def proxy(postgres_worker: PostgresServer) -> AsyncIterator[DatabaseProxy]:
+    """A way to the server that the test can break."""
+    async with DatabaseProxy(postgres_worker.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def behind_proxy(proxy: DatabaseProxy, postgres_url: str) -> AsyncIterator[PostgresDatabase]:
+    """The database, reached by way of the proxy."""
+    name = conninfo_to_dict(postgres_url)["dbname"]
+    opened = PostgresDatabase(server_at(proxy.url(str(name))))
+    yield opened
+    await opened.close()
+
+
+async def test_connections_that_were_reset_are_made_anew(
+    proxy: DatabaseProxy, behind_proxy: PostgresDatabase
+) -> None:
+    """Whatever libpq says of their state: nobody notices but by the time that it takes."""
+    for _ in range(10):
+        await asyncio.gather(*(behind_proxy.read(names) for _ in range(12)))
+        proxy.cut()
+    assert await behind_proxy.read(names) == []
+
+
+async def test_an_error_of_libpqs_own_is_a_lost_connection(postgres_url: str) -> None:
+    """It comes without a code of the server's, and may leave the state as it was."""
+    conn = postgres.connect(server_at(postgres_url))
+    unable = conn.driver.pgconn.make_empty_result(ExecStatus.FATAL_ERROR)
+    assert not conn.is_lost
+    with pytest.raises(DBAPIError, match="was lost"):
+        conn._answer("SELECT 1", lambda: unable)
+    assert conn.is_lost
+    conn.driver.close()
+
+
+async def test_a_connection_that_has_fallen_silent_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, proxy: DatabaseProxy, postgres_url: str
+) -> None:
+    """Its other end is there for the kernel, and never answers: the thread goes on with another."""
+    monkeypatch.setattr(postgres, "TIMEOUTS_MS", {"statement_timeout": 100})
+    monkeypatch.setattr(postgres, "SILENCE_S", 0.1)
+    monkeypatch.setattr(postgres, "LOOK_EVERY_S", 0.1)
+    name = conninfo_to_dict(postgres_url)["dbname"]
+    database = PostgresDatabase(server_at(proxy.url(str(name)), connections=2))
+    await asyncio.gather(*(database.read(names) for _ in range(6)))
+    proxy.silence()
+    assert await asyncio.gather(*(database.read(names) for _ in range(6))) == [[]] * 6
+    await database.close()
+
+
+async def test_the_limits_hold_in_each_session(database: PostgresDatabase) -> None:
+    """Those of transactions, and what tells the server of a host that is gone."""
+    settings = {
+        "statement_timeout": "30s",
+        "lock_timeout": "10s",
+        "idle_in_transaction_session_timeout": "2s",
+    }
+
+    def shown(conn: Connection) -> dict[str, str]:
+        return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in settings}
+
+    assert await database.read(shown) == settings
