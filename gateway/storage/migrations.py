@@ -30,11 +30,13 @@ MIGRATING = 0x7061726C6579
 """The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
 AWAITED_EVERY_S = 1.0
 """How often a replica that waits for the migration looks for it."""
+_PATIENT = "SET LOCAL idle_in_transaction_session_timeout = 0"
+"""Between two statements of what happens here modules are imported, and rows are made anew."""
 _ALONE = (
+    _PATIENT,
     # Another replica may take long with its migration, and so may ours.
     "SET LOCAL lock_timeout = 0",
     "SET LOCAL statement_timeout = 0",
-    "SET LOCAL idle_in_transaction_session_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
 )
 UNFINISHED = "unfinished copy"
@@ -123,6 +125,7 @@ def prepare_server(server: DatabaseServer) -> None:
 
     with closing(postgres.connect(server, direct=True)) as connection:
         with postgres.told_as_unavailable("open"), connection.transaction(postgres.READ):
+            connection.exec_driver_sql(_PATIENT)
             revision = schema_revision(connection)
         if revision == REVISION:
             return

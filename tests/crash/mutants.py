@@ -8,11 +8,13 @@ from typing import Any
 from sqlalchemy import Connection, select, true
 
 from adapters.messages import Admission, InboundMessage, Outgoing
+from gateway.lifecycle.replica import AccountLease, AccountLeases
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.notices import TurnChats
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
-from gateway.storage.queue import blame, leases
+from gateway.storage.queue import blame, leases, replicas
+from gateway.storage.queue.blame import Inheritance
 from gateway.storage.queue.outbox import nonce_of
 from gateway.storage.schema import conversation, replica
 
@@ -97,6 +99,17 @@ def no_fence(_: Any) -> None:
     replace_in(leases, fence=unfenced, take_seqs=taken_by_anybody, fenced=unconditional)
     for module in (turns, turn_journal):
         replace_in(module, fence=unfenced)
+    deaf()
+
+
+def deaf() -> None:
+    """Never hear from the database that one was reaped."""
+    attend = replicas.attend
+
+    def as_if_alive(*args: Any, **rest: Any) -> replicas.Surroundings:
+        return attend(*args, **rest) or replicas.Surroundings(living=1)
+
+    replace_in(replicas, attend=as_if_alive)
 
 
 def zombie_claim(_: Any) -> None:
@@ -108,6 +121,24 @@ def zombie_claim(_: Any) -> None:
         return register(conn, name) if known is None else int(known)
 
     replace_in(leases, register=same_identity)
+
+    def as_another(conn: Connection, name: str, *_: Any, **__: Any) -> tuple[int, Inheritance]:
+        return same_identity(conn, name), Inheritance(0, 0, {})
+
+    replace_in(replicas, enter=as_another)
+
+
+def two_pollers(_: Any) -> None:
+    """Ask for updates whoever has the lease, and admit what comes."""
+
+    async def at_once(_: AccountLease) -> None:
+        """Wait for nothing."""
+
+    async def never(_: AccountLease) -> None:
+        await asyncio.Event().wait()
+
+    replace_in(AccountLease, acquire=at_once, gone=never)
+    replace_in(AccountLeases, fence=lambda *_: None)
 
 
 def every_death_counts(_: Any) -> None:
@@ -121,4 +152,5 @@ MUTANTS: dict[str, Callable[[Any], None]] = {
     "no fence": no_fence,
     "zombie claim": zombie_claim,
     "every death counts": every_death_counts,
+    "two pollers": two_pollers,
 }

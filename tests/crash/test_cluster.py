@@ -1,0 +1,139 @@
+"""Three replicas on one PostgreSQL are disturbed again and again; then the oracle is asked.
+
+`PARLEY_TEST_SEED=7 pytest tests/crash/test_cluster.py` repeats one episode, as far as three
+processes and a database repeat anything: the seed draws what is done, not what happens.
+"""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.crash.points import COMMON, OUTSIDE, around
+from tests.support.crash import describe, seeds
+from tests.support.crash_cluster import Cluster, Replica
+
+pytestmark = pytest.mark.timeout(600)
+
+DISRUPTIONS = 50
+"""In one episode; 4 episodes at the desk, 10 in `make test-all`, 100 in `make test-deep`."""
+LEASE_S = 1.0
+"""Twelve seconds in earnest: what takes that long is done in test_failover.py."""
+CHATS = "abcdefgh"
+VERBS = ("", "", "", "note", "note look", "put long", "parts", "note put look parts")
+POINTS = [*around(*COMMON, "set_preview"), *OUTSIDE]
+AT_ONCE = 2
+AT_A_POINT = 0.3
+"""How many processes are told to kill themselves somewhere."""
+
+Disruption = Callable[[Cluster, Replica, Random], Awaitable[None]]
+
+
+async def kill(cluster: Cluster, one: Replica, dice: Random) -> None:
+    """SIGKILL; another process takes the place."""
+    await cluster.kill_off(one)
+    begin(cluster, one, dice)
+
+
+async def freeze(cluster: Cluster, one: Replica, dice: Random) -> None:
+    """SIGSTOP, mostly for longer than a lease, then SIGCONT."""
+    cluster.signal(one, signal.SIGSTOP)
+    await asyncio.sleep(LEASE_S * dice.choice([0.1, 1.5, 2.0]))
+    cluster.disturb_now(one)
+    cluster.signal(one, signal.SIGCONT)
+
+
+async def part(cluster: Cluster, one: Replica, dice: Random) -> None:
+    """Nothing gets through between a replica and the database, mostly for longer than a lease."""
+    one.proxy.stall()
+    await asyncio.sleep(LEASE_S * dice.choice([0.1, 1.5, 2.0]))
+    cluster.disturb_now(one)
+    one.proxy.flow()
+
+
+async def cut(cluster: Cluster, one: Replica, _: Random) -> None:
+    """All connections of a replica are reset."""
+    cluster.disturb_now(one)
+    one.proxy.cut()
+
+
+async def lose_commit(cluster: Cluster, one: Replica, dice: Random) -> None:
+    """A COMMIT, or the answer to it, is lost, together with its connection."""
+    lost = one.proxy.lose_commit(dice.choice(["answer", "answer", "request"]))
+    # Where it does not live at this moment there is none to be lost.
+    await asyncio.wait([lost], timeout=2 * LEASE_S)
+    cluster.disturb_now(one)
+    if not lost.done():
+        lost.cancel()
+        cluster.disruptions["lose_commit"] -= 1
+
+
+async def restart(cluster: Cluster, _: Replica, dice: Random) -> None:
+    """The database is stopped, or crashes, and comes back."""
+    await cluster.restart_database(
+        dice.choice(["fast", "immediate"]), away_s=dice.choice([0, 0, 0.5])
+    )
+
+
+OFTEN: dict[Disruption, int] = {kill: 6, freeze: 3, part: 3, cut: 3, lose_commit: 6, restart: 1}
+
+
+@pytest.mark.parametrize("seed", seeds(4, 10, 100))
+async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) -> None:
+    """Fifty disruptions, some of them at the same time, while people write."""
+    dice = Random(seed)  # noqa: S311 - repeatable on purpose
+    style = dice.choice(["plain", "once", "edit"])
+    cluster.platform.show_once = style == "once"
+    cluster.configure(
+        style=style,
+        mode=dice.choice(["collect", "followup"]),
+        debounce_ms=dice.choice([0, 5, 30]),
+        batch=dice.choice([1, 10]),
+        attempts=100,
+        lease_s=LEASE_S,
+    )
+    await cluster.run_all()
+    await disturb(cluster, dice)
+    await cluster.live_on()
+    print(f"seed {seed}: {dict(cluster.disruptions)}, {cluster.refused} starts refused")
+    assert sum(cluster.disruptions.values()) >= DISRUPTIONS
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+async def disturb(cluster: Cluster, dice: Random) -> None:
+    """Disturb the replicas, at most two of them at once, while people write."""
+    under_way: dict[asyncio.Task[None], Replica] = {}
+    for kind in dice.choices([*OFTEN], [*OFTEN.values()], k=DISRUPTIONS):
+        for _ in range(dice.randrange(3)):
+            await cluster.write(dice.choice(CHATS), dice.choice(VERBS))
+        await asyncio.sleep(dice.uniform(0.02, 0.2))
+        at_rest = [each for each in cluster.replicas if each not in under_way.values()]
+        await fill_places(cluster, at_rest, dice)
+        one = dice.choice(at_rest)
+        work: Any = kind(cluster, one, dice)
+        under_way[asyncio.create_task(work, name=kind.__name__)] = one
+        cluster.disruptions[kind.__name__] += 1
+        if len(under_way) == AT_ONCE:
+            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+        for each in [task for task in under_way if task.done()]:
+            each.result()
+            del under_way[each]
+    await asyncio.gather(*under_way)
+
+
+async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random) -> None:
+    """Start a process where one has killed itself, or could not start."""
+    for one in at_rest:
+        if not one.runs:
+            await cluster.buried(one)
+            cluster.disruptions["kill at a point"] += one.faulty
+            begin(cluster, one, dice)
+
+
+def begin(cluster: Cluster, one: Replica, dice: Random) -> None:
+    """Start a process, which may be told to kill itself."""
+    at_point = [dice.choice(POINTS), dice.randint(1, 4)]
+    cluster.run(one, kill=at_point if dice.random() < AT_A_POINT else None)

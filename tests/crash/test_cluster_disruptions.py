@@ -1,0 +1,147 @@
+"""Each kind of disruption by itself: what it must not cost, and that the cluster goes on."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.crash.conftest import in_cluster, migrated
+from tests.crash.points import COMMON
+from tests.support.confined import TAKES_ROOT
+from tests.support.crash import Nursery, describe
+from tests.support.crash_cluster import Cluster, until
+from tests.support.postgres import HONEST, SMALL_DISK, End, postgres_server
+from tests.support.thorough import thorough
+
+pytestmark = pytest.mark.timeout(300)
+
+CHATS = "abcdef"
+EVERYTHING = "note put look parts"
+SHORT_LEASE_S = 1.0
+DISK_MB = 90
+
+
+@pytest.mark.parametrize("how", ["immediate", thorough("fast")])
+async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how: End) -> None:
+    """No process has died: nobody is suspected, and the turns that were cut off go on."""
+    await cluster.run_all()
+    for chat in CHATS:
+        await cluster.write(chat, "gate note")
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    for _ in range(3):
+        await cluster.restart_database(how, away_s=0.5)
+    await cluster.platform.open_gate()
+    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.stop_all()
+    assert not (found := cluster.violations()), describe(found, cluster)
+    assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
+
+
+@pytest.mark.parametrize("loss", ["answer", thorough("request")])
+async def test_a_lost_commit_loses_and_repeats_nothing(cluster: Cluster, loss: str) -> None:
+    """Of each transaction function the first COMMIT, the third and the sixth are lost."""
+    losses = [
+        [f"before commit of {function}", times, loss] for function in COMMON for times in (1, 3, 6)
+    ]
+    cluster.configure(mode="followup", batch=1)
+    one = cluster.replicas[0]
+    cluster.run(one, losses=losses)
+    for _ in range(4):
+        for chat in CHATS:
+            await cluster.write(chat, EVERYTHING)
+    await cluster.platform.wait_for(cluster.all_answered, 90.0)
+    await cluster.stop_all()
+    print(f"{one.proxy.lost} COMMITs lost")
+    assert one.proxy.lost > len(COMMON)
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+async def test_replicas_whose_connections_are_cut_go_on(cluster: Cluster) -> None:
+    """All connections of all of them, several times while turns are under way."""
+    cluster.configure(think_s=0.2)
+    await cluster.run_all()
+    for _ in range(5):
+        for chat in CHATS:
+            await cluster.write(chat, "note look")
+        await asyncio.sleep(0.15)
+        cluster.disturb_now(*cluster.replicas)
+        for each in cluster.replicas:
+            each.proxy.cut()
+    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.stop_all()
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+async def test_a_silent_way_to_the_database_is_given_up(cluster: Cluster) -> None:
+    """The other end of its connections says nothing any more, and is not gone for the kernel.
+
+    The chats go to the others, and the replica makes new connections in the end.
+    """
+    cluster.configure(think_s=0.2, lease_s=SHORT_LEASE_S)
+    await cluster.run_all()
+    silent = cluster.replicas[0]
+    for chat in CHATS:
+        await cluster.write(chat, "note look")
+    await asyncio.sleep(0.1)
+    before = silent.proxy.opened
+    cluster.disturb_now(silent)
+    silent.proxy.silence()
+    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await until(lambda: silent.proxy.opened > before, 90.0)
+    for other in cluster.replicas[1:]:
+        await cluster.kill_off(other)
+    for chat in CHATS:
+        await cluster.write(chat)
+    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.stop_all()
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+@TAKES_ROOT
+@pytest.mark.parametrize("ended", ["while full", thorough("not at all")])
+async def test_a_full_disk_of_the_database_loses_nothing(
+    nursery: Nursery, tmp_path: Path, ended: str
+) -> None:
+    """What is acknowledged is there; what cannot be stored comes again when there is room.
+
+    PostgreSQL refuses a statement that needs room, and ends where its log needs some: whoever looks
+    after it starts it again.
+    """
+    with postgres_server(HONEST | SMALL_DISK, DISK_MB) as server:
+        async with in_cluster(nursery, tmp_path, server, migrated(server)) as cluster:
+            cluster.configure(batch=1)
+            await cluster.run_all()
+            ballast = server.data / "ballast"
+            fill(ballast, leaving=0)
+            cluster.disturb_now(*cluster.replicas)
+            for n in range(60):
+                await cluster.write(CHATS[n % len(CHATS)], os.urandom(4000).hex())
+            await until(lambda: "No space left on device" in server.log())
+            if ended == "while full" and server.runs:
+                await asyncio.to_thread(server.stop, "immediate")
+            ballast.unlink()
+            await cluster.live_on(90.0)
+            assert not (found := cluster.violations()), describe(found, cluster)
+    assert cluster.all_answered()
+
+
+def fill(ballast: Path, *, leaving: int) -> None:
+    """Take all room of a disk but so many bytes."""
+    disk = os.statvfs(ballast.parent)
+    with ballast.open("ab") as file:
+        os.posix_fallocate(file.fileno(), file.tell(), disk.f_bavail * disk.f_frsize - leaving)
+
+
+async def test_two_processes_that_ask_for_updates_do_no_harm(cluster: Cluster) -> None:
+    """They are forced to: the platform ends one's request after the other, as Telegram does."""
+    cluster.configure(mutant="two pollers", batch=2)
+    await cluster.run_all()
+    for n in range(30):
+        await cluster.write(CHATS[n % len(CHATS)], "note")
+        await asyncio.sleep(0.02)
+    await cluster.platform.wait_for(cluster.all_answered, 90.0)
+    await cluster.stop_all()
+    assert cluster.platform.conflicts
+    found = [each for each in cluster.violations() if "asked for updates" not in each]
+    assert not found, describe(found, cluster)
