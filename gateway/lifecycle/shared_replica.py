@@ -33,7 +33,7 @@ from gateway.storage.queue.replicas import Surroundings
 
 log = structlog.get_logger()
 
-LOOK_S = 0.5
+LOOK_S = 0.4
 """How often it looks around: the death of a process goes unnoticed for twice that at most."""
 TROUBLED_FOR_S = 3.0
 """How long after trouble with the server a free lock proves nothing."""
@@ -136,7 +136,8 @@ class SharedReplica(Replica):
         renews = began - self._renewed_at >= leases.LEASE_S / BEATS
         found: Surroundings | None = None
         try:
-            found = await self._presence.run(replicas.attend, self.id, renews=renews)
+            look = self._presence.run if renews else self._presence.ask
+            found = await look(replicas.attend, self.id, renews=renews)
             if found is None:
                 return "reaped"
             if renews:

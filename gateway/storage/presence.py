@@ -96,13 +96,30 @@ class Presence:
         Raises:
             StorageUnavailable: It did not work. Where the session is gone, `is_lost`.
         """
+        return await self._run(self._transact, partial(fn, **kwargs), args)
+
+    async def ask(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a function that makes one statement, which is a transaction by itself.
+
+        Raises:
+            StorageUnavailable: As for `run`.
+        """
+        return await self._run(self._alone, partial(fn, **kwargs), args)
+
+    async def _run(
+        self,
+        run: Callable[..., T],
+        fn: Callable[..., T],
+        args: tuple[object, ...],
+    ) -> T:
         if self.is_lost:
             raise StorageUnavailable("the session of this replica is gone")
         # The thread reads from the socket now.
         self._running += 1
         self._unwatch()
-        work = partial(self._transact, partial(fn, **kwargs), args)
-        running = self._loop.run_in_executor(self._thread, work)
+        running = self._loop.run_in_executor(self._thread, run, fn, args)
         running.add_done_callback(self._ran)
         try:
             async with asyncio.timeout(ANSWERS_IN_S):
@@ -125,6 +142,12 @@ class Presence:
         try:
             with self._conn.transaction():
                 return fn(self._conn, *args)
+        except DBAPIError as exc:
+            raise StorageUnavailable(postgres.reason(exc)) from None
+
+    def _alone(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
+        try:
+            return fn(self._conn, *args)
         except DBAPIError as exc:
             raise StorageUnavailable(postgres.reason(exc)) from None
 

@@ -12,11 +12,11 @@ On SQLite there is one process, which receives for all accounts: it has no rows 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, select, text, update
+from sqlalchemy import JSON, Connection, ScalarSelect, func, select, text, update
 
-from gateway.storage.queue.leases import AdapterLease, Receiving, lives
+from gateway.storage.queue.leases import Receiving, lives
 from gateway.storage.schema import adapter_lease
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 
 def offer(conn: Connection, receiving: Sequence[Receiving]) -> None:
@@ -31,12 +31,15 @@ _OFFER = text(
 )
 
 
-def everyone(conn: Connection) -> list[AdapterLease]:
-    """Return all leases, those of accounts that are not configured any more, too."""
-    return [AdapterLease(Receiving(*row[:3]), *row[3:]) for row in conn.execute(_ALL)]
+def everyone() -> ScalarSelect[Any]:
+    """Select all leases, those of accounts that are not configured any more, too.
 
-
-_ALL = kept(select(adapter_lease).order_by(*adapter_lease.primary_key.columns))
+    As JSON of PostgreSQL: [[[platform, account, shard], [owner, epoch]], …], NULL for none.
+    """
+    of = (adapter_lease.c.platform, adapter_lease.c.account, adapter_lease.c.shard)
+    held = (adapter_lease.c.owner, adapter_lease.c.epoch)
+    each = func.json_build_array(func.json_build_array(*of), func.json_build_array(*held))
+    return select(func.json_agg(each, type_=JSON)).select_from(adapter_lease).scalar_subquery()
 
 
 def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:

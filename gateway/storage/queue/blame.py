@@ -16,13 +16,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, select, update
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Connection,
+    Row,
+    ScalarSelect,
+    and_,
+    func,
+    select,
+    update,
+)
 
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import MOST_BLAMED, progress_of
 from gateway.storage.queue import leases
 from gateway.storage.schema import conversation, is_running, now, turn
-from gateway.storage.statements import built_once
 
 DeathCause = Literal[
     "stopped",
@@ -146,12 +155,14 @@ def take_over_from(
     return Inheritance(count, len(ran), held)
 
 
-def trials(conn: Connection) -> dict[int, float]:
-    """Return for how many seconds each suspect is on trial once it begins, by conversation.
+def trials() -> ScalarSelect[Any]:
+    """Select for how many seconds each suspect is on trial once it begins.
 
-    Where there are several replicas any of them may claim a suspect after its quiet time.
+    As JSON of PostgreSQL: [[conversation, seconds], …], NULL for none. Where there are several
+    replicas any of them may claim a suspect after its quiet time.
     """
-    return {row.conversation: TRIAL_SHARE * row.quiet_s for row in conn.execute(*_suspects())}
+    each = func.json_build_array(turn.c.conversation, turn.c.quiet_s * TRIAL_SHARE)
+    return select(func.json_agg(each, type_=JSON)).where(*_IS_SUSPECT).scalar_subquery()
 
 
 def _charge(
@@ -333,8 +344,3 @@ def _hold_suspects(
 
 
 _IS_SUSPECT = (is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed < MOST_BLAMED)
-
-
-@built_once
-def _suspects() -> Any:
-    return select(turn.c.conversation, turn.c.quiet_s).where(*_IS_SUSPECT)

@@ -4,8 +4,8 @@ import pytest
 
 from gateway.errors import LeaseLost
 from gateway.storage.queue import adapter_leases, leases
-from gateway.storage.queue.leases import AdapterLease, Receiving, ReceivingFence
-from gateway.storage.schema import replica
+from gateway.storage.queue.leases import Receiving, ReceivingFence
+from gateway.storage.schema import adapter_lease, replica
 from tests.support.storage import Store
 
 HERE = Receiving("telegram", "default")
@@ -26,10 +26,8 @@ def test_what_is_offered_is_nobodys_and_known_once(store: Store, me: int) -> Non
     """A second start changes nothing about it."""
     assert store.run(adapter_leases.take, me, HERE) == 1
     store.run(adapter_leases.offer, [Receiving("slack", "work"), HERE])
-    assert store.run(adapter_leases.everyone) == [
-        AdapterLease(Receiving("slack", "work"), None, 0),
-        AdapterLease(HERE, me, 1),
-    ]
+    rows = [(row.platform, row.account, row.owner, row.epoch) for row in store.rows(adapter_lease)]
+    assert rows == [("slack", "work", None, 0), ("telegram", "default", me, 1)]
 
 
 def test_one_takes_it(store: Store, me: int) -> None:

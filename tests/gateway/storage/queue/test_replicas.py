@@ -12,7 +12,7 @@ from gateway.storage import postgres
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import adapter_leases, leases, outbox, replicas
 from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import Receiving
+from gateway.storage.queue.leases import AdapterLease, Receiving
 from gateway.storage.queue.replicas import Surroundings
 from gateway.storage.schema import adapter_lease, conversation, now_s, replica, turn
 from gateway.storage.schema import outbox as outbox_table
@@ -257,3 +257,21 @@ def test_a_reap_that_cannot_get_its_rows_is_not_waited_for(session: Open) -> Non
             second.run(replicas.reap, one, BUDGET_S, unlocked=False)
     assert second.one(turn, id=current.id).deaths == 0
     assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None
+
+
+def test_one_look_tells_of_receivers_and_suspects(session: Open) -> None:
+    """In one statement, which an idle replica makes several times in a second."""
+    first, second = session(), session()
+    one, two = entered(first, "one"), entered(second, "two")
+    here = Receiving("telegram", "default", 1)
+    first.run(adapter_leases.offer, [here])
+    first.run(adapter_leases.take, one, here)
+    chat, _ = first.run(admit, inbound())
+    current = first.run(begin_turn, first.run(claim_one, chat, one))
+    suspected = update(turn).where(turn.c.id == current.id).values(deaths=2, quiet_s=40.0)
+    first.run(lambda conn: conn.execute(suspected))
+    found = seen(second, two)
+    assert found.receivers == [AdapterLease(here, one, 1)]
+    assert found.trials == {chat: 10.0}
+    asked = second.statements(replicas.attend, two, renews=False)
+    assert asked == ["SELECT replica"]
