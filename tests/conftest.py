@@ -262,7 +262,7 @@ def postgres_url(postgres_worker: PostgresServer, postgres_template: str) -> Ite
 
 @pytest.fixture
 def sqlite_alone() -> None:
-    """What the test is about: SQLite's plans, its file, its pragmas."""
+    """What the test is about: SQLite's plans, file, pragmas, or the order of its one writer."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -447,7 +447,8 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
         postgres.told_as_unavailable("read"),
         conn.transaction(postgres.READ),
     ):
-        # A command may read everything there is.
+        # A command may read all there is, and think for long about it; it holds up nobody.
+        conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.exec_driver_sql("SET LOCAL statement_timeout = 0")
         yield conn
 

@@ -564,9 +564,10 @@ class _Search:
 
 def _storage_error(exc: DBAPIError, begin: bytes) -> Exception:
     """Return StorageUnavailable for trouble with the server, anything else without its details."""
-    # So answers a server that follows another one, as long as nobody makes it the first.
-    follows = begin == WRITE and isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
-    if follows or isinstance(exc.orig, _SERVER_TROUBLE):
+    # What cannot be read is not there to be read, whyever; as for a file. And so answers a server
+    # that follows another one, as long as nobody makes it the first.
+    cannot = begin == READ or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
+    if cannot or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))
     return type(exc)(exc.statement, None, psycopg.Error(reason(exc)), hide_parameters=True)
 

@@ -7,13 +7,16 @@ on PostgreSQL; `make test-all` runs all.
 """
 
 import inspect
+import sqlite3
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
     # That one stands on what this one is for.
@@ -59,6 +62,12 @@ def storage_of(home: Path) -> dict[str, Any]:
     """Return the settings of the storage for a home of the test that runs."""
     homes = _Current.homes
     return {} if homes is None else {"url": homes.url(home)}
+
+
+def disk_is_full() -> OperationalError:
+    """Return what the database of the test that runs raises where its disk is full."""
+    cause = sqlite3.OperationalError if _Current.homes is None else psycopg.errors.DiskFull
+    return OperationalError("x", {}, cause("database or disk is full"))
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import pytest
 import structlog
-from sqlalchemy import Row, Table, select
+from sqlalchemy import Connection, Row, Table, select
 from typing_extensions import override
 
 from adapters.messages import Address, Admission, InboundMessage
@@ -214,6 +214,12 @@ class Running:
     async def execute(self, statement: Any) -> None:
         """Change rows behind the gateway's back."""
         await self.gateway.database.write(lambda conn: conn.execute(statement))
+
+
+async def change(home: Path, fn: Callable[[Connection], Any]) -> None:
+    """Run a transaction function on the database of a home that nobody has open."""
+    async with open_database(location_of(settings_of(home))) as database:
+        await database.write(fn)
 
 
 def fail_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:

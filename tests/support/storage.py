@@ -4,7 +4,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -72,8 +72,18 @@ class Store:
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a transaction function as the gateway would, and commit it."""
-        with self.connection.begin():
+        with self._transaction():
             return fn(self.connection, *args, **kwargs)
+
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return self.connection.begin()
+
+    @contextmanager
+    def undoing(self) -> Iterator[Connection]:
+        """Have what is done meanwhile be rolled back at the end."""
+        with suppress(_Undo), self._transaction():
+            yield self.connection
+            raise _Undo
 
     def undone(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -163,11 +173,8 @@ class PostgresStore(Store):
                 connection.execute(audit_head.insert(), {"id": 1, "seq": 0, "hash": BEGINNING})
 
     @override
-    def run(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self.connection.transaction():
-            return fn(self.connection, *args, **kwargs)
+    def _transaction(self) -> AbstractContextManager[Any]:
+        return self.connection.transaction()
 
     @override
     def without_sync(self) -> None:

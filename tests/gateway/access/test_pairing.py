@@ -727,8 +727,7 @@ def test_nothing_a_stranger_sends_is_worked_on(
 ) -> None:
     """Whatever the order: no queued row, no turn, no member; with codes of others, old and own."""
     own = pairing.new_code()
-    with store.connection.begin() as transaction:
-        conn = store.connection
+    with store.undoing() as conn:
         # A conversation of the owner in the group, where strangers may be overheard.
         group = inbound(chat="g", sender="1", chat_kind="group", message_ref="m1")
         admit(conn, group, state="done")
@@ -744,15 +743,13 @@ def test_nothing_a_stranger_sends_is_worked_on(
         assert states <= {"done", "noted"}
         assert conn.execute(schema.turn.select()).all() == []
         assert members.everybody(conn) == []
-        transaction.rollback()
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0, 3 * DECIDED_S), st.sampled_from(["pending", "denied"]))
 def test_a_code_grants_within_its_hour_only(store: Store, passed_s: float, state: str) -> None:
     """However old a request is, and whether it was denied before."""
-    with store.connection.begin() as transaction:
-        conn = store.connection
+    with store.undoing() as conn:
         place, _ = admit(conn, inbound(sender="7"), state="done")
         now = schema.now_s()
         conn.execute(
@@ -773,7 +770,6 @@ def test_a_code_grants_within_its_hour_only(store: Store, passed_s: float, state
             with pytest.raises(NotFound):
                 pairing.approve(conn, "ABCD2345", "x")
             assert members.everybody(conn) == []
-        transaction.rollback()
 
 
 async def test_no_code_is_ever_logged(tmp_path: Path) -> None:

@@ -230,6 +230,7 @@ async def test_a_flood_of_files_lets_other_conversations_in(place: Place) -> Non
     assert place.platform.fetched.index("small") <= 2 * AT_ONCE
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_files_that_hang_let_others_in_before_they_are_tried_again(place: Place) -> None:
     """Each attempt has its place; the next one goes to the end of the line."""
     place.platform.files, place.platform.gate = dict.fromkeys(["a", "small"], b"x"), asyncio.Event()

@@ -446,7 +446,9 @@ async def test_an_approval_for_the_conversation_settles_all_calls_of_the_tool(
         answers = await chat.answers(8)
         assert answers[5] == "I still wait for an answer to 1 (`act`), 3 (`act`)."
         assert answers[-1].count("did") == 2
-        assert sorted(acts.done) == ["a", "c"]
+        # Calls that run side by side may be asked in any order.
+        asked = (await chat.rows(schema.inquiry))[1].question
+        assert sorted(acts.done) == [word for word in "abc" if f'"{word}"' not in asked]
 
 
 async def test_a_members_approval_settles_nothing_that_is_for_owners(tmp_path: Path) -> None:

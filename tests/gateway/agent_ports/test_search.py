@@ -250,6 +250,7 @@ async def test_a_lost_hint_costs_a_while(
     assert len(found(store, None, "zebra")) == 1
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_an_index_without_a_mark_is_built_anew(store: Store, database: Database) -> None:
     """Once; the next start finds it in order."""
     here = chat(store)

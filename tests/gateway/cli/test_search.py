@@ -54,6 +54,7 @@ def test_a_conversation_that_is_not_there(search: Run, store: Store) -> None:
     assert "there is no conversation 99" in one_line(result)
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_the_index_is_built_anew(search: Run, store: Store) -> None:
     """From the transcripts; directly where no gateway runs."""
     here = talk(store, "a zebra", "indeed")

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from sqlalchemy import Row, delete, func, update
+from sqlalchemy import Connection, Row, delete, select, update
 from typing_extensions import override
 
 from agent.errors import ModelRefused, ModelUnreachable
@@ -329,15 +330,23 @@ async def test_a_conversation_that_no_cache_holds_is_sent_as_material(
     assert (len(model.prompts), model.warm) == (1, [])
 
 
+def was_long_ago(conn: Connection) -> None:
+    """Have all prefixes be older than any cache."""
+    for row in conn.execute(select(schema.session)).all():
+        if row.prefix is not None:
+            prefix = orjson.dumps(orjson.loads(row.prefix) | {"at": time.time() - 400}).decode()
+            this = schema.session.c.id == row.id
+            conn.execute(update(schema.session).where(this).values(prefix=prefix))
+
+
 async def test_where_the_cache_has_died_the_next_call_brings_it_back_first(tmp_path: Path) -> None:
     """The summary waits for that call and goes out behind it."""
     model = CachingModel()
-    long_ago = func.json_set(schema.session.c.prefix, "$.at", time.time() - 400)
     n = 1
     async with running(tmp_path, model, compression=FEW) as chat:
         asked = noted(chat, "ask")
         while not asked.is_set():
-            await chat.execute(update(schema.session).values(prefix=long_ago))
+            await chat.gateway.database.write(was_long_ago)
             await chatted(chat, n, n)
             n += 1
         await chat.logged("summary_prepared")

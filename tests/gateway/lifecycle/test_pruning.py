@@ -22,7 +22,7 @@ from gateway.storage.engine import lock_database
 from gateway.storage.search import index
 from tests.support.command_line import Run as Parley
 from tests.support.command_line import one_line
-from tests.support.gateway import running, serving
+from tests.support.gateway import change, running, serving
 from tests.support.searching import talk as fill
 from tests.support.storage import Store, admit, inbound
 
@@ -32,9 +32,12 @@ TABLES = (schema.message, schema.inbox, schema.outbox, schema.step)
 
 def age(home: Path, days: int) -> None:
     """Let days go by for a database that nobody has open."""
-    with closing(sqlite3.connect(home / "parley.db")) as raw, raw:
+
+    def go_by(conn: Connection) -> None:
         for table in TABLES:
-            raw.execute(f"UPDATE {table.name} SET at = at - {days * 86400}")  # noqa: S608
+            conn.execute(update(table).values(at=table.c.at - days * 86_400.0))
+
+    asyncio.run(change(home, go_by))
 
 
 def talk(home: Path, *texts: str) -> None:
@@ -51,9 +54,7 @@ def talk(home: Path, *texts: str) -> None:
 
 def clear_index(home: Path) -> None:
     """Have no message be in the index of a database that nobody has open."""
-    store = Store(home / "parley.db")
-    store.run(index.clear)
-    store.close()
+    asyncio.run(change(home, index.clear))
 
 
 def configure(home: Path) -> None:

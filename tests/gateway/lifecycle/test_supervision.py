@@ -4,6 +4,7 @@ Whether an account has fallen silent, and what is said about that.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -316,7 +317,9 @@ async def test_the_watch_goes_on_when_the_database_fails(
         )
         await gateway.chat.logged("accounts_not_looked_at", count=2)
         status, body = await gateway.get("/readyz")
-        assert (status, body["database"]) == (503, "not readable: no such table: outbox")
+        assert status == 503
+        # The words are the database's own.
+        assert re.fullmatch("not readable: .*outbox.*", body["database"])
 
 
 @asynccontextmanager

@@ -1,9 +1,7 @@
 """Delegated children in a running gateway: what they see, how they end, what survives a crash."""
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from rich.console import Console
+from sqlalchemy import update
 
 from agent.errors import ModelRefused, ModelUnreachable
 from agent.messages import ChatMessage, ToolCall, decode, text_of
@@ -33,7 +32,14 @@ from gateway.errors import NotFound
 from gateway.storage import maintenance, schema
 from gateway.storage.conversation import delegates
 from gateway.storage.reports import history
-from tests.support.gateway import HeldModel, Running, agent_of, fail_once, running
+from tests.support.gateway import (
+    HeldModel,
+    Running,
+    agent_of,
+    change,
+    fail_once,
+    running,
+)
 from tests.support.scripted_model import Step, tool_call
 
 Reply = Callable[[ModelRequest], Step]
@@ -426,8 +432,8 @@ async def test_a_child_that_ends_the_process_again_and_again_is_given_up(tmp_pat
         await chat.say("go")
         await chat.until(lambda: held.waiting)
     # A stop that leaves no time, unlike a crash, is not counted.
-    with closing(sqlite3.connect(tmp_path / "parley.db")) as raw, raw:
-        raw.execute("UPDATE turn SET attempt = 2 WHERE conversation > 1")
+    older = update(schema.turn).where(schema.turn.c.conversation > 1).values(attempt=2)
+    await change(tmp_path, lambda conn: conn.execute(older))
     async with running(tmp_path, agent_with(model_of())) as chat:
         assert await chat.answers(1) == ["failed: The agent that did the task broke."]
         assert (await child_turn(chat)).error == "the process ended whenever it was worked on"

@@ -5,13 +5,11 @@ Messages that are given up: dead letters, and who is told of them, once for each
 
 import asyncio
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.exc import OperationalError
 
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice
@@ -32,6 +30,7 @@ from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.queue import dead_letters, outbox
 from gateway.storage.queue.outbox import Due, OutboxPart
+from tests.support.engines import disk_is_full
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import Store, admit, inbound, part, statements_of
@@ -352,7 +351,7 @@ async def test_a_full_disk_shows_a_message_once(
 ) -> None:
     """A mark or receipt that cannot be stored for a while neither blocks the chat nor repeats."""
     real = getattr(outbox, function)
-    failures = iter([OperationalError("x", {}, sqlite3.OperationalError("disk is full"))] * 2)
+    failures = iter([disk_is_full()] * 2)
 
     def failing(*args: object) -> object:
         if failure := next(failures, None):
@@ -408,6 +407,7 @@ async def test_an_idle_delivery_says_so(tmp_path: Path) -> None:
         assert len(chat.texts()) == 1
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_receipt_tells_whether_more_is_to_be_sent(tmp_path: Path) -> None:
     """Nobody looks for a row that was just committed, nor again behind the last one."""
     async with running(tmp_path) as chat:

@@ -269,6 +269,7 @@ async def test_a_chat_that_moved_goes_on(tmp_path: Path) -> None:
         assert admission == Admission("queued", 1, 2)
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_failed_admission_stores_nothing_at_all(tmp_path: Path) -> None:
     """On a full disk neither message nor cursor is there, and the next try succeeds."""
 

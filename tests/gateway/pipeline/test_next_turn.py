@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Connection
@@ -25,6 +26,7 @@ from tests.support.turns import ANSWERED
 NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -> None:
     """Its conversation is looked at once, and nobody asks for files or notes where none came."""
     answered = store.run(turn_of, "hello")

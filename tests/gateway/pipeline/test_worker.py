@@ -1,12 +1,10 @@
 """The worker: bursts, queue modes, order within a chat, chats side by side, recovery of leases."""
 
 import asyncio
-import sqlite3
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
-from sqlalchemy.exc import OperationalError
 
 from gateway.errors import StorageUnavailable
 from gateway.pipeline.next_turn import burst
@@ -19,6 +17,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import LONGEST_BACKOFF_S
+from tests.support.engines import disk_is_full
 from tests.support.gateway import HeldModel, newest_question, running
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -202,7 +201,7 @@ async def test_a_failed_release_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conversation is still owned, so that the next claim serves it again."""
-    real, failures = leases.release, iter([OperationalError("release", {}, _disk_full())] * 2)
+    real, failures = leases.release, iter([disk_is_full()] * 2)
 
     def release(*args: object, **options: object) -> None:
         if failure := next(failures, None):
@@ -218,15 +217,11 @@ async def test_a_failed_release_is_made_up_for(
         assert await chat.ask("two") == "re: two"
 
 
-def _disk_full() -> Exception:
-    return sqlite3.OperationalError("database or disk is full")
-
-
 async def test_a_failed_claim_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk while claiming costs a second and nothing else."""
-    real, failures = leases.claim, iter([OperationalError("claim", {}, _disk_full())])
+    real, failures = leases.claim, iter([disk_is_full()])
 
     def claim(*args: object) -> object:
         if failure := next(failures, None):
@@ -243,7 +238,7 @@ async def test_a_failed_claim_with_a_turn_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it was hinted at waits in the line."""
-    real, failures = leases.take, iter([OperationalError("take", {}, _disk_full())])
+    real, failures = leases.take, iter([disk_is_full()])
 
     def take(*args: object, **how: object) -> object:
         if failure := next(failures, None):

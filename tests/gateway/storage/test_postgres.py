@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ExecStatus
 from pydantic import SecretStr
 from sqlalchemy import Connection, false, insert, null, select, true
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage import audit_log, postgres
@@ -87,7 +87,7 @@ async def test_a_read_sees_one_moment(database: PostgresDatabase) -> None:
 
 async def test_a_read_writes_nothing(database: PostgresDatabase) -> None:
     """The database itself refuses it."""
-    with pytest.raises(DBAPIError, match="read-only"):
+    with pytest.raises(StorageUnavailable, match="read-only"):
         await database.read(enter)
 
 
