@@ -353,10 +353,10 @@ async def test_a_full_disk_shows_a_message_once(
     real = getattr(outbox, function)
     failures = iter([disk_is_full()] * 2)
 
-    def failing(*args: object) -> object:
+    def failing(*args: object, **options: object) -> object:
         if failure := next(failures, None):
             raise failure
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(outbox, function, failing)
     adapter = RecordingAdapter(idempotent=idempotent)
