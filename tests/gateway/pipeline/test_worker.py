@@ -275,6 +275,7 @@ async def test_what_comes_while_a_turn_ends_is_answered_at_once(
         assert await chat.answers(2) == ["re: one", "re: two"]
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_who_waits_for_a_place_is_claimed_by_nobody(tmp_path: Path) -> None:
     """And is served in the order in which it came, also where the line was claimed meanwhile."""
     model = HeldModel()

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import ExecStatus
 from pydantic import SecretStr
 from sqlalchemy import Connection, false, insert, null, select, true
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage import audit_log, postgres
