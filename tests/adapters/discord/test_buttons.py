@@ -345,3 +345,32 @@ def test_another_menu() -> None:
     changed = registered(menu)
     changed[0]["options"] = []
     assert not is_same(menu, changed)
+
+
+async def test_an_answer_by_another_process_waits_for_the_acknowledgement(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """Who has the session acknowledges; who sends before that tries again, and shows it once."""
+    receiver, sender = make(), make()
+    async with running(receiver, server):
+        await server.wait_for(lambda: server.bot.commands)
+        held = asyncio.Event()
+        acknowledge = receiver._receiver._parts.buttons.acknowledge
+
+        async def later(*args: Any) -> None:
+            await held.wait()
+            await acknowledge(*args)
+
+        receiver._receiver._parts.buttons.acknowledge = later  # type: ignore[method-assign]
+        used = server.slash("goal", "world peace", channel=server.direct())
+        await intake.has(1)
+        (message,) = intake.messages
+        answer = row(sender, "Set.", message.address, reply_to=message.message_ref)
+        with pytest.raises(SendDelayed) as delayed:
+            await sender.send(answer)
+        assert delayed.value.retry_after_s == 0.5
+        held.set()
+        await server.wait_for(lambda: used.thinking)
+        await asyncio.sleep(delayed.value.retry_after_s)
+        await sender.send(answer)
+    assert (used.shown, server.direct().texts) == ("Set.", ["Set."])

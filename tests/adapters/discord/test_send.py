@@ -333,6 +333,21 @@ async def test_an_answer_to_the_starter_goes_without_a_reference(
     assert thread.texts == ["hi"]
 
 
+async def test_where_another_process_has_the_session_a_reply_names_what_it_answers(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """In a channel several people talk: what the directory would tell is asked for, once."""
+    for n in range(2):
+        said = server.write(server.general, f"question {n}")
+        where_asked = where(server.general)
+        await adapter.send(
+            row(adapter, f"answer {n}", where_asked, reply_to=said.ref, nonce=f"{n}")
+        )
+        sent = server.made("send")[-1].data
+        assert sent["message_reference"]["message_id"] == said.ref
+    assert len(server.made("channel")) == 1
+
+
 async def test_a_file(server: DiscordServer, adapter: DiscordAdapter, thread: Channel) -> None:
     """A file arrives with its name and bytes, in the thread, and once."""
     server.fail("send", CUT)

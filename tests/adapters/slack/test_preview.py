@@ -324,7 +324,8 @@ async def test_a_lost_preview_and_a_lost_reply_show_the_answer_once(
 async def test_without_a_connection_an_answer_is_shown_by_edits(
     slack: SlackServer, make: MakeAdapter, clock: Clock, thread: Address
 ) -> None:
-    """A stream needs the workspace's id, which the first connection tells."""
+    """A stream needs the workspace's id, which Slack does not tell now."""
+    slack.fail("auth.test", *[SERVER_ERROR] * 9)
     adapter = make(clock=clock)
     ref = None
     for text in ("one ", "one two ", "one two three "):
@@ -334,6 +335,18 @@ async def test_without_a_connection_an_answer_is_shown_by_edits(
     assert shown_in(slack, thread) == ["one two three four"]
     assert not slack.made("chat.startStream")
     assert slack.made("chat.update")
+
+
+async def test_where_another_process_has_the_socket_an_answer_streams_too(
+    slack: SlackServer, make: MakeAdapter, clock: Clock, thread: Address
+) -> None:
+    """Who only sends asks who the bot is, once."""
+    adapter = make(clock=clock)
+    ref = await grow(adapter, clock, thread, ["one\n\n", "one\n\ntwo\n\n"])
+    assert slack.made("chat.startStream")
+    await adapter.send(outgoing("one\n\ntwo\n\nthree", thread, preview_ref=ref))
+    assert shown_in(slack, thread) == ["one\n\ntwo\n\nthree"]
+    assert len(slack.made("auth.test")) == 1
 
 
 def open_streams(slack: SlackServer) -> list[str]:
@@ -385,12 +398,15 @@ async def test_a_preview_is_not_found_where_nobody_may_read(
         await streaming.find_preview(question(DM), "n", NOBODYS)
 
 
-async def test_a_preview_cannot_be_looked_for_before_the_connection(
-    make: MakeAdapter, thread: Address
+async def test_a_preview_cannot_be_looked_for_before_slack_says_who_the_bot_is(
+    slack: SlackServer, make: MakeAdapter, thread: Address
 ) -> None:
-    """The bot does not know yet which messages are its own."""
+    """Else it would not know which messages are its own; it needs no socket for that."""
+    slack.fail("auth.test", SERVER_ERROR)
+    adapter = make()
     with pytest.raises(SendDelayed):
-        await make().find_preview(question(thread, thread.thread), "n", NOBODYS)
+        await adapter.find_preview(question(thread, thread.thread), "n", NOBODYS)
+    assert await adapter.find_preview(question(thread, thread.thread), "n", NOBODYS) is None
 
 
 @pytest.mark.parametrize(
