@@ -1,9 +1,11 @@
 """One chat of the web at two replicas: what is said, made, stopped at one is seen at the other."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -206,6 +208,65 @@ async def test_a_session_that_is_revoked_ends_everywhere(tmp_path: Path, postgre
             while await status(http, other) != 401:
                 pass
             assert time.monotonic() - began < LOST_S + AT_ONCE_S
+
+
+async def test_an_answer_goes_on_where_its_replica_is_stopped(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """The page was at the other one, or is moved there; it sees one answer."""
+    model, page = HeldModel(begun="Well, "), Page()
+    model.hold("hello")
+    async with (
+        log_lines(Watch()),
+        replica(tmp_path / "two", postgres_url, RecordingModel()) as other,
+    ):
+        async with replica(tmp_path / "one", postgres_url, model) as one:
+            async with page.open_at(one):
+                await say(one, "hello")
+                await page.until(lambda: page.preview == "Well, ")
+            async with page.open_at(other):
+                await page.until(lambda: len(page.previews) == 2)
+                one.gateway.worker.stop()
+        async with page.open_at(other):
+            await page.until(lambda: page.answers)
+        assert page.said == ["hello", "re: hello"]
+        assert [turn.state for turn in await rows(other, schema.turn)] == ["done"]
+
+
+CUTS = ("%", "%LISTEN%", HINTS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_life_of_a_page_shows_all_once(
+    tmp_path: Path, postgres_url: str, seed: int
+) -> None:
+    """Messages come in anywhere, the page is moved, connections to the database are cut."""
+    chance, page = random.Random(seed), Page()  # noqa: S311 - not for secrets
+    texts = [f"message {n}" for n in range(8)]
+    async with two(tmp_path, postgres_url, RecordingModel(), RecordingModel()) as replicas:
+        for text in texts:
+            async with page.open_at(chance.choice(replicas)):
+                await disturb(chance, postgres_url)
+                await say(chance.choice(replicas), text)
+                # Half of the time the next one does not wait for the answer.
+                await page.until(partial(is_answered, page, chance.choice([text, ""])))
+        async with page.open_at(replicas[0]):
+            await page.until(partial(is_answered, page, texts[-1]))
+    # What waits together is answered together.
+    asked = "\n".join(answer.removeprefix("re: ") for answer in page.answers)
+    assert [line for line in asked.split("\n") if line] == texts
+    assert [each for each in page.said if each in texts] == texts
+
+
+async def disturb(chance: random.Random, url: str) -> None:
+    """Cut, now and then, connections to the database: those that hear hints, or all of them."""
+    if chance.random() < 0.3:
+        await asyncio.to_thread(cut, url, chance.choice(CUTS))
+
+
+def is_answered(page: Page, text: str) -> bool:
+    """Whether a page shows the answer to a message."""
+    return text in "\n".join(page.answers)
 
 
 async def test_secrets_are_read_again_by_all(tmp_path: Path, postgres_url: str) -> None:

@@ -6,7 +6,7 @@ A page is what a browser shows of one chat: opened at another replica it goes on
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from gateway.wiring import build_accounts
 from tests.support.door import AUTHORIZED
 from tests.support.gateway import Running, agent_of, served, settings_of
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
+
+RETRY_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,13 @@ class Page:
         return time.monotonic() - began
 
     async def _read(self, at: ReplicaAtWork) -> None:
+        # As a page does: what was broken off is opened again, where it was.
+        while True:
+            with suppress(aiohttp.ClientError):
+                await self._read_once(at)
+            await asyncio.sleep(RETRY_S)
+
+    async def _read_once(self, at: ReplicaAtWork) -> None:
         path = f"{at.url}/api/chats/{self.chat}/events?format=markdown"
         headers = AUTHORIZED | {"Last-Event-ID": self.position}
         async with aiohttp.ClientSession(headers=headers) as http, http.get(path) as response:
@@ -134,21 +143,21 @@ class Page:
             self.synced += 1
 
 
-async def say(at: ReplicaAtWork, text: str, chat: str = "c1", **files: bytes) -> int:
-    """Post a message at a replica; returns its place in the inbox."""
-    form = aiohttp.FormData(default_to_multipart=True)
-    form.add_field("id", uuid4().hex)
-    form.add_field("text", text)
-    for name, content in files.items():
-        form.add_field("file", content, filename=name.replace("_", "."))
-    headers = AUTHORIZED | {"X-Parley": "1"}
-    async with (
-        aiohttp.ClientSession(at.url, headers=headers) as http,
-        http.post(f"/api/chats/{chat}/messages", data=form) as response,
-    ):
-        told = await response.json()
-        assert response.status == 202, told
-        return int(told["seq"])
+async def say(at: ReplicaAtWork, text: str, chat: str = "c1", **files: bytes) -> None:
+    """Post a message at a replica; again, as a page does, as long as it cannot be stored."""
+    headers, id_, status = AUTHORIZED | {"X-Parley": "1"}, uuid4().hex, 503
+    while status == 503:
+        form = aiohttp.FormData(default_to_multipart=True)
+        form.add_field("id", id_)
+        form.add_field("text", text)
+        for name, content in files.items():
+            form.add_field("file", content, filename=name.replace("_", "."))
+        async with (
+            aiohttp.ClientSession(at.url, headers=headers) as http,
+            http.post(f"/api/chats/{chat}/messages", data=form) as response,
+        ):
+            status = response.status
+            assert status in {202, 503}, await response.text()
 
 
 def cut(url: str, which: str = "%") -> int:

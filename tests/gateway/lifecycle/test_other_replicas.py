@@ -221,7 +221,7 @@ async def runs_for_s(at: Peer, turn: Turn) -> float:
     began = time.monotonic()
     scope = asyncio.timeout(None)
     with suppress(TimeoutError):
-        async with scope, asyncio.timeout(WAIT_S):
+        async with scope, asyncio.timeout(5 * other_replicas.POLL_S):
             with at.stops.covering(turn, scope):
                 await asyncio.Event().wait()
     assert scope.expired()
