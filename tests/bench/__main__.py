@@ -2,10 +2,11 @@
 
 Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, estimates,
 retention, recall, compaction, billing, caching, rendering, platforms, clients, faults, soak,
-releases. Without a name all run, in that order; hermes, which needs another product, only by its
-name.
+simulation, scaling, releases. Without a name all run, in that order; hermes, which needs another
+product, only by its name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
-the tables of the sections that were run into docs/performance.md.
+the tables of the sections that were run into docs/performance.md, those of simulation and scaling
+into docs/scaling.md.
 """
 
 import sys
@@ -38,6 +39,8 @@ SECTIONS = (
     "clients",
     "faults",
     "soak",
+    "simulation",
+    "scaling",
     "releases",
 )
 BY_NAME = (*SECTIONS, "hermes")
@@ -60,9 +63,15 @@ def main(given: list[str]) -> int:
         print(f"\n{name}: python -m tests.bench {name}", flush=True)
         section = _measured(name, [Path(folders[name])] if folders.get(name) else [])
         reached = reached and all(line.reached for line in section.lines)
-        if taken and not page.write(section, taken):
+        if taken and not page.write(section, taken, _page_of(name)):
             print("  not complete: its rows on the page stay as they are")
     return 0 if reached else 1
+
+
+def _page_of(name: str) -> Path:
+    """Return the page on which a section's table stands."""
+    found: Path = getattr(import_module(f"tests.bench.{name}"), "PAGE", page.PAGE)
+    return found
 
 
 def _measured(name: str, folder: list[Path]) -> page.Section:

@@ -53,10 +53,13 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
 
 @asynccontextmanager
 async def running(
-    home: Path, on_send: Callable[[Outgoing], None], model: ChatModel | None = None
+    home: Path,
+    on_send: Callable[[Outgoing], None],
+    model: ChatModel | None = None,
+    **overrides: object,
 ) -> AsyncIterator[Gateway]:
     """Run what a message meets between the null platform and a model, `EchoModel` unless given."""
-    settings = bench_settings(home)
+    settings = bench_settings(home, **overrides)
     adapter = NullAdapter(on_send)
     async with (
         logged_database(settings) as database,
@@ -74,6 +77,8 @@ async def running(
                 gateway.beside.indexer,
                 gateway.beside.inquiries,
                 gateway.beside.recall,
+                gateway.replica,
+                *([] if gateway.platforms.others is None else [gateway.platforms.others]),
             )
         ]
         yield gateway
