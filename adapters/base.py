@@ -360,7 +360,11 @@ class History(Protocol):
         ...
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat, and of no other; None if there is none."""
+        """Return a file of this chat, and of no other; None if there is none.
+
+        Raises:
+            FetchDelayed: Its bytes cannot be had now.
+        """
         ...
 
     async def gauge(self, address: Address) -> ContextGauge:

@@ -40,7 +40,7 @@ from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners, Quotas
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.files import Attachments, with_pictures_of
+from gateway.agent_ports.files import Attachments, stored_files, with_pictures_of
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
@@ -60,7 +60,7 @@ from gateway.lifecycle.rotation import Rotation
 from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.pipeline.delegation import Delegation
-from gateway.pipeline.delivery import Burials, Delivery
+from gateway.pipeline.delivery import Burials, Delivery, Enclosures
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
 from gateway.pipeline.next_turn import NextTurn, TurnStarter
 from gateway.pipeline.notices import TurnChats
@@ -409,8 +409,8 @@ async def assembled(
         death: How that process ended; None where nothing is known of it.
     """
     access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
-    context = build_context(settings, agent)
-    agent = with_pictures_of(database, with_engine_tools(agent, context))
+    context, files = build_context(settings, agent), stored_files(database, settings)
+    agent = with_pictures_of(files, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]
     # Once more: now with the models that write summaries.
     refuse_unpriced(settings.budget, models)
@@ -431,7 +431,7 @@ async def assembled(
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
     adapters = {
         (adapter.platform, adapter.account): adapter
-        for adapter in accounts.connect(intake, ChatHistory(database, facts, links), door)
+        for adapter in accounts.connect(intake, ChatHistory(database, facts, links, files), door)
     }
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
@@ -439,7 +439,7 @@ async def assembled(
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     beside = Beside(
         Preparations(database, agent, context, budgets),
-        Attachments(database, adapters, settings.attachments, wakeups),
+        Attachments(database, adapters, settings.attachments, wakeups, files),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database),
         Pruner(database, settings.retention, settings.storage.raw_days),
@@ -472,7 +472,7 @@ async def assembled(
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica, adapters, traffic, burials, links)
+    delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
     _listen(wakeups, beside, stops, worker, delivery)
     wakeups.forgotten.listen(context.views.clear)
     others = _others(database, replica, wakeups, stops, beside, accounts)

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from adapters.base import UNANNOUNCED, PreviewIntent, Renderer
 from adapters.door import Visitor
-from adapters.errors import FetchRejected
+from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import (
     Address,
     Attachment,
@@ -128,7 +128,11 @@ class WebAdapter:
         return json_response(told | {name: value for name, value in rest.items() if value}, 202)
 
     async def _show_file(self, request: web.Request) -> web.Response:
-        file = await self._history.file(place_of(request), file_of(request))
+        try:
+            file = await self._history.file(place_of(request), file_of(request))
+        except FetchDelayed as exc:
+            text = "The file cannot be had now; try again later."
+            raise Refusal(503, "file_delayed", text) from exc
         if file is None:
             raise Refusal(404, "no_such_file", "There is no such file.")
         return file_response(file)

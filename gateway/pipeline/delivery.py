@@ -27,11 +27,12 @@ from adapters.base import Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
 from gateway.access.policy import Owners
-from gateway.errors import StorageError
+from gateway.agent_ports.files import StoredFiles
+from gateway.errors import NotFound, ObjectsUnavailable, StorageError
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline import notices
-from gateway.storage.conversation import attachments, conversations
+from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
@@ -156,6 +157,29 @@ class Burials:
         return told
 
 
+@dataclass(frozen=True, slots=True)
+class Enclosures:
+    """Puts into a message what is not in its row: its file, and links with their secrets."""
+
+    files: StoredFiles
+    links: ChatLinks
+
+    async def completed(self, due: Due) -> Outgoing:
+        """Return the whole message.
+
+        Raises:
+            NotFound: Its file is gone.
+            ObjectsUnavailable: Its file cannot be had now.
+        """
+        message, file = due.message, None
+        if due.attachment is not None:
+            file = await self.files.outgoing(due.attachment)
+        if file is None and STORED_LINK not in message.payload:
+            return message
+        shown = self.links.shown(message.payload, message.conversation)
+        return replace(message, payload=shown, file=file)
+
+
 @dataclass(slots=True)
 class _Line:
     """A conversation with unsent rows.
@@ -195,14 +219,14 @@ class Delivery:
         adapters: Mapping[tuple[str, str], Adapter],
         traffic: Traffic,
         burials: Burials,
-        links: ChatLinks,
+        enclosures: "Enclosures",
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._traffic = traffic
         self._burials = burials
-        self._links = links
+        self._enclosures = enclosures
         self._least_failures = least_failures(burials.retry_for_s)
         self._waiting: asyncio.Queue[int | Due] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
@@ -312,6 +336,9 @@ class Delivery:
         if due.withdraws is not None:
             return await self._withdraw(due, due.withdraws)
         message = due.message
+        complete = await self._complete(due)
+        if complete is None:
+            return None
         adapter = self._adapters[due.account]
         # Where sending twice shows twice, a row that was being sent must be known after a crash:
         # then the platform is asked for it before anything is sent again (decision 064).
@@ -319,7 +346,7 @@ class Delivery:
         if marks and not await self._mark_sending(message):
             return None
         try:
-            return await adapter.send(await self._complete(due))
+            return await adapter.send(complete)
         except ChatMoved as exc:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
@@ -379,15 +406,15 @@ class Delivery:
         conversation, seq = due.message.conversation, due.message.seq
         log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
 
-    async def _complete(self, due: Due) -> Outgoing:
-        """Return a message with what is not in its row."""
-        message, file = due.message, None
-        if due.attachment is not None:
-            file = await self._database.read(attachments.outgoing, due.attachment)
-        if file is None and STORED_LINK not in message.payload:
-            return message
-        shown = self._links.shown(message.payload, message.conversation)
-        return replace(message, payload=shown, file=file)
+    async def _complete(self, due: Due) -> Outgoing | None:
+        """Return a message with what is not in its row; None where that is not to be had now."""
+        try:
+            return await self._enclosures.completed(due)
+        except ObjectsUnavailable as exc:
+            await self._delay(due, None, str(exc))
+        except NotFound as exc:
+            await self._bury(due, f"its file is gone: {exc}", "refused")
+        return None
 
     async def _move(self, due: Due, new_chat: str) -> None:
         """Re-key the chat's conversations; the row is sent there next."""

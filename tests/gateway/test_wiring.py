@@ -27,6 +27,7 @@ from agent.errors import (
 from agent.models.base import ChatModel, ModelInfo
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
+from gateway.agent_ports.files import StoredFiles
 from gateway.commands.registry import menu
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
@@ -128,7 +129,8 @@ def test_further_fields_go_to_the_same_provider_only(
 
 
 def history_of(chat: Running) -> ChatHistory:
-    return ChatHistory(chat.gateway.database, no_facts, ChatLinks(None))
+    files = StoredFiles(chat.gateway.database)
+    return ChatHistory(chat.gateway.database, no_facts, ChatLinks(None), files)
 
 
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:

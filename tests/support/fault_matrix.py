@@ -30,9 +30,10 @@ from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from gateway.access.policy import Access, Owners
+from gateway.agent_ports.files import StoredFiles
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
-from gateway.pipeline.delivery import Burials, Delivery
+from gateway.pipeline.delivery import Burials, Delivery, Enclosures
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
@@ -330,8 +331,9 @@ class _Work:
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
         burials, links = Burials(owners, DAY_S), ChatLinks(None)
+        enclosures = Enclosures(StoredFiles(database), links)
         self.delivery = Delivery(
-            database, Replica(database, 1), {account: adapter}, Traffic(), burials, links
+            database, Replica(database, 1), {account: adapter}, Traffic(), burials, enclosures
         )
 
     async def begin(self) -> None:
