@@ -3,8 +3,10 @@ FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/parley
 WORKDIR /src
-COPY requirements.lock ./
-RUN /opt/parley/bin/pip install --require-hashes -r requirements.lock
+# requirements-cluster.lock has the extras postgres and s3 as well.
+ARG REQUIREMENTS=requirements.lock
+COPY requirements.lock requirements-cluster.lock ./
+RUN /opt/parley/bin/pip install --require-hashes -r "$REQUIREMENTS"
 COPY requirements-build.lock ./
 RUN pip install --require-hashes -r requirements-build.lock
 COPY pyproject.toml README.md LICENSE ./
@@ -17,7 +19,7 @@ RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
 
 FROM python:3.13-slim-bookworm
 RUN useradd --system --uid 10001 --home-dir /data --no-create-home parley \
- && install -d -o parley -g parley -m 0700 /data
+ && install -d -o parley -g parley -m 0700 /data /shared /shared/workspaces
 COPY --from=build /opt/parley /opt/parley
 ENV PATH="/opt/parley/bin:$PATH" \
     PYTHONUNBUFFERED=1 \

@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 SUPPLY := $(VENV)/supply
 
-.PHONY: setup run test test-all test-deep lint compile format bench lock clean advisories sbom
+.PHONY: setup run cluster test test-all test-deep lint compile format bench lock clean advisories sbom
 unexport PYTHONDONTWRITEBYTECODE
 
 # Runs a command that is silent for long behind a word about it, with a dot for each second.
@@ -39,6 +39,11 @@ $(RUN_STAMP): requirements.lock requirements-build.lock pyproject.toml | $(BIN)/
 # What the tests need holds all that Parley needs, in the same versions.
 run: $(if $(wildcard $(STAMP)),$(STAMP),$(RUN_STAMP))
 	$(BIN)/parley run
+
+# A cluster for trying out: PostgreSQL out of a wheel, N replicas with the offline model, one address.
+N ?= 3
+cluster: setup
+	$(BIN)/python -m tests.support.cluster $(N)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -109,6 +114,7 @@ lock: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) pyproject.toml -o requirements.lock
 	$(COMPILE) pyproject.toml --group dev -o requirements-dev.lock
+	$(COMPILE) pyproject.toml --extra postgres --extra s3 -o requirements-cluster.lock
 	$(COMPILE) --group build -o requirements-build.lock
 	$(COMPILE) --group supply -o requirements-supply.lock
 

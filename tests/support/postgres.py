@@ -94,6 +94,8 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [self._programs / "postgres", "-D", self.data, *_options(self, self._settings)],
                 stderr=log,
+                # A Ctrl-C at the terminal is for those who use it: they end it when they are done.
+                start_new_session=True,
                 preexec_fn=_end_with_worker(),  # noqa: PLW1509 - it calls a function of C, no more
                 **self._where(),
                 **_owner(),

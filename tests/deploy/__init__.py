@@ -1,0 +1,1 @@
+"""What Parley is deployed with: Dockerfile, compose, Kubernetes, the cluster on one machine."""
