@@ -18,6 +18,9 @@ from tests.e2e.web_chat import WebChat
 from tests.support.postgres import postgres_server
 from tests.support.process import ParleyProcess
 
+# It has a server of its own, whatever the other tests run on.
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "agent", "adapters", "migrations")
 
