@@ -157,6 +157,7 @@ async def test_a_compaction_leaves_one_row_and_one_event_that_agree(
     assert [row.messages_after for row in rows] == [len(view.messages) for view in first_views]
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_restart_shows_the_very_same_view(tmp_path: Path) -> None:
     """What is asked after a restart goes out byte for byte as it would have without one."""
     for compacted in range(5):
@@ -175,6 +176,7 @@ def copied(chat: Running, home: Path) -> None:
     """Copy the database of a running gateway to where another one will find it."""
     home.mkdir()
     files = location_of(chat.gateway.settings), location_of(settings_of(home))
+    assert all(isinstance(each, Path) for each in files)
     with (
         closing(sqlite3.connect(str(files[0]))) as source,
         closing(sqlite3.connect(str(files[1]))) as copy,
