@@ -48,6 +48,8 @@ class Older(ParleyProcess):
 @pytest.fixture(scope="module")
 def older_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code of the version before."""
+    if git("rev-parse", "--is-shallow-repository").strip() == b"true":
+        pytest.skip("the version before is not in a shallow clone")
     folder = tmp_path_factory.mktemp("older")
     packed = git("archive", commit_before(REVISION), *PACKAGES)
     with tarfile.open(fileobj=BytesIO(packed)) as archive:

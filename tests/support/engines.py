@@ -3,7 +3,7 @@
 Such is every test that comes upon what runs a gateway (`STARTS`), or asks for an open database. On
 PostgreSQL each PARLEY_HOME of a test has a database of its own, which is there again when a gateway
 is restarted. What is about SQLite's file asks for `sqlite_alone`. At the desk one in `EVERY` runs
-on PostgreSQL; `make test-all` runs all.
+on PostgreSQL, by `make test-all` one in `EVERY_ALL`, by `make test-deep` all.
 """
 
 import inspect
@@ -18,12 +18,14 @@ import psycopg
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from tests.support.thorough import amount
+
 if TYPE_CHECKING:
     # That one stands on what this one is for.
     from tests.support.postgres import PostgresServer
 
 SQLITE, POSTGRES = "sqlite", "postgres"
-EVERY = 20
+EVERY, EVERY_ALL = 20, 5
 STARTS = {
     ("tests.support.gateway", "running"),
     ("tests.support.gateway", "serving"),
@@ -91,12 +93,11 @@ def on_both(metafunc: pytest.Metafunc) -> None:
     asked = set(metafunc.fixturenames)
     is_of_both = bool(asked & FIXTURES) or any(map(comes_upon_gateway, _functions(metafunc)))
     if is_of_both and "sqlite_alone" not in asked | _marked(metafunc):
-        sample = zlib.crc32(metafunc.definition.nodeid.encode()) % EVERY == 0
-        marks = () if sample else (pytest.mark.thorough,)
-        values = [
-            pytest.param(SQLITE, id=pytest.HIDDEN_PARAM),
-            pytest.param(POSTGRES, id=POSTGRES, marks=marks),
-        ]
+        values = [pytest.param(SQLITE, id=pytest.HIDDEN_PARAM)]
+        drawn = zlib.crc32(metafunc.definition.nodeid.encode())
+        if drawn % amount(EVERY_ALL, EVERY_ALL, 1) == 0:
+            marks = () if drawn % EVERY == 0 else (pytest.mark.thorough,)
+            values.append(pytest.param(POSTGRES, id=POSTGRES, marks=marks))
         metafunc.parametrize("database_engine", values, indirect=True)
 
 
