@@ -229,8 +229,8 @@ class Replica:
         for line in self._process.stdout:
             said = json.loads(line)
             if "shown" in said:
-                chat, text = said["shown"]
-                self.others[int(chat.partition("-")[0]) - 1].tell("shown", chat, text)
+                number, _, _ = said["shown"][0].partition("-")
+                self.others[int(number) - 1].tell("shown", *said["shown"])
             else:
                 self._said.put(said)
         self._said.put(None)

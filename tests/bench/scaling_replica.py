@@ -3,7 +3,8 @@
 `python -m tests.bench.scaling_replica HOME URL NUMBER`, URL of PostgreSQL or `sqlite`. Lines are
 JSON. It is told `["talk", CHATS, TURNS]` (so many people at once, so many messages each), `["rest",
 SECONDS]` or `["end"]`, and says what that took. Another replica may answer one of its chats: that
-one says `{"shown": [CHAT, TEXT]}`, and this one is told `["shown", CHAT, TEXT]`.
+one says `{"shown": [CHAT, SEQ, TEXT]}`, and this one is told `["shown", CHAT, SEQ, TEXT]`. Sending
+twice shows once on the null platform: what was shown is known by its number.
 """
 
 import asyncio
@@ -25,14 +26,21 @@ class People(Chats):
     def __init__(self, number: str) -> None:
         super().__init__()
         self.number = number
+        self._seen: set[tuple[str, int]] = set()
 
     def show(self, message: Outgoing) -> None:
         """Take what the null platform is given here; the chat may be one of another replica."""
         chat = message.address.chat
         if chat.partition("-")[0] == self.number:
-            self.on_send(message)
+            self.see(chat, message.seq, message.payload)
         else:
-            say({"shown": [chat, message.payload]})
+            say({"shown": [chat, message.seq, message.payload]})
+
+    def see(self, chat: str, seq: int, text: str) -> None:
+        """Show an answer, once."""
+        if (chat, seq) not in self._seen:
+            self._seen.add((chat, seq))
+            self.answers(chat).put_nowait(text)
 
 
 def say(told: dict[str, Any]) -> None:
@@ -59,7 +67,7 @@ async def _listen(people: People, tasks: "asyncio.Queue[list[Any]]") -> None:
     while line := await asyncio.to_thread(sys.stdin.readline):
         told = json.loads(line)
         if told[0] == "shown":
-            people.answers(told[1]).put_nowait(told[2])
+            people.see(*told[1:])
         else:
             tasks.put_nowait(told)
         if told == ["end"]:
