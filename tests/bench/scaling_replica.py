@@ -8,6 +8,7 @@ twice shows once on the null platform: what was shown is known by its number.
 """
 
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -24,7 +25,8 @@ class People(Chats):
     """Those who write at this replica."""
 
     def __init__(self, number: str) -> None:
-        super().__init__()
+        # Messages of two replicas have no number in common: the second one would be a duplicate.
+        super().__init__(numbers=itertools.count(int(number) * 1_000_000_000))
         self.number = number
         self._seen: set[tuple[str, int]] = set()
 
