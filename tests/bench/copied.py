@@ -49,14 +49,16 @@ def _copying(table: Table, template: int, count: int) -> str:
     which = _FOUND.get(table.name, "conversation = {template}").format(template=template)
     return (
         f"INSERT INTO {table.name} ({names}) SELECT {values}"  # noqa: S608 - names of the schema
-        f" FROM {table.name}, generate_series(1, {count}) AS n WHERE {which}"
+        f" FROM {table.name}, generate_series(1, {count}) AS copies(copy) WHERE {which}"
     )
 
 
 def _value(table: str, column: str) -> str:
     """Return what a copy has in a column."""
     if column == "conversation" or (table, column) == ("conversation", "id"):
-        return f"{FIRST} + n"
+        return f"{FIRST} + copies.copy"
     if column in _MOVED or column == "id":
-        return f'"{column}" + n::bigint * {APART}'
-    return f"\"{column}\" || '-' || n" if column in _OWN_TEXT else f'"{column}"'
+        return f'"{column}" + copies.copy::bigint * {APART}'
+    # The sender of a row of the outbox is a replica.
+    is_own = (column in _OWN_TEXT and table != "outbox") or column == "source_key"
+    return f"\"{column}\" || '-' || copies.copy" if is_own else f'"{column}"'
