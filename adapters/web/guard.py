@@ -105,6 +105,7 @@ class Guard:
     def __init__(self, door: Door, settings: WebSettings) -> None:
         self._door = door
         self._trusted = settings.trusted
+        self._public_port = settings.public_port
         secret = settings.proxy_secret if settings.auth == "proxy" else None
         self._proxy_secret = secret.get_secret_value().encode() if secret else None
         self._proxy_header = settings.proxy_header
@@ -210,7 +211,7 @@ class Guard:
             visit.visitor = OWNER
             return
         check_origin(request, caller)
-        visit.cookie = cookie_name(request, caller)
+        visit.cookie = cookie_name(request, caller, self._public_port)
         visit.secret = request.cookies.get(visit.cookie, "")
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not public:
@@ -218,7 +219,7 @@ class Guard:
             visit.visitor = await self._by_token(offered.strip(), caller)
             return
         if not caller.proxied:
-            check_loopback(request)
+            check_loopback(request, self._public_port)
         if not public and caller.proxied and self._proxy_secret is not None:
             visit.visitor = await self._by_proxy(request, caller, self._proxy_secret)
         elif not public:
@@ -342,17 +343,18 @@ def _delete_cookie(response: web.Response, visit: Visit, name: str) -> None:
     response.del_cookie(name, path="/", secure=visit.caller.secure, httponly=True)
 
 
-def cookie_name(request: web.Request, caller: Requester) -> str:
+def cookie_name(request: web.Request, caller: Requester, public_port: int | None = None) -> str:
     """Return what the session's cookie is called.
 
     Behind TLS no other host and no plain page can set or replace it (`__Host-`). Without, browsers
     hand the cookies of one port to all others of the machine: each Parley there has its own. Behind
-    a proxy it is named after the proxy's port: the next request may come to another replica.
+    a proxy or a balancer it is named after the port that the browser sees: the next request may
+    come to another replica.
     """
     if caller.secure:
         return "__Host-parley"
-    here = connection_of(request).getsockname()[1]
-    return f"parley_{_port_of(caller.host) if caller.proxied else here}"
+    here, seen = connection_of(request).getsockname()[1], _port_of(caller.host)
+    return f"parley_{seen if caller.proxied or seen == public_port else here}"
 
 
 def _port_of(host: str) -> int:
@@ -363,15 +365,19 @@ def _port_of(host: str) -> int:
         return 80
 
 
-def check_loopback(request: web.Request) -> None:
+def check_loopback(request: web.Request, public_port: int | None = None) -> None:
     """Refuse any Host but a loopback name with the right port where the connection is a local one.
+
+    Right is the port that is served, and that of `web.public_url` if it is this machine's.
 
     A foreign page may make its own name lead to 127.0.0.1 (DNS rebinding).
     """
     address, port = connection_of(request).getsockname()[:2]
     if not ipaddress.ip_address(address).is_loopback:
         return
-    if not names_loopback(request.headers.get("Host", ""), port):
+    host = request.headers.get("Host", "")
+    ports = [port] if public_port is None else [port, public_port]
+    if not any(names_loopback(host, each) for each in ports):
         text = (
             "Open the web chat under the address Parley printed. If this is your proxy's name, have"
             " the proxy set X-Forwarded-For and X-Forwarded-Proto, and add its address to"

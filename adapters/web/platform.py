@@ -113,6 +113,16 @@ class WebSettings(PlatformSection):
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     @property
+    def public_port(self) -> int | None:
+        """The port of `public_url` where that is of this machine; None for any other.
+
+        It is that of a balancer before several replicas, which hands on connections as they are.
+        """
+        parts = urlsplit(self.public_url or "")
+        is_here = parts.scheme == "http" and is_private_way(self.public_url or "")
+        return (parts.port or 80) if is_here else None
+
+    @property
     def callback_url(self) -> str | None:
         """Where the identity provider sends browsers back to; None where nothing says so."""
         if self.oidc.redirect_url or self.public_url is None:

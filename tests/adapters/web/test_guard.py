@@ -62,6 +62,37 @@ async def test_a_foreign_host_is_refused(chat: Served, path: str) -> None:
     assert await status(chat, path, Host=f"evil.example:{chat.port}") == 403
 
 
+async def test_behind_a_balancer_its_port_is_served_too(serve: Serve) -> None:
+    """One that hands on connections as they are; its cookie is one for all replicas."""
+    served = await serve(signed_in=False, public_url="http://127.0.0.1:4321/")
+    body, there = {"token": TOKEN}, {"Host": "127.0.0.1:4321"}
+    async with served.client.post("/api/sign-in", json=body, headers=there) as response:
+        assert response.status == 204
+        cookie = response.cookies["parley_4321"]
+    known = {"Cookie": f"parley_4321={cookie.value}"}
+    assert await status(served, **known, **there) == 200
+    assert await status(served, **known, Host="127.0.0.1:4322") == 403
+    assert await status(served, **known, Host="evil.example:4321") == 403
+
+
+@pytest.mark.parametrize(
+    ("url", "port"),
+    [
+        ("http://127.0.0.1:4321/", 4321),
+        ("http://localhost", 80),
+        ("http://[::1]:90/", 90),
+        ("https://127.0.0.1:4321/", None),
+        ("http://chat.example:4321/", None),
+        (None, None),
+    ],
+)
+def test_the_port_of_a_public_address_counts_on_this_machine(
+    url: str | None, port: int | None
+) -> None:
+    """What is somebody else's address says nothing about connections from here."""
+    assert WebSettings(public_url=url).public_port == port
+
+
 async def test_a_foreign_host_signs_nobody_in(serve: Serve) -> None:
     """Not even to try a token."""
     served = await serve(signed_in=False)
