@@ -69,6 +69,7 @@ class Cluster(Crashes):
         replicas: Their places.
         disruptions: How often each kind has happened.
         refused: How many starts were refused, since there was no database.
+        paused_at: When a process has stopped itself, in monotonic seconds; 0 before that.
     """
 
     def __init__(
@@ -89,18 +90,21 @@ class Cluster(Crashes):
         ]
         self.disruptions: Counter[str] = Counter()
         self.refused = 0
+        self.paused_at = 0.0
         self._disturbed: list[tuple[int, float]] = []
         for each in self.replicas:
             each.home.mkdir()
-        platform.on_note = self._lose_on_demand
+        platform.on_note = self._hear
 
     @property
     @override
     def books(self) -> str:
         return self.server.url(self.name)
 
-    def _lose_on_demand(self, what: str, pid: int) -> None:
-        """Do what a process asks for that is about to commit."""
+    def _hear(self, what: str, pid: int) -> None:
+        """Note that a process stops; do what one asks for that is about to commit."""
+        if what == "paused":
+            self.paused_at = time.monotonic()
         losses: dict[str, Loss] = {"lose request": "request", "lose answer": "answer"}
         if (loss := losses.get(what)) is not None:
             (one,) = [each for each in self.replicas if each.pid == pid]
