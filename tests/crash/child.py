@@ -88,6 +88,7 @@ from gateway.settings.tree import AccessSettings, QueueSettings, Settings, Stora
 from gateway.storage import migrations, postgres
 from gateway.storage.engine import SqliteDatabase, connect
 from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.wiring import Accounts
@@ -236,6 +237,7 @@ class Life:
         replace_in(app, build_agent=self._agent, build_accounts=self._accounts)
         for engine in (SqliteDatabase, PostgresDatabase):
             replace_in(engine, write=observed(engine.write, self.points))
+        replace_in(Presence, run=observed(Presence.run, self.points))
         if spec.url is None:
             replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)

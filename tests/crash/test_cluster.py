@@ -15,6 +15,7 @@ import pytest
 from tests.crash.points import COMMON, OUTSIDE, around
 from tests.support.crash import describe, seeds
 from tests.support.crash_cluster import Cluster, Replica
+from tests.support.crash_script import LONG, SMALL_WINDOW
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -23,8 +24,12 @@ DISRUPTIONS = 50
 LEASE_S = 1.0
 """Twelve seconds in earnest: what takes that long is done in test_failover.py."""
 CHATS = "abcdefgh"
-VERBS = ("", "", "", "note", "note look", "put long", "parts", "note put look parts")
-POINTS = [*around(*COMMON, "set_preview"), *OUTSIDE]
+VERBS = (
+    *("", "", "", "note", "note look", "put long", "parts", "note put look parts"),
+    *(LONG, LONG, LONG, "hand", "plan keep", "trouble", "huge note"),
+)
+OF_REPLICAS = ("attend", "take", "reap", "leave")
+POINTS = [*around(*COMMON, "set_preview", "compact", *OF_REPLICAS, *OF_REPLICAS), *OUTSIDE]
 AT_ONCE = 2
 AT_A_POINT = 0.3
 """How many processes are told to kill themselves somewhere."""
@@ -92,6 +97,7 @@ async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) 
         mode=dice.choice(["collect", "followup"]),
         debounce_ms=dice.choice([0, 5, 30]),
         batch=dice.choice([1, 10]),
+        window=dice.choice([100_000, SMALL_WINDOW]),
         attempts=100,
         lease_s=LEASE_S,
     )

@@ -92,6 +92,7 @@ class Cluster(Crashes):
         self.refused = 0
         self.paused_at = 0.0
         self._disturbed: list[tuple[int, float]] = []
+        self._restarting = asyncio.Lock()
         for each in self.replicas:
             each.home.mkdir()
         platform.on_note = self._hear
@@ -181,12 +182,13 @@ class Cluster(Crashes):
 
     async def restart_database(self, how: End, *, away_s: float = 0.0) -> None:
         """Stop the database and start it again."""
-        self.disturb_now(*self.replicas)
-        await asyncio.to_thread(self.server.stop, how)
-        await asyncio.sleep(away_s)
-        self.server.spawn()
-        await asyncio.to_thread(self.server.wait_until_it_answers)
-        self.disturb_now(*self.replicas)
+        async with self._restarting:
+            self.disturb_now(*self.replicas)
+            await asyncio.to_thread(self.server.stop, how)
+            await asyncio.sleep(away_s)
+            self.server.spawn()
+            await asyncio.to_thread(self.server.wait_until_it_answers)
+            self.disturb_now(*self.replicas)
 
     async def heal(self) -> None:
         """Let everything work that was disturbed, and have a process in each place."""
