@@ -5,7 +5,9 @@ processes and a database repeat anything: the seed draws what is done, not what 
 """
 
 import asyncio
+import math
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
@@ -31,8 +33,8 @@ VERBS = (
 OF_REPLICAS = ("attend", "take", "reap", "leave")
 POINTS = [*around(*COMMON, "set_preview", "compact", *OF_REPLICAS, *OF_REPLICAS), *OUTSIDE]
 AT_ONCE = 2
-AT_A_POINT = 0.3
-"""How many processes are told to kill themselves somewhere."""
+SLEEPS = 1.5
+"""Leases for which a process sleeps that has stopped itself somewhere."""
 
 Disruption = Callable[[Cluster, Replica, Random], Awaitable[None]]
 
@@ -104,7 +106,8 @@ async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) 
     await cluster.run_all()
     await disturb(cluster, dice)
     await cluster.live_on()
-    print(f"seed {seed}: {dict(cluster.disruptions)}, {cluster.refused} starts refused")
+    told = f"{cluster.refused} starts refused, {cluster.late_copies()} late copies, {style}"
+    print(f"seed {seed}: {dict(cluster.disruptions)}, {told}")
     assert sum(cluster.disruptions.values()) >= DISRUPTIONS
     assert not (found := cluster.violations()), describe(found, cluster)
 
@@ -131,8 +134,13 @@ async def disturb(cluster: Cluster, dice: Random) -> None:
 
 
 async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random) -> None:
-    """Start a process where one has killed itself, or could not start."""
+    """Start a process where one has killed itself, or could not start; wake who has slept enough."""
     for one in at_rest:
+        if time.monotonic() - cluster.paused.get(one.pid, math.inf) > LEASE_S * SLEEPS:
+            del cluster.paused[one.pid]
+            cluster.disturb_now(one)
+            cluster.signal(one, signal.SIGCONT)
+            cluster.disruptions["freeze at a point"] += 1
         if not one.runs:
             await cluster.buried(one)
             cluster.disruptions["kill at a point"] += one.faulty
@@ -140,6 +148,7 @@ async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random
 
 
 def begin(cluster: Cluster, one: Replica, dice: Random) -> None:
-    """Start a process, which may be told to kill itself."""
+    """Start a process, which may be told to kill or to stop itself somewhere."""
     at_point = [dice.choice(POINTS), dice.randint(1, 4)]
-    cluster.run(one, kill=at_point if dice.random() < AT_A_POINT else None)
+    does = dice.choices(["kill", "pause", "live"], [3, 2, 5])[0]
+    cluster.run(one, **({} if does == "live" else {does: at_point}))

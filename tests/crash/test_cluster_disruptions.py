@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.storage.queue.leases import LEASE_S
 from tests.crash.conftest import in_cluster, migrated
 from tests.crash.points import COMMON
 from tests.support.confined import TAKES_ROOT
@@ -36,6 +37,57 @@ async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how:
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
+
+
+async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster) -> None:
+    """All replicas lose what they were; each goes on as another one, and no turn is blamed."""
+    cluster.configure(lease_s=SHORT_LEASE_S)
+    await cluster.run_all()
+    for chat in CHATS:
+        await cluster.write(chat, "gate note")
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await cluster.restart_database("immediate", away_s=4 * SHORT_LEASE_S)
+    await cluster.platform.open_gate()
+    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.stop_all()
+    assert not (found := cluster.violations()), describe(found, cluster)
+    assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
+
+
+async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Cluster) -> None:
+    """What they cannot give back is taken from them later."""
+    cluster.configure(grace_s=2.0)
+    await cluster.run_all()
+    for chat in CHATS:
+        await cluster.write(chat, "gate note")
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await asyncio.to_thread(cluster.server.stop, "fast")
+    await cluster.stop_all()
+    await cluster.platform.open_gate()
+    await cluster.live_on()
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: Cluster) -> None:
+    """It has locked all that the dead one had, and its own lease is not over yet."""
+    cluster.configure(think_s=0.3)
+    dead, reaper, other = cluster.replicas
+    cluster.run(dead)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 1, 30.0)
+    for chat in CHATS:
+        await cluster.write(chat, "gate note")
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    cluster.run(reaper, pause=["before commit of reap", 1])
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 2, 30.0)
+    await cluster.kill_off(dead)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("paused"), 30.0)
+    cluster.disturb_now(reaper)
+    await cluster.platform.open_gate()
+    cluster.run(other)
+    await cluster.platform.wait_for(cluster.all_answered, LEASE_S)
+    cluster.disturb_now(reaper)
+    await cluster.live_on()
+    assert not (found := cluster.violations()), describe(found, cluster)
 
 
 @pytest.mark.parametrize("loss", ["answer", thorough("request")])

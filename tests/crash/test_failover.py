@@ -75,10 +75,10 @@ async def test_the_chats_of_a_host_that_is_gone_wait_for_its_lease(
         gone.proxy.stall()
     since = time.monotonic()
     if point != "part":
-        while not cluster.paused_at:
+        while gone.pid not in cluster.paused:
             await asyncio.sleep(THINKS_S)
             written += [await cluster.write(chat) for chat in CHATS]
-        since = cluster.paused_at
+        since = cluster.paused[gone.pid]
     cluster.disturb_now(gone)
     written += [await cluster.write(chat) for chat in CHATS]
     await cluster.platform.wait_for(cluster.all_answered, 60.0)

@@ -22,6 +22,7 @@ from typing_extensions import override
 from tests.support.crash import KILLED, Crashes, Nursery
 from tests.support.crash_oracle import Evidence, finished_ids
 from tests.support.crash_platform import LoopbackPlatform
+from tests.support.crash_script import RESENT
 from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.postgres import End, PostgresServer
 
@@ -69,7 +70,7 @@ class Cluster(Crashes):
         replicas: Their places.
         disruptions: How often each kind has happened.
         refused: How many starts were refused, since there was no database.
-        paused_at: When a process has stopped itself, in monotonic seconds; 0 before that.
+        paused: When a process has stopped itself, in monotonic seconds, by its pid.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Cluster(Crashes):
         ]
         self.disruptions: Counter[str] = Counter()
         self.refused = 0
-        self.paused_at = 0.0
+        self.paused: dict[int, float] = {}
         self._disturbed: list[tuple[int, float]] = []
         self._restarting = asyncio.Lock()
         for each in self.replicas:
@@ -105,7 +106,7 @@ class Cluster(Crashes):
     def _hear(self, what: str, pid: int) -> None:
         """Note that a process stops; do what one asks for that is about to commit."""
         if what == "paused":
-            self.paused_at = time.monotonic()
+            self.paused[pid] = time.monotonic()
         losses: dict[str, Loss] = {"lose request": "request", "lose answer": "answer"}
         if (loss := losses.get(what)) is not None:
             (one,) = [each for each in self.replicas if each.pid == pid]
@@ -239,6 +240,11 @@ class Cluster(Crashes):
             )
             if not explained:
                 yield first, second
+
+    def late_copies(self) -> int:
+        """Return how many answers are shown without a mark beside a copy with one."""
+        shown = {chat: self.platform.finals(chat) for chat in self.platform.chats}
+        return sum(f"{RESENT}{text}" in texts for texts in shown.values() for text in texts)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         """Return what a query finds in the database."""
