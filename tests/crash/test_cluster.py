@@ -134,7 +134,7 @@ async def disturb(cluster: Cluster, dice: Random) -> None:
 
 
 async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random) -> None:
-    """Start a process where one has killed itself, or could not start; wake who has slept enough."""
+    """Start a process where one is gone; wake those that have slept enough."""
     for one in at_rest:
         if time.monotonic() - cluster.paused.get(one.pid, math.inf) > LEASE_S * SLEEPS:
             del cluster.paused[one.pid]
@@ -142,8 +142,7 @@ async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random
             cluster.signal(one, signal.SIGCONT)
             cluster.disruptions["freeze at a point"] += 1
         if not one.runs:
-            await cluster.buried(one)
-            cluster.disruptions["kill at a point"] += one.faulty
+            cluster.disruptions["kill at a point"] += await cluster.buried(one)
             begin(cluster, one, dice)
 
 

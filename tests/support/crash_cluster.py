@@ -42,7 +42,7 @@ class Replica:
         proxy: Its way to the database.
         pid: Of its newest process.
         ends: Becomes the exit code of that.
-        faulty: Whether that was told to kill itself somewhere.
+        faulty: Whether that was told to kill or to stop itself somewhere.
     """
 
     number: int
@@ -119,7 +119,7 @@ class Cluster(Crashes):
         with suppress(psycopg.OperationalError):
             self._note(what="boot", finished=finished_ids(self.books))
         spec = replace(self.spec, home=str(one.home), url=one.proxy.url(self.name), **changes)
-        one.faulty = spec.kill is not None
+        one.faulty = bool(spec.kill or spec.pause)
         one.pid = self._begin(spec)
         one.ends = asyncio.create_task(self.ended(one.pid), name=f"replica {one.number}")
 
@@ -166,8 +166,8 @@ class Cluster(Crashes):
         self.signal(one, signal.SIGKILL)
         await self.buried(one)
 
-    async def buried(self, one: Replica) -> None:
-        """Wait for an end that is a crash, or a start that was refused.
+    async def buried(self, one: Replica) -> bool:
+        """Wait for an end that is a crash, or a start that was refused; returns whether it began.
 
         A process that was ready ends only by a signal, whatever becomes of its database.
         """
@@ -175,8 +175,9 @@ class Cluster(Crashes):
         self.disturb_now(one)
         if code == REFUSED and one.pid not in self._ready():
             self.refused += 1
-        else:
-            assert code == KILLED, f"pid {one.pid}, exit code {code}: {self.log()}"
+            return False
+        assert code == KILLED, f"pid {one.pid}, exit code {code}: {self.log()}"
+        return True
 
     def _ready(self) -> set[int]:
         return {event["pid"] for event in self.events("ready")}
