@@ -8,7 +8,7 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
@@ -36,53 +36,57 @@ AT_ONCE = 2
 SLEEPS = 1.5
 """Leases for which a process sleeps that has stopped itself somewhere."""
 
-Disruption = Callable[[Cluster, Replica, Random], Awaitable[None]]
+Disruption = Callable[[Cluster, Replica, Random], Coroutine[Any, Any, bool]]
+"""Returns whether it came to that."""
 
 
-async def kill(cluster: Cluster, one: Replica, dice: Random) -> None:
+async def kill(cluster: Cluster, one: Replica, dice: Random) -> bool:
     """SIGKILL; another process takes the place."""
     await cluster.kill_off(one)
     begin(cluster, one, dice)
+    return True
 
 
-async def freeze(cluster: Cluster, one: Replica, dice: Random) -> None:
+async def freeze(cluster: Cluster, one: Replica, dice: Random) -> bool:
     """SIGSTOP, mostly for longer than a lease, then SIGCONT."""
     cluster.signal(one, signal.SIGSTOP)
     await asyncio.sleep(LEASE_S * dice.choice([0.1, 1.5, 2.0]))
     cluster.disturb_now(one)
     cluster.signal(one, signal.SIGCONT)
+    return one.runs
 
 
-async def part(cluster: Cluster, one: Replica, dice: Random) -> None:
+async def part(cluster: Cluster, one: Replica, dice: Random) -> bool:
     """Nothing gets through between a replica and the database, mostly for longer than a lease."""
     one.proxy.stall()
     await asyncio.sleep(LEASE_S * dice.choice([0.1, 1.5, 2.0]))
     cluster.disturb_now(one)
     one.proxy.flow()
+    return one.runs
 
 
-async def cut(cluster: Cluster, one: Replica, _: Random) -> None:
+async def cut(cluster: Cluster, one: Replica, _: Random) -> bool:
     """All connections of a replica are reset."""
     cluster.disturb_now(one)
     one.proxy.cut()
+    return one.runs
 
 
-async def lose_commit(cluster: Cluster, one: Replica, dice: Random) -> None:
+async def lose_commit(cluster: Cluster, one: Replica, dice: Random) -> bool:
     """A COMMIT, or the answer to it, is lost, together with its connection."""
     lost = one.proxy.lose_commit(dice.choice(["answer", "answer", "request"]))
     # Where it does not live at this moment there is none to be lost.
     await asyncio.wait([lost], timeout=2 * LEASE_S)
     cluster.disturb_now(one)
-    if not lost.done():
-        lost.cancel()
-        cluster.disruptions["lose_commit"] -= 1
+    return lost.done() or not lost.cancel()
 
 
-async def restart(cluster: Cluster, _: Replica, dice: Random) -> None:
+async def restart(cluster: Cluster, _: Replica, dice: Random) -> bool:
     """The database is stopped, or crashes, and comes back."""
     await cluster.restart_database(
         dice.choice(["fast", "immediate"]), away_s=dice.choice([0, 0, 0.5])
     )
+    return True
 
 
 OFTEN: dict[Disruption, int] = {kill: 6, freeze: 3, part: 3, cut: 3, lose_commit: 6, restart: 1}
@@ -115,22 +119,25 @@ async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) 
 async def disturb(cluster: Cluster, dice: Random) -> None:
     """Disturb the replicas, at most two of them at once, while people write."""
     under_way: dict[asyncio.Task[None], Replica] = {}
-    for kind in dice.choices([*OFTEN], [*OFTEN.values()], k=DISRUPTIONS):
+    while sum(cluster.disruptions.values()) < DISRUPTIONS:
         for _ in range(dice.randrange(3)):
             await cluster.write(dice.choice(CHATS), dice.choice(VERBS))
         await asyncio.sleep(dice.uniform(0.02, 0.2))
         at_rest = [each for each in cluster.replicas if each not in under_way.values()]
         await fill_places(cluster, at_rest, dice)
-        one = dice.choice(at_rest)
-        work: Any = kind(cluster, one, dice)
-        under_way[asyncio.create_task(work, name=kind.__name__)] = one
-        cluster.disruptions[kind.__name__] += 1
+        one, [kind] = dice.choice(at_rest), dice.choices([*OFTEN], [*OFTEN.values()])
+        under_way[asyncio.create_task(happens(kind, cluster, one, dice))] = one
         if len(under_way) == AT_ONCE:
             await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
         for each in [task for task in under_way if task.done()]:
             each.result()
             del under_way[each]
     await asyncio.gather(*under_way)
+
+
+async def happens(kind: Disruption, cluster: Cluster, one: Replica, dice: Random) -> None:
+    """Disturb, and count it if it came to that."""
+    cluster.disruptions[kind.__name__] += await kind(cluster, one, dice)
 
 
 async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random) -> None:
