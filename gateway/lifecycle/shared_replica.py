@@ -132,8 +132,7 @@ class SharedReplica(Replica):
 
     async def _attend(self) -> Loss | None:
         """Look around and do what is to be done; return why this replica has to begin anew."""
-        began = time.monotonic()
-        renews = began - self._renewed_at >= leases.LEASE_S / BEATS
+        began, renews = time.monotonic(), self._is_due()
         found: Surroundings | None = None
         try:
             look = self._presence.run if renews else self._presence.ask
@@ -147,14 +146,25 @@ class SharedReplica(Replica):
             log.warning("heartbeat_failed", error=str(exc))
         if self._presence.is_lost:
             return "session lost"
-        return "not renewed" if time.monotonic() - self._renewed_at > leases.LEASE_S else None
+        # Whose look has worked is alive, however long it took to act on it: its row has said so. If
+        # nobody has taken it for dead meanwhile, nobody needs to drop anything.
+        is_late = found is None and time.monotonic() - self._renewed_at > leases.LEASE_S
+        return "not renewed" if is_late else None
 
     async def _act(self, found: Surroundings) -> None:
         self.trials = dict(found.trials)
         self._divide(found.living)
         for dead in sorted(self._dead(found)):
+            if self._is_due():
+                # Many can be gone at once. Who takes over from all of them must not be late itself.
+                self._wake.set()
+                break
             await self._reap(dead, unlocked=dead in found.unlocked)
         await self._receive(found)
+
+    def _is_due(self) -> bool:
+        """Whether the lease is to be renewed now."""
+        return time.monotonic() - self._renewed_at >= leases.LEASE_S / BEATS
 
     def _divide(self, living: int) -> None:
         """Share with so many what platforms let all send; sooner than later where it gets less."""

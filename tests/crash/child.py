@@ -85,7 +85,7 @@ from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings, StorageSettings
-from gateway.storage import migrations, postgres
+from gateway.storage import migrations, postgres, presence
 from gateway.storage.engine import SqliteDatabase, connect
 from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.presence import Presence
@@ -167,6 +167,7 @@ def shorten_leases(lease_s: float) -> None:
     for limit, ms in postgres.TIMEOUTS_MS.items():
         # Not so short that a busy machine takes as long between two statements.
         postgres.TIMEOUTS_MS[limit] = max(round(ms * share), 500)
+    replace_in(presence, LOCKS_IN_MS=round(presence.LOCKS_IN_MS * share))
     for name, module in [*sys.modules.items()]:
         if name.startswith("gateway.") and hasattr(module, "LEASE_S"):
             replace_in(module, LEASE_S=lease_s)
