@@ -85,7 +85,7 @@ def test_starting_a_call_twice_changes_nothing(store: Store, current: Turn) -> N
 
 
 def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> None:
-    """Three more put on record what was decided about it; a new call is not looked for."""
+    """Three more put on record what was decided about it, last: the end of the log is locked."""
     start = turn_journal.start_tool
     intent = ["UPDATE turn", "INSERT step"]
     call = tool_call("look", {}, "a")
@@ -93,7 +93,7 @@ def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> N
     decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
     call = tool_call("send", {}, "b")
     recorded = ["SELECT audit_head", "INSERT audit_log", "UPDATE audit_head"]
-    assert store.statements(start, current, call, "side_effect", decided) == [*recorded, *intent]
+    assert store.statements(start, current, call, "side_effect", decided) == [*intent, *recorded]
 
 
 def test_no_intent_is_noted_once_the_turn_was_stopped_or_has_ended(
