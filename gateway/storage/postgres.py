@@ -207,8 +207,7 @@ class PostgresConnection(PreparedConnection):
         asked_at = self._asked_at
         if asked_at is None or time.monotonic() - asked_at <= limit_s:
             return
-        with suppress(OSError, psycopg.Error), socket(fileno=os.dup(self._libpq.socket)) as its:
-            its.shutdown(SHUT_RDWR)
+        _shut(self.driver)
 
     @contextmanager
     def transaction(self, begin: bytes = WRITE) -> Iterator[None]:
@@ -314,9 +313,19 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> PostgresConnecti
         StorageUnavailable: The server does not let us in, does not answer, or stores no UTF-8.
     """
     pooled = server.pooled and not direct
+    opened: list[psycopg.Connection[Any]] = []
+
+    def opening() -> "psycopg.Connection[Any]":
+        opened.append(_open(server.direct if direct else server.url, pooled=pooled))
+        limit.start()
+        return opened[0]
+
+    # SQLAlchemy asks a server for its version first: nobody watches this connection yet.
+    limit = threading.Timer(SILENCE_S, lambda: _shut(opened[0]))
+    limit.daemon = True
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=partial(_open, server.direct if direct else server.url, pooled=pooled),
+        creator=opening,
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,
@@ -328,6 +337,30 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> PostgresConnecti
         return PostgresConnection(engine, pooled=pooled)
     except DBAPIError as exc:
         raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
+    finally:
+        limit.cancel()
+
+
+@contextmanager
+def ended_if_late(conn: PostgresConnection) -> Iterator[None]:
+    """End a connection that nobody watches where what is done meanwhile takes longer than it may.
+
+    For a transaction or two, and not for each: it takes a thread.
+    """
+    limit_s = TIMEOUTS_MS["statement_timeout"] / 1000 + SILENCE_S
+    limit = threading.Timer(limit_s, lambda: _shut(conn.driver))
+    limit.daemon = True
+    limit.start()
+    try:
+        yield
+    finally:
+        limit.cancel()
+
+
+def _shut(driver: "psycopg.Connection[Any]") -> None:
+    """Have whoever waits for an answer on a connection learn that there will be none."""
+    with suppress(OSError, psycopg.Error), socket(fileno=os.dup(driver.pgconn.socket)) as its:
+        its.shutdown(SHUT_RDWR)
 
 
 def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
