@@ -16,7 +16,6 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from socket import SHUT_RDWR, socket
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 

@@ -220,6 +220,7 @@ def test_an_answer_is_committed_in_few_statements(store: Store, current: Turn) -
     """One of the conversation fences it, takes all seqs, and gives the conversation back."""
     answer = (current, [assistant_message("hi")], parts(current), ANSWERED)
     assert store.statements(turn_journal.commit_and_release, *answer) == [
+        *store.locks,
         "UPDATE conversation",
         "INSERT message",
         "INSERT outbox",
