@@ -15,7 +15,7 @@ from gateway.storage.queue.leases import LEASE_S
 from tests.support.crash import describe
 from tests.support.crash_cluster import Cluster, Replica, until
 from tests.support.crash_oracle import is_answer
-from tests.support.thorough import ALL, amount, thorough
+from tests.support.thorough import DEEP, amount, thorough
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -23,11 +23,11 @@ CHATS = "abcdefghi"
 THINKS_S = 0.2
 KILLS = amount(2, 12, 120)
 KILLED_S = 2.0
-"""What a chat of a killed replica may wait: the target of `make test-all`."""
+"""What a chat of a killed replica may wait: the target, which `make test-deep` asserts."""
 GONE_S = 2.0
 """Beside the lease, what a chat of a host that is gone may wait."""
-SLACK_S = 0.0 if ALL else 4.0
-"""At the desk four workers share two cores."""
+SLACK_S = 0.0 if DEEP else 4.0
+"""Where several workers share two cores; the figures are printed."""
 
 
 async def test_a_killed_replicas_chats_are_answered_at_once(cluster: Cluster) -> None:
