@@ -5,8 +5,10 @@ that is due. Another one is dead
 
 - where its time is over by the database's clock: a host that is gone, a process that stands still;
 - where its lock was free at two looks: its process is gone. Who lives and has only lost the session
-  has another name by the second one. Where many have lost theirs, since the server was started
-  anew, nobody is believed to be dead for this reason for a while.
+  has another name by the second one.
+
+Where many could not renew, and have lost their locks, since the server or the way to it was away,
+nobody is believed to be dead for a while.
 
 It may itself be taken for dead: its row tells it so, the loss of its session, or a lease that it
 could not renew. Then it drops its work, all of which is fenced, and begins anew under another id,
@@ -36,7 +38,7 @@ log = structlog.get_logger()
 LOOK_S = 0.4
 """How often it looks around: the death of a process goes unnoticed for twice that at most."""
 TROUBLED_FOR_S = 3.0
-"""How long after trouble with the server a free lock proves nothing."""
+"""How long after trouble with the server neither a free lock nor a time that is over proves it."""
 TRY_AGAIN_S = 0.1
 LONGEST_PAUSE_S = 2.0
 """Between two tries to begin anew, doubled each time."""
@@ -176,9 +178,9 @@ class SharedReplica(Replica):
 
     def _dead(self, found: Surroundings) -> frozenset[int]:
         is_calm = time.monotonic() - self._troubled_at > TROUBLED_FOR_S < found.server_up_s
-        gone = found.unlocked & self._free if is_calm else frozenset()
-        self._free = found.unlocked
-        return found.expired | gone
+        gone, self._free = found.unlocked & self._free, found.unlocked
+        # Behind a server that was away for longer than a lease nobody could have renewed.
+        return found.expired | gone if is_calm else frozenset()
 
     async def _reap(self, dead: int, *, unlocked: bool) -> None:
         """Take over from one that is dead; what cannot be taken now is at a later look."""

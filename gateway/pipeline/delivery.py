@@ -363,12 +363,13 @@ class Delivery:
         return None
 
     async def _mark_sending(self, message: Outgoing) -> bool:
-        mark, me, line = outbox.mark_sending, self._replica, self._lines[message.conversation]
+        me, line = self._replica, self._lines[message.conversation]
+        write = self._database.write
         if not me.is_shared:
-            return await self._database.write(mark, message, me.id)
+            return await write(outbox.mark_sending, message, me.id)
         # A row that was handed over is sent as who this replica is now.
         line.by = me.id if line.by is None else line.by
-        return await self._database.write(mark, message, line.by, is_shared=True)
+        return await write(outbox.mark_sending, message, line.by, is_shared=True)
 
     def _by(self, due: Due) -> int | None:
         """Return as whom this replica sends a row; None where no other one could."""
@@ -386,8 +387,8 @@ class Delivery:
             pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
             if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
                 self._put_off(due, pause_s)
-                by, delayed = self._by(due), outbox.mark_delayed
-                await self._database.write(delayed, due.message, pause_s, str(exc), by=by)
+                by, why = self._by(due), str(exc)
+                await self._database.write(outbox.mark_delayed, due.message, pause_s, why, by=by)
             else:
                 await self._leave_buttons(due, str(exc))
         except AdapterError as exc:
@@ -426,8 +427,8 @@ class Delivery:
             await self._bury(due, reason, "refused")
             return
         log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
-        delayed, by, reason = outbox.mark_delayed, self._by(due), f"moved to {new_chat}"
-        await self._database.write(delayed, due.message, 0.0, reason, by=by)
+        by, reason = self._by(due), f"moved to {new_chat}"
+        await self._database.write(outbox.mark_delayed, due.message, 0.0, reason, by=by)
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         """Store a receipt; return the next row."""
@@ -530,8 +531,8 @@ class Delivery:
             await self._doubt(due, reason)
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
-        bury, by = self._burials.bury_message, self._by(due)
-        burial = await self._database.write(bury, due, reason, cause, by)
+        write, by = self._database.write, self._by(due)
+        burial = await write(self._burials.bury_message, due, reason, cause, by)
         log.error(
             "message_buried",
             conversation=due.message.conversation,

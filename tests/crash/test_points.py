@@ -55,6 +55,13 @@ NOT_A_STEP = {
     "begin_as",
     "note_use",
     "end",
+    # What replicas tell each other, and which pages are open where.
+    "announce",
+    "show",
+    "watch",
+    "unwatch",
+    # Uploads that nobody goes on with.
+    "abandon",
 }
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
 are only read, an operator acts, a replay lets time pass, a code is made, somebody is told, words
