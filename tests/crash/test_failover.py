@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(600)
 
 CHATS = "abcdefghi"
 THINKS_S = 0.2
-KILLS = amount(2, 12, 120)
+KILLS = amount(2, 4, 120)
 KILLED_S = 2.0
 """What a chat of a killed replica may wait: the target, which `make test-deep` asserts."""
 GONE_S = 2.0
