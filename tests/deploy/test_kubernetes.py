@@ -48,6 +48,9 @@ def container() -> Manifest:
 def test_each_object_is_one_that_the_api_server_takes(manifest: Manifest) -> None:
     """Strictly: a key that the schema does not have is an error (kubernetes-validate)."""
     kubernetes_validate.validate(manifest, VERSION, strict=True)
+    wrong = manifest | {"kindd": "x"}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, VERSION, strict=True)
 
 
 def test_the_schemas_refuse_what_is_wrong() -> None:

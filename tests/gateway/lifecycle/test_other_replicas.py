@@ -57,6 +57,7 @@ class Pages:
     async def hear(self, *told: str) -> None:
         """Wait until they are told this, and forget all up to then."""
         await self.watch.until(lambda: told in self.told)
+        assert told in self.told
         del self.told[: self.told.index(told) + 1]
 
 

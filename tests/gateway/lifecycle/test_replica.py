@@ -68,6 +68,7 @@ async def test_it_renews_four_times_in_a_lease(
         running.cancel()
         await replica.leave()
         await replica.close()
+        assert await database.read(_until, replica.id) > began
 
 
 @pytest.mark.usefixtures("sqlite_alone")
@@ -207,6 +208,7 @@ async def test_who_is_not_who_it_was_holds_nothing(accounts: AccountLeases) -> N
     async with asyncio.timeout(5):
         for each in BOTS:
             await accounts.want(each).gone()
+    assert [accounts.want(each).epoch for each in BOTS] == [None] * len(BOTS)
 
 
 async def test_a_lease_can_be_had_again() -> None:
