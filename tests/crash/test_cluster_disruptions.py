@@ -13,7 +13,7 @@ from tests.support.confined import TAKES_ROOT
 from tests.support.crash import Nursery, describe
 from tests.support.crash_cluster import Cluster, until
 from tests.support.postgres import HONEST, SMALL_DISK, End, postgres_server
-from tests.support.thorough import thorough
+from tests.support.thorough import deep
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -23,7 +23,7 @@ SHORT_LEASE_S = 1.0
 DISK_MB = 90
 
 
-@pytest.mark.parametrize("how", ["immediate", thorough("fast")])
+@pytest.mark.parametrize("how", ["immediate", *deep("fast")])
 async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how: End) -> None:
     """No process has died: nobody is suspected, and the turns that were cut off go on."""
     await cluster.run_all()
@@ -90,7 +90,7 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
-@pytest.mark.parametrize("loss", ["answer", thorough("request")])
+@pytest.mark.parametrize("loss", ["answer", *deep("request")])
 async def test_a_lost_commit_loses_and_repeats_nothing(cluster: Cluster, loss: str) -> None:
     """Of each transaction function the first COMMIT, the third and the sixth are lost."""
     losses = [
@@ -151,7 +151,7 @@ async def test_a_silent_way_to_the_database_is_given_up(cluster: Cluster) -> Non
 
 
 @TAKES_ROOT
-@pytest.mark.parametrize("ended", ["while full", thorough("not at all")])
+@pytest.mark.parametrize("ended", ["while full", *deep("not at all")])
 async def test_a_full_disk_of_the_database_loses_nothing(
     nursery: Nursery, tmp_path: Path, ended: str
 ) -> None:

@@ -15,13 +15,13 @@ from gateway.storage.queue.leases import LEASE_S
 from tests.support.crash import describe
 from tests.support.crash_cluster import Cluster, Replica, until
 from tests.support.crash_oracle import is_answer
-from tests.support.thorough import DEEP, amount, thorough
+from tests.support.thorough import DEEP, amount, deep
 
 pytestmark = pytest.mark.timeout(600)
 
 CHATS = "abcdefghi"
 THINKS_S = 0.2
-KILLS = amount(2, 4, 120)
+KILLS = amount(2, 2, 120)
 KILLED_S = 2.0
 """What a chat of a killed replica may wait: the target, which `make test-deep` asserts."""
 GONE_S = 2.0
@@ -51,7 +51,7 @@ async def test_a_killed_replicas_chats_are_answered_at_once(cluster: Cluster) ->
 
 
 @pytest.mark.parametrize(
-    "point", ["before commit of commit_and_release", thorough("model: asked"), thorough("part")]
+    "point", ["before commit of commit_and_release", *deep("model: asked"), *deep("part")]
 )
 async def test_the_chats_of_a_host_that_is_gone_wait_for_its_lease(
     cluster: Cluster, point: str

@@ -39,6 +39,11 @@ def thorough(*values: Any, id: str | None = None) -> Any:  # noqa: A002 - as pyt
     return pytest.param(*values, marks=pytest.mark.thorough, id=id)
 
 
+def deep(*values: Any) -> list[Any]:
+    """Return the values of parameters that only `make test-deep` tries: CI has no time for them."""
+    return list(values) if DEEP else []
+
+
 def sampled(values: Sequence[T], every: int, offset: int = 0) -> list[Any]:
     """Return the values of a parameter; of so many the desk tries one."""
     return [value if n % every == offset else thorough(value) for n, value in enumerate(values)]
