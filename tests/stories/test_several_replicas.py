@@ -5,7 +5,6 @@ recorder knows the limits.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.storage import schema
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
-from gateway.storage.queue.leases import Receiving
+from gateway.storage.queue.leases import LEASE_S, Receiving
 from gateway.wiring import Accounts
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.gateway import RecordingModel, agent_of, echo, log_lines, settings_of
@@ -35,6 +34,8 @@ from tests.support.recording_adapter import Watch
 HERE = Receiving("telegram", "default")
 FEW_TURNS = {"debounce_ms": 0, "grace_s": 10, "max_concurrent_turns": 4}
 WITHIN_S = 60.0
+SOON_S = LEASE_S / 2
+"""Found by the session lock, long before the lease ends; the figure is the bench's."""
 MARK = "(re-sent)"
 Start = Callable[[str], AbstractAsyncContextManager["Running"]]
 
@@ -150,7 +151,7 @@ async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, a
 async def test_a_kill_costs_no_update_and_no_answer(
     start: Start, api: BotApi, lines: list[dict[str, Any]]
 ) -> None:
-    """Another replica polls within two seconds; each message is answered once, in its order."""
+    """Another replica polls before a lease would end; each message is answered once."""
     async with start("a") as one, start("b") as two:
         await until(lambda: two.replica.accounts.want(HERE).elsewhere)
         for n in range(3):
@@ -158,11 +159,9 @@ async def test_a_kill_costs_no_update_and_no_answer(
                 api.push_text(person, f"{n}")
         await api.wait_for(lambda: answers(api, 100))
         await one.kill()
-        killed = time.monotonic()
         for person in range(100, 110):
             api.push_text(person, "after")
-        await until(lambda: two.receives)
-        assert time.monotonic() - killed < 2.0
+        await until(lambda: two.receives, SOON_S)
         await api.wait_for(
             lambda: all("after" in "".join(api.shown(each)) for each in range(100, 110)), WITHIN_S
         )

@@ -4,7 +4,6 @@ import asyncio
 import json
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,6 +33,8 @@ from tests.support.storage import ACCOUNTS, admit, inbound
 
 ROOT = Path(__file__).resolve().parents[3]
 WITHIN_S = 20.0
+SOON_S = leases.LEASE_S / 2
+"""Found by the session lock, long before the lease ends; the figure is the bench's."""
 Living = Callable[..., AbstractAsyncContextManager["Life"]]
 HERE = Receiving("telegram", "default")
 
@@ -157,9 +158,8 @@ async def test_a_killed_process_is_noticed_at_once(postgres_url: str, living: Li
         await a_chat(life)
         await other.told("owns", count=1)
         other.send(signal.SIGKILL)
-        killed = time.monotonic()
-        await life.until(lambda: life.events("replica_reaped"))
-        assert time.monotonic() - killed < 2.0
+        async with asyncio.timeout(SOON_S):
+            await life.until(lambda: life.events("replica_reaped"))
         [reaped] = life.events("replica_reaped")
         assert (reaped["replica"], reaped["reason"]) == (joined["replica"], "process gone")
         assert life.events("conversations_reclaimed")[0]["count"] == 1
@@ -248,17 +248,15 @@ async def test_who_cannot_renew_gives_up_before_others_take_over(
 
 
 async def test_one_receives_and_the_next_follows_a_kill(postgres_url: str, living: Living) -> None:
-    """The account's receiver moves to who is left, within two seconds."""
+    """The account's receiver moves to who is left, before a lease would end."""
     async with process(postgres_url, "there") as other:
         await other.told("account_taken")
         async with living("here", receives=True) as life:
             mine = life.replica.accounts.want(HERE)
             await life.until(lambda: mine.elsewhere)
             other.send(signal.SIGKILL)
-            killed = time.monotonic()
-            async with asyncio.timeout(WITHIN_S):
+            async with asyncio.timeout(SOON_S):
                 await mine.acquire()
-            assert time.monotonic() - killed < 2.0
             assert mine.epoch == 3
 
 
