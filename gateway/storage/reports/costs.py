@@ -4,7 +4,7 @@ And how close the bill for prompts came to the least possible: `/usage` compares
 a conversation while a message is admitted.
 
 Most of it is read from sums for each quarter of an hour, which serves the days of every time zone.
-Triggers of the database (gateway/storage/schema.py) keep them in the transaction that enters,
+Triggers of the database (gateway/storage/tables/costs.py) keep them in the transaction that enters,
 changes or erases a row of the ledger, so they are never behind, and no statement of a turn is spent
 on them. `spent_slot` has the sums by model, `spent_by` those by sender and conversation as well.
 PostgreSQL has several rows of each of the former, between which conversations are spread.
@@ -249,7 +249,7 @@ def _added_up(
 
 def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
     money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
-    # Of size 0 are calls that are not compared with the least (schema.py).
+    # Of size 0 are calls that are not compared with the least (tables/costs.py).
     known = rates(row.model) if row.size else None
     compared = Compared()
     if known is not None and (known.rules.marked or (row.provider, row.model) in cached):

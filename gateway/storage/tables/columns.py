@@ -1,0 +1,72 @@
+"""What tables are made of: columns that many have, and indexes of a part of the rows."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    event,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+Whole = BigInteger().with_variant(Integer(), "sqlite")
+"""A whole number of 64 bits, which SQLite's INTEGER has anyway: ids of a large house outgrow 32."""
+
+# Ids of what may be erased are never given again (sqlite_autoincrement).
+
+
+def id_column() -> Column[int]:
+    """Return the primary key that the database counts."""
+    return Column("id", Whole, primary_key=True, autoincrement=True)
+
+
+def conversation_column(*, primary_key: bool = False) -> Column[int]:
+    """Return the column for the conversation to which a row belongs."""
+    reference = ForeignKey("conversation.id")
+    return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
+
+
+def session_column(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
+    """Return a column for a segment of a conversation."""
+    return Column(
+        name,
+        Whole,
+        ForeignKey("session.id"),
+        primary_key=primary_key,
+        unique=unique or None,
+        nullable=False,
+    )
+
+
+def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:
+    """Index the rows of a table for which `where` holds.
+
+    SQLite matches it by its words: a condition that is to find it has literals, no parameters.
+    """
+    Index(name, *columns, unique=unique, sqlite_where=text(where))
+
+
+@event.listens_for(metadata, "before_create")
+def _restrict_indexes(target: MetaData, conn: Connection, **_: Any) -> None:
+    """Give each partial index its condition in the dialect of the database, too.
+
+    Else a unique one would hold for all rows there, unnoticed. Not said in `_partial_index`: that
+    would import the other dialect at each start.
+    """
+    for index in (index for each in target.sorted_tables for index in each.indexes):
+        index.dialect_options[conn.dialect.name]["where"] = index.dialect_options["sqlite"]["where"]

@@ -1,0 +1,119 @@
+"""Who may talk to the bot, what it noted of them, and the log of what they were allowed."""
+
+from sqlalchemy import Column, Double, ForeignKey, Index, Table, Text
+
+from gateway.storage.statements import Word
+from gateway.storage.tables.columns import Whole, id_column, metadata, partial_index
+
+# Who may talk to the bot beside those in the settings.
+member = Table(
+    "member",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("sender_name", Text, nullable=False),
+    Column("role", Text, nullable=False),  # member | owner
+    Column("granted_by", Text, nullable=False),  # "platform:sender", "code" or "command line"
+    Column("at", Double, nullable=False),
+    Index("ix_member_at", "at", "platform", "sender"),
+)
+
+# Who may use the web chat beside its first owner, who needs no row: whoever has the token.
+web_user = Table(
+    "web_user",
+    metadata,
+    Column("name", Text, primary_key=True),  # the sender id of what they write
+    Column("role", Text, nullable=False),  # owner | member | guest | removed
+    Column("same_as", Text),  # "platform:sender" whose role they have; NULL for their own
+    Column("invited_by", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("identity", Text),  # "issuer subject" of whom an identity provider names
+    Column("let_in_by", Text),  # the entry of web.oidc.allowed whose role they have
+    Index("ux_web_user_identity", "identity", unique=True),
+)
+
+# Who is signed in. Secrets are stored as hashes: a copy of the database signs nobody in.
+web_session = Table(
+    "web_session",
+    metadata,
+    id_column(),
+    Column("hash", Text, nullable=False, unique=True),
+    Column("sender", Text, nullable=False),
+    Column("signed_in_by", Text, nullable=False),  # link | token | proxy | oidc
+    Column("address", Text, nullable=False),
+    Column("browser", Text, nullable=False),  # as it calls itself
+    Column("at", Double, nullable=False),
+    Column("used_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index("ix_web_session_sender", "sender"),
+    sqlite_autoincrement=True,
+)
+
+# A link that signs somebody in, once; the row goes when it is used.
+web_link = Table(
+    "web_link",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("sender", Text, nullable=False),
+    Column("expires_at", Double, nullable=False),
+)
+
+# One row for each stranger who asks to be let in, and one (sender NULL) for the first owner's code.
+pairing = Table(
+    "pairing",
+    metadata,
+    id_column(),
+    Column("code", Text, nullable=False, unique=True),
+    Column("platform", Text),
+    Column("account", Text),
+    Column("sender", Text),
+    Column("sender_name", Text, nullable=False, server_default=""),
+    Column("conversation", Whole, ForeignKey("conversation.id")),  # where the stranger is told
+    Column("state", Word, nullable=False),  # pending | approved | denied
+    Column("expires_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_pairing_platform_sender", "platform", "sender"),
+    Index("ix_pairing_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+
+# What the agent has noted down; scope: "platform:sender id", or "conversation:id" for a shared one.
+memory = Table(
+    "memory",
+    metadata,
+    id_column(),
+    Column("scope", Text, nullable=False),
+    Column("target", Text, nullable=False),  # memory | user
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_memory_scope", "scope"),
+    sqlite_autoincrement=True,
+)
+
+# The audit log; its rows stay, what they say may be erased (gateway/storage/audit_log.py).
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("seq", Whole, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("conversation", Whole),  # of what may be erased by now: no foreign key
+    Column("emptied", Text, nullable=False),
+    Column("said", Text),  # NULL once it was erased, with its salt
+    Column("salt", Text),
+    Column("digest", Text, nullable=False),
+    Column("prev", Text, nullable=False, unique=True),
+    Column("hash", Text, nullable=False),
+    Index("ix_audit_log_kind_seq", "kind", "seq"),
+)
+partial_index(
+    "ix_audit_log_conversation", audit_log.c.conversation, where="conversation IS NOT NULL"
+)
+# One row: where the chain of the audit log ends. Who appends holds it.
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Whole, primary_key=True, autoincrement=False),
+    Column("seq", Whole, nullable=False),
+    Column("hash", Text, nullable=False),
+)
