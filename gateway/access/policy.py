@@ -25,7 +25,7 @@ from gateway.settings.tree import AccessSettings, GroupRule, QuotaSettings
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.people import members, web_users
 from gateway.storage.people.web_users import WebUser
-from gateway.storage.queue import inbox, outbox
+from gateway.storage.queue import arrivals, outbox
 from gateway.storage.queue.outbox import parts_of
 from gateway.storage.reports import ledger
 
@@ -299,18 +299,18 @@ class Quotas:
         )
         if told is None:
             return None
-        return told if self._told.count(whose, inbox.key_of(message)) else ""
+        return told if self._told.count(whose, arrivals.key_of(message)) else ""
 
     def _messages_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
         if (limit := self._settings.messages_per_day) is None:
             return None
-        return _no_room(limit, "message", inbox.ages_s(conn, message, DAY_S, limit), 1)
+        return _no_room(limit, "message", arrivals.ages_s(conn, message, DAY_S, limit), 1)
 
     def _files_used_up(self, conn: Connection, message: InboundMessage) -> str | None:
         limit, files = self._settings.files_per_day, len(message.attachments)
         if limit is None or not files:
             return None
-        return _no_room(limit, "file", inbox.file_ages_s(conn, message, DAY_S, limit), files)
+        return _no_room(limit, "file", arrivals.file_ages_s(conn, message, DAY_S, limit), files)
 
     def _tokens_used_up(self, conn: Connection, whose: str) -> str | None:
         if (limit := self._settings.tokens_per_day) is None:

@@ -7,7 +7,7 @@ the same way, without a command.
 from gateway.commands.registry import NEW_BEGINNING, Command, NextQuestion, QueuedContext
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.message_content import content_of
-from gateway.storage.queue import inbox
+from gateway.storage.queue import overheard
 
 NEW_TEXT = "A new conversation begins here. What was said before stays on record."
 
@@ -17,7 +17,7 @@ def begin_anew(context: QueuedContext) -> NextQuestion | str:
     """Begin anew; what stands behind the command is the first question."""
     conn, lease, entry = context.conn, context.held.lease, context.entry
     # What was said before it belongs to the old conversation.
-    inbox.take_noted(conn, lease.conversation, entry.seq)
+    overheard.take_noted(conn, lease.conversation, entry.seq)
     turns.begin_anew(conn, lease, "new", entry.argument)
     asked = content_of(conn, lease.conversation, [entry], entry.argument, context.file_chars)
     return NextQuestion(asked) if asked else NEW_TEXT

@@ -7,7 +7,7 @@ the inbox, which a button gives, it asks the newest wording of that.
 from gateway.commands.registry import QUEUED, Command, NextQuestion, QueuedContext
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.message_content import content_of
-from gateway.storage.queue import inbox
+from gateway.storage.queue import overheard
 from gateway.storage.queue.inbox import InboxEntry
 
 LONGEST_NUMBER = 18
@@ -36,4 +36,4 @@ def _edited(context: QueuedContext) -> InboxEntry | None:
     number = context.entry.argument
     if not (number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER):
         return None
-    return inbox.wording(context.conn, context.entry.conversation, int(number))
+    return overheard.wording(context.conn, context.entry.conversation, int(number))

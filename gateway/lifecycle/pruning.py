@@ -16,7 +16,7 @@ from gateway.errors import StorageError
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import audit_log, retention
 from gateway.storage.database import Database
-from gateway.storage.queue import inbox
+from gateway.storage.queue import arrivals
 from gateway.storage.retention import Pruned
 
 log = structlog.get_logger()
@@ -167,7 +167,7 @@ class Pruner:
         steps, left = Steps(self._database, retention.STEP_ROWS), max(1, due.rows)
         while left > 0:
             left -= steps.rows
-            await steps.take(steps.rows, inbox.prune_raw, old_s, steps.rows)
+            await steps.take(steps.rows, arrivals.prune_raw, old_s, steps.rows)
         yield due
 
     async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:

@@ -33,7 +33,7 @@ from gateway.session_keys import GroupSessions, address_key, session_key, sole_s
 from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.queue import inbox, outbox
+from gateway.storage.queue import arrivals, inbox, outbox, overheard
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
 
@@ -121,7 +121,7 @@ class AdmissionBatch:
         tx = self._tx
         # What somebody else wrote is no command of who forwards it.
         tx.said = registry.parse("" if message.authors else message.text)
-        known, tx.place = inbox.arrival(tx.conn, tx.key(message), message)
+        known, tx.place = arrivals.arrival(tx.conn, tx.key(message), message)
         if known:
             return self._answers.again(message)
         rule = tx.rules.access.rule(message)
@@ -290,7 +290,7 @@ class _Edits:
         if self._tx.place is None or message.message_ref is None or is_silent:
             return Admission("ignored")
         place = self._tx.place.id
-        fate = inbox.fate(self._tx.conn, place, message)
+        fate = overheard.fate(self._tx.conn, place, message)
         if fate is None:
             return Admission("ignored")
         if _with_unread(message).text == fate.text:
@@ -299,7 +299,7 @@ class _Edits:
         return self._reword(message, role, place, fate)
 
     def _reword(
-        self, message: InboundMessage, role: SenderRole, place: int, fate: inbox.Fate
+        self, message: InboundMessage, role: SenderRole, place: int, fate: overheard.Fate
     ) -> Admission | None:
         """Take a new wording; what it leads to depends on what became of the message."""
         told = _with_unread(message)
@@ -308,7 +308,7 @@ class _Edits:
             return None
         if self._tx.is_over_rate(message, role):
             return self._tx.refuse(_in_short(message), place, self._tx.too_many(message))
-        revised = inbox.revise(self._tx.conn, place, told)
+        revised = overheard.revise(self._tx.conn, place, told)
         # The entry of the edit itself: "done" where the message still waits and has the new words
         # now, else a note for the next question (decision 084).
         if revised == "emptied":
@@ -317,14 +317,16 @@ class _Edits:
         if revised is not None:
             seq = inbox.append(self._tx.conn, place, told, kind="edit", state="done")
         else:
-            seq = inbox.note(self._tx.conn, place, told, "edit")
+            seq = overheard.note(self._tx.conn, place, told, "edit")
             if _is_answered(fate) and told.text.strip():
                 self._offer_again(told, place, seq, fate)
         return Admission("updated", place, seq)
 
-    def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
+    def _offer_again(
+        self, message: InboundMessage, place: int, seq: int, fate: overheard.Fate
+    ) -> None:
         """Offer to answer the new wording; once until there is another turn."""
-        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self._tx.conn, place)}"
+        key = f"edit:{place}:{fate.seq}:{overheard.newest_turn(self._tx.conn, place)}"
         render, again = self._tx.renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
         parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
         if outbox.append(self._tx.conn, place, parts, inbox_seq=seq):
@@ -371,10 +373,10 @@ class _Strangers:
 
     def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
-        source = inbox.source_of(message)
+        source = arrivals.source_of(message)
         if self._tx.pairing.limits.strangers.count(source, message.dedupe_key):
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            inbox.set_aside(self._tx.conn, [kept], message.address.chat)
+            arrivals.set_aside(self._tx.conn, [kept], message.address.chat)
         if self._tx.pairing.takes_request(self._tx.conn, message):
             # What a stranger wrote is not read, and is no title either.
             row = self._tx.conversation(replace(message, text="", attachments=()))
@@ -394,7 +396,7 @@ class _Strangers:
         row = self._tx.place
         if row is None:
             return
-        told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
+        told = f"code:{arrivals.source_of(message)}:{message.dedupe_key}"
         parts = parts_of(self._tx.renderer(message), told, text)
         outbox.append(self._tx.conn, row.id, parts, inbox_seq=row.inbox_head)
         self._tx.after.wake.add(row.id)
@@ -530,7 +532,7 @@ class _Transaction:
         if self.place is None:
             titled = replace(message, text=self.title(message))
             user = sole_sender(message, self.rules.groups)
-            self.place = inbox.create(self.conn, self.key(message), titled, user)
+            self.place = arrivals.create(self.conn, self.key(message), titled, user)
         return self.place
 
     def title(self, message: InboundMessage) -> str:
@@ -551,7 +553,7 @@ class _Transaction:
             return None
         if window is not None and not window.count(*_counted(message)):
             return None
-        conversation_id = inbox.hear(self.conn, told)
+        conversation_id = overheard.hear(self.conn, told)
         return None if conversation_id is None else Admission("noted", conversation_id)
 
     def is_over_rate(self, message: InboundMessage, role: SenderRole) -> bool:
@@ -608,7 +610,7 @@ def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]
     return (address.platform, message.sender), (address.account, message.dedupe_key)
 
 
-def _is_unanswered(fate: inbox.Fate) -> bool:
+def _is_unanswered(fate: overheard.Fate) -> bool:
     """Whether nobody will answer a message any more, and nobody has: it was stopped, or failed."""
     if fate.kind == "command":
         return False
@@ -617,7 +619,7 @@ def _is_unanswered(fate: inbox.Fate) -> bool:
     return fate.state == "done" and fate.outcome in notices.NO_ANSWER
 
 
-def _is_answered(fate: inbox.Fate) -> bool:
+def _is_answered(fate: overheard.Fate) -> bool:
     """Whether a turn has answered a message; one that was itself an answer has none."""
     return fate.kind == "message" and fate.state == "done" and fate.outcome is not None
 

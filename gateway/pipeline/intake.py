@@ -34,7 +34,7 @@ from gateway.session_keys import address_key
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
-from gateway.storage.queue import inbox, leases
+from gateway.storage.queue import arrivals, leases
 from gateway.storage.queue.leases import ReceivingFence
 
 __all__ = ["GatewayIntake", "IntakeRules"]
@@ -105,11 +105,11 @@ class GatewayIntake:
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor."""
-        return await self._database.read(inbox.position, source)
+        return await self._database.read(arrivals.position, source)
 
     async def positions(self, prefix: str) -> dict[str, int]:
         """Return the committed positions of all sources with a name prefix."""
-        return await self._database.read(inbox.positions, prefix)
+        return await self._database.read(arrivals.positions, prefix)
 
     async def is_conversation(self, address: Address) -> bool:
         """Whether there is a conversation in this direct chat or thread."""
@@ -138,12 +138,12 @@ class GatewayIntake:
     ) -> tuple[list[Admission], AfterCommit]:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
-        inbox.set_aside(conn, beside.poison)
+        arrivals.set_aside(conn, beside.poison)
         # Before the messages (see `Intake.accept`): those may come from the chat's new id.
         for move in beside.moves:
-            inbox.move(conn, move)
+            arrivals.move(conn, move)
         for cursor in beside.cursors:
-            inbox.advance(conn, cursor)
+            arrivals.advance(conn, cursor)
         batch = AdmissionBatch(conn, self.rules, self._pairing, self._renderers)
         if len(messages) > 1:
             batch.hold(messages)

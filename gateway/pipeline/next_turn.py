@@ -31,7 +31,7 @@ from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
-from gateway.storage.queue import inbox, leases, outbox
+from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.queue.outbox import OutboxPart, parts_of
@@ -189,7 +189,7 @@ class NextTurn:
         if self._reset_if_due(conn, lease, entries[0].at, entries[0].text):
             held = replace(held, active=None)
         upto_seq = entries[-1].seq
-        notes = inbox.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
+        notes = overheard.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
         return turns.begin(conn, held, entries, asked, base, turns.senders_of(lease, notes))
 

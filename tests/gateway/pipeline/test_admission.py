@@ -13,7 +13,7 @@ from gateway.access import pairing
 from gateway.access.rate_limits import URGENT_PER_MIN
 from gateway.pipeline.admission import EDITED, FILE_NOT_READ, TOO_MANY
 from gateway.storage import schema
-from gateway.storage.queue.inbox import NOTES_KEPT
+from gateway.storage.queue.overheard import NOTES_KEPT
 from tests.support.gateway import HeldModel, RecordingModel, Running, message, running
 from tests.support.recording_adapter import RecordingAdapter
 

@@ -12,7 +12,7 @@ from gateway.errors import LeaseLost, StorageUnavailable
 from gateway.lifecycle.replica import AccountLeases
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
-from gateway.storage.queue import adapter_leases, inbox
+from gateway.storage.queue import adapter_leases, arrivals
 from gateway.storage.queue.leases import Receiving
 from tests.support.gateway import HeldModel, Running, agent_of, message, running
 from tests.support.scripted_model import ScriptedModel
@@ -377,8 +377,8 @@ async def test_old_raw_updates_are_dropped(tmp_path: Path) -> None:
     """After `storage.raw_days` the text stays and the raw update goes."""
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("hi", raw='{"secret":1}')
-        assert await chat.gateway.database.write(inbox.prune_raw, 3600.0) == 0
-        assert await chat.gateway.database.write(inbox.prune_raw, -1.0) == 1
+        assert await chat.gateway.database.write(arrivals.prune_raw, 3600.0) == 0
+        assert await chat.gateway.database.write(arrivals.prune_raw, -1.0) == 1
         [row] = await chat.rows(schema.inbox)
         assert (row.text, row.raw) == ("hi", None)
 

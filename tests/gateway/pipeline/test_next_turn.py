@@ -16,7 +16,7 @@ from agent.messages import assistant_message
 from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, NextTurn, with_notes
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.storage.conversation import turn_journal
-from gateway.storage.queue import inbox, leases
+from gateway.storage.queue import leases, overheard
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox
@@ -50,7 +50,7 @@ def test_what_was_noted_is_told_with_the_question(store: Store) -> None:
     begun = store.run(turn_of, "hello")
     here = begun.lease.conversation
     store.run(turn_journal.commit, begun, [assistant_message("hi")], [], ANSWERED)
-    store.run(inbox.note, here, inbound("I am late"), "overheard")
+    store.run(overheard.note, here, inbound("I am late"), "overheard")
     store.run(admit, inbound("when?"))
     step = store.run(NEXT_TURN.begin, partial(leases.look, lease=begun.lease))
     assert step is not None

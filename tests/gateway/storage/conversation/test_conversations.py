@@ -24,7 +24,7 @@ READ_IN_JOINS = {
     "storage/queue/blame.py",
     "storage/queue/dead_letters.py",
     "storage/queue/outbox.py",
-    "storage/queue/inbox.py",
+    "storage/queue/overheard.py",
     "storage/reports/history.py",
     "storage/retention.py",
     "storage/search/query.py",

@@ -1,76 +1,19 @@
-"""The inbox: one row per update, in order, once.
-
-Notes: what the next answer in a place is to know, bounded.
-"""
+"""The inbox: one row per update, in order, once."""
 
 import itertools
-from typing import Any
 
 import pytest
-from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from adapters.messages import Address, Attachment, Cursor, InboundMessage, Poison
-from gateway.storage.conversation import attachments, conversations
-from gateway.storage.conversation.conversations import TITLE_CHARS
-from gateway.storage.queue import inbox
-from gateway.storage.queue import inbox as overheard
-from gateway.storage.queue.inbox import LISTENING, NOTES_KEPT, InboxState
-from gateway.storage.schema import alias, conversation, quarantine, session
-from gateway.storage.schema import cursor as cursor_table
+from gateway.storage.conversation import conversations
+from gateway.storage.queue import arrivals, inbox
+from gateway.storage.queue.inbox import InboxState
 from gateway.storage.schema import inbox as inbox_table
-from gateway.storage.schema import inbox as table
-from tests.support.storage import Store, admit, begin_turn, claim_one, inbound, seqs, turn_of
-
-SOURCE = "telegram:default"
-
-
-def poison(key: str, reason: str = "malformed") -> Poison:
-    return Poison(SOURCE, key, "{}", reason)
+from tests.support.storage import Store, admit, inbound, seqs, turn_of
 
 
 def texts(store: Store, conversation_id: int) -> list[str]:
     return [entry.text for entry in store.run(inbox.queued, conversation_id)]
-
-
-def test_a_new_conversation_has_a_key_a_title_and_a_session(store: Store) -> None:
-    """The first message of a session key creates all that belongs to a conversation."""
-    conversation_id, seq = store.run(admit, inbound("  Where\n is it? ", chat="7"))
-    row = store.conversation(conversation_id)
-    assert (row.platform, row.account, row.chat, row.thread, row.user, seq) == ((
-        "telegram",
-        "default",
-        "7",
-        None,
-        "7",
-        1,
-    ))
-    assert row.title == "Where is it?"
-    assert store.one(alias).session_key == "telegram:default:7"
-    assert row.active_session_id == store.one(session, parent_session_id=None).id
-
-
-def test_the_same_key_finds_the_same_conversation(store: Store) -> None:
-    """A later message joins the conversation, whose title stays."""
-    first, _ = store.run(admit, inbound("one"))
-    assert store.run(admit, inbound("two")) == (first, 2)
-    assert store.one(conversation).title == "one"
-
-
-def test_a_long_title_is_cut(store: Store) -> None:
-    """A title is one line of limited length, with a mark where it was cut."""
-    store.run(admit, inbound("word " * 100))
-    title = store.one(conversation).title
-    assert len(title) <= TITLE_CHARS
-    assert title.endswith("…")
-
-
-def test_a_title_is_given_once(store: Store) -> None:
-    """A conversation without a name gets that of its first readable message."""
-    conversation_id, _ = store.run(admit, inbound(""))
-    store.run(conversations.set_title, conversation_id, "first words")
-    store.run(conversations.set_title, conversation_id, "later words")
-    assert store.one(conversation).title == "first words"
 
 
 def test_seqs_are_gapless_in_every_conversation(store: Store) -> None:
@@ -90,16 +33,6 @@ def test_a_failed_append_leaves_no_gap(store: Store) -> None:
     store.run(admit, inbound())
     assert seqs(store.rows(inbox_table)) == [1, 2]
     assert store.conversation(conversation_id).inbox_head == 2
-
-
-def test_a_known_key_is_recognised_within_its_source(store: Store) -> None:
-    """The same dedupe key of another account is another message."""
-    store.run(admit, inbound(dedupe_key="k"))
-    store.run(inbox.set_aside, [poison("p")])
-    assert store.run(inbox.is_known, SOURCE, "k")
-    assert store.run(inbox.is_known, SOURCE, "p")
-    assert not store.run(inbox.is_known, SOURCE, "other")
-    assert not store.run(inbox.is_known, "telegram:second", "k")
 
 
 def test_queued_entries_come_in_order(store: Store) -> None:
@@ -124,34 +57,12 @@ def test_pending_counts_what_waits_and_what_is_being_answered(store: Store) -> N
     assert store.run(conversations.locked, current.lease.conversation).pending == 1
 
 
-def test_a_message_and_its_conversation_are_looked_up_in_one_statement(store: Store) -> None:
-    """Whether it is known, and how much waits before it."""
-    place, _ = store.run(admit, inbound("one", chat="7", dedupe_key="k"))
-    store.run(inbox.set_aside, [poison("p")])
-    here = store.run(conversations.locked, place)
-    key = "telegram:default:7"
-    looked_up = {
-        each: store.run(inbox.arrival, key, inbound(chat="7", dedupe_key=each))
-        for each in ("k", "p", "new")
-    }
-    assert looked_up == {"k": (True, here), "p": (True, here), "new": (False, here)}
-    assert here.pending == 1
-    assert store.statements(inbox.arrival, key, inbound()) == ["SELECT conversation"]
-
-
-def test_a_message_without_a_conversation_is_known_by_its_key(store: Store) -> None:
-    """A stranger's is in quarantine."""
-    store.run(inbox.set_aside, [poison("p")])
-    assert store.run(inbox.arrival, "nowhere", inbound(dedupe_key="p")) == (True, None)
-    assert store.run(inbox.arrival, "nowhere", inbound(dedupe_key="new")) == (False, None)
-
-
 @pytest.mark.parametrize(("state", "is_ready"), [("queued", True), ("done", False)])
 def test_what_is_queued_makes_its_conversation_ready(
     store: Store, state: InboxState, *, is_ready: bool
 ) -> None:
     """In the statement that takes its seq."""
-    row = store.run(inbox.find_or_create, "key", inbound(), "42")
+    row = store.run(arrivals.find_or_create, "key", inbound(), "42")
     store.run(inbox.append, row.id, inbound(), kind="message", state=state)
     assert (store.conversation(row.id).ready_no is not None) is is_ready
 
@@ -184,247 +95,3 @@ def test_cancelling_drops_everything_that_waits(store: Store) -> None:
     states = [row.state for row in store.rows(inbox_table, conversation=current.lease.conversation)]
     assert states == ["taken", "cancelled", "cancelled"]
     assert len(store.rows(inbox_table, state="queued")) == 1
-
-
-def test_an_edit_revises_what_still_waits(store: Store) -> None:
-    """The turn answers the newest wording."""
-    conversation_id, _ = store.run(admit, inbound("tipo", message_ref="m1"))
-    store.run(admit, inbound("other", message_ref="m2"))
-    store.run(inbox.revise, conversation_id, inbound("typo", message_ref="m1", kind="edit"))
-    assert texts(store, conversation_id) == ["typo", "other"]
-
-
-def test_an_edit_does_not_touch_what_is_being_answered(store: Store) -> None:
-    """A turn's words are frozen when it begins."""
-    current = store.run(turn_of, "asked")
-    edit = inbound("changed", message_ref="ref-asked", kind="edit")
-    store.run(inbox.revise, current.lease.conversation, edit)
-    assert store.one(inbox_table).text == "asked"
-
-
-def test_an_edit_that_names_no_message_changes_nothing(store: Store) -> None:
-    """Messages without a platform id are not the edited one."""
-    conversation_id, _ = store.run(admit, inbound("one"))
-    store.run(inbox.revise, conversation_id, inbound("changed", kind="edit"))
-    assert texts(store, conversation_id) == ["one"]
-
-
-def test_what_an_edit_empties_is_cancelled(store: Store) -> None:
-    """Unless a file is left of it; the later state is told."""
-    photo = Attachment(name="cat.jpg", kind="image", ref="f")
-    here, _ = store.run(admit, inbound("one", message_ref="m1"))
-    _, seq = store.run(admit, inbound("two", message_ref="m2"))
-    store.run(attachments.append, here, seq, [photo], 1000)
-    emptied = [inbound(" ", message_ref=ref, kind="edit") for ref in ("m1", "m2", "m1")]
-    told = [store.run(inbox.revise, here, edit) for edit in emptied]
-    assert told == ["emptied", "reworded", None]
-    rows = [(row.state, row.text) for row in store.rows(inbox_table)]
-    assert rows == [("cancelled", ""), ("queued", "")]
-
-
-@pytest.mark.parametrize("state", ["queued", "taken", "done", "cancelled", "refused", "dead"])
-def test_the_fate_of_an_edited_message(store: Store, state: InboxState) -> None:
-    """Its newest wording is known, too; an edit of it is no message."""
-    here, seq = store.run(admit, inbound("old", message_ref="m1"), state=state)
-    edit = inbound("new", message_ref="m1", kind="edit")
-    assert store.run(inbox.fate, here, edit) == inbox.Fate(seq, "message", state, None, "old")
-    store.run(inbox.append, here, edit, kind="edit", state="noted")
-    assert store.run(inbox.fate, here, edit) == inbox.Fate(seq, "message", state, None, "new")
-
-
-@pytest.mark.parametrize(("sender", "ref"), [("43", "m1"), ("42", "m2")])
-def test_only_ones_own_message_is_edited(store: Store, sender: str, ref: str) -> None:
-    """And none that the bot never took."""
-    here, _ = store.run(admit, inbound(message_ref="m1"))
-    edit = inbound("new", message_ref=ref, kind="edit", sender=sender)
-    assert store.run(inbox.fate, here, edit) is None
-
-
-@pytest.mark.usefixtures("sqlite_alone")
-def test_an_edited_message_is_found_by_an_index(store: Store) -> None:
-    """Not by a look at every row of the conversation."""
-    edit = inbound("new", message_ref="m1", kind="edit")
-    for plan in store.plans(inbox.fate, 1, edit):
-        assert "ix_inbox_conversation_message_ref" in plan or "SEARCH turn" in plan
-
-
-def test_poison_is_set_aside_once(store: Store) -> None:
-    """An update that comes again is not stored again."""
-    store.run(inbox.set_aside, [poison("a"), poison("b")])
-    store.run(inbox.set_aside, [poison("b"), poison("c")])
-    assert [row.dedupe_key for row in store.rows(quarantine)] == ["a", "b", "c"]
-    assert {row.reason for row in store.rows(quarantine)} == {"malformed"}
-
-
-def test_poison_twice_in_one_batch_is_stored_once(store: Store) -> None:
-    """A platform that repeats itself within one answer does no harm."""
-    store.run(inbox.set_aside, [poison("a"), poison("a")])
-    assert len(store.rows(quarantine)) == 1
-
-
-def test_a_cursor_moves_forward_only(store: Store) -> None:
-    """An older batch that comes late does not repeat what was read."""
-    assert store.run(inbox.position, SOURCE) is None
-    for position, expected in ((5, 5), (9, 9), (7, 9), (9, 9)):
-        store.run(inbox.advance, Cursor(SOURCE, position))
-        assert store.run(inbox.position, SOURCE) == expected
-    assert store.run(inbox.position, "telegram:second") is None
-    assert len(store.rows(cursor_table)) == 1
-
-
-def test_raw_updates_are_pruned_by_age(store: Store) -> None:
-    """Old originals go, rows and texts stay; new ones are kept."""
-    store.run(admit, inbound("old", raw="old original"))
-    store.run(lambda conn: conn.execute(update(inbox_table).values(at=inbox_table.c.at - 1000)))
-    store.run(admit, inbound("new", raw="new original"))
-    assert store.run(inbox.prune_raw, 500) == 1
-    assert [row.raw for row in store.rows(inbox_table)] == [None, "new original"]
-    assert [row.text for row in store.rows(inbox_table)] == ["old", "new"]
-
-
-@pytest.mark.usefixtures("sqlite_alone")
-def test_what_a_sender_has_sent_is_found_by_an_index(store: Store) -> None:
-    """For quotas; whatever is in the inbox, only the rows of a day of one sender are read."""
-    for count in (inbox.ages_s, inbox.file_ages_s):
-        first, *others = store.plans(count, inbound(), 86_400.0, 5)
-        assert first == "SEARCH inbox USING INDEX ix_inbox_sender_at (sender=? AND at>?)"
-        assert all("attachment" in line for line in others)
-
-
-@pytest.mark.usefixtures("sqlite_alone")
-def test_what_is_old_enough_is_found_by_indexes(store: Store) -> None:
-    """The writer is not held up by a look at every row."""
-    found = store.plans(inbox.prune_raw, 1.0)
-    assert any("ix_inbox_raw_at" in line for line in found)
-    assert not [line for line in found if line.startswith("SCAN")]
-
-
-def test_what_was_overheard_is_pruned_with_its_text(store: Store) -> None:
-    """Told or not; what nobody has asked about for so long is not told any more."""
-    states: list[InboxState] = ["done", "noted"]
-    for state in states:
-        store.run(admit, inbound("psst"), kind="overheard", state=state)
-    store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
-    assert store.run(inbox.prune_raw, 1) == 2
-    rows = [(row.state, row.text, row.raw) for row in store.rows(inbox_table)]
-    assert rows == [("done", "", None)] * 2
-
-
-def test_pruning_is_bounded_and_ends(store: Store) -> None:
-    """Each call drops at most `limit`, and 0 tells that nothing is left."""
-    for n in range(5):
-        store.run(admit, inbound(str(n)))
-    store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
-    assert [store.run(inbox.prune_raw, 1, limit=2) for _ in range(4)] == [2, 2, 1, 0]
-
-
-def test_poison_and_strangers_are_pruned_too(store: Store) -> None:
-    """Originals in quarantine are kept no longer than those of answered messages."""
-    store.run(inbox.set_aside, [Poison(SOURCE, "k", "private words of a stranger", "stranger")])
-    store.run(lambda conn: conn.execute(update(quarantine).values(at=0)))
-    store.run(inbox.prune_raw, 1)
-    assert "private words" not in store.one(quarantine).raw
-    assert store.run(inbox.is_known, SOURCE, "k")
-
-
-def said(text: str = "hi", sender: str = "9", thread: str | None = None, **more: Any) -> Any:
-    """Return what somebody says in a group to others."""
-    address = Address("telegram", "default", "g", thread)
-    return inbound(
-        text, address=address, chat_kind="group", sender=sender, addressed="overheard", **more
-    )
-
-
-def asked(store: Store, sender: str = "1", **changes: Any) -> int:
-    """Have somebody ask the bot in the group; returns the conversation."""
-    message: InboundMessage = said("you!", sender, **changes)
-    return store.run(admit, message)[0]
-
-
-def noted(store: Store, conversation_id: int) -> list[str]:
-    rows = store.rows(table, conversation=conversation_id, state="noted")
-    return [row.text for row in rows]
-
-
-def test_nobody_listens_where_the_bot_has_no_conversation(store: Store) -> None:
-    """Nothing is stored."""
-    store.run(admit, inbound(chat="elsewhere"))
-    assert store.run(overheard.hear, said()) is None
-    assert len(store.rows(table)) == 1
-
-
-def test_every_conversation_of_a_group_listens(store: Store) -> None:
-    """Each sender's own, and that of all; not that of a thread or of another group."""
-    here = [asked(store, sender) for sender in ("1", "2")]
-    store.run(inbox.find_or_create, "telegram:default:g", said(), None)
-    there = [
-        asked(store, thread="t"),
-        store.run(admit, inbound(chat="g2"))[0],
-        store.run(admit, inbound(chat="g:x"))[0],
-    ]
-    shared = max(row.id for row in store.rows(conversation) if row.id not in {*here, *there})
-    assert store.run(overheard.hear, said("so"))
-    assert [noted(store, each) for each in (*here, shared)] == [["so"]] * 3
-    assert [noted(store, each) for each in there] == [[]] * 3
-
-
-def test_a_thread_is_a_place_of_its_own(store: Store) -> None:
-    """Its conversation does not hear the group."""
-    asked(store)
-    address = Address("telegram", "default", "g", "t")
-    thread, _ = store.run(admit, inbound(address=address, chat_kind="thread"))
-    store.run(overheard.hear, said("in the thread", thread="t"))
-    assert noted(store, thread) == ["in the thread"]
-
-
-def test_the_message_is_known_from_then_on(store: Store) -> None:
-    """One row has its key, the raw update is kept once."""
-    for sender in ("1", "2"):
-        asked(store, sender)
-    message = said(dedupe_key="k", raw='{"text":"hi"}')
-    store.run(overheard.hear, message)
-    assert store.run(inbox.is_known, "telegram:default", "k")
-    rows = store.rows(table, state="noted")
-    assert sorted(row.raw for row in rows) == ['{"text":"hi"}', "{}"]
-    assert {row.kind for row in rows} == {"overheard"}
-
-
-def test_the_busiest_conversations_listen_in_a_large_group(store: Store) -> None:
-    """Those with the newest turns; the one that is active is returned."""
-    first = asked(store, "first")
-    for n in range(LISTENING + 3):
-        asked(store, f"idle {n}")
-    begin = claim_one
-    store.run(lambda conn: begin_turn(conn, begin(conn, first)))
-    assert store.run(overheard.hear, said()) == first
-    listening = {row.conversation for row in store.rows(table, state="noted")}
-    assert len(listening) == LISTENING
-    assert first in listening
-
-
-def test_the_newest_notes_are_kept(store: Store) -> None:
-    """Older ones are done without having been told; other rows stay as they are."""
-    here = asked(store)
-    for n in range(NOTES_KEPT + 3):
-        store.run(overheard.note, here, said(f"n{n}"), "overheard")
-    assert noted(store, here) == [f"n{n}" for n in range(3, NOTES_KEPT + 3)]
-    states = [row.state for row in store.rows(table, conversation=here)]
-    assert (states[0], states.count("done")) == ("queued", 3)
-
-
-def test_notes_of_one_conversation_do_not_push_out_others(store: Store) -> None:
-    """Each has its own bound."""
-    one, two = asked(store, "1"), asked(store, "2")
-    store.run(overheard.note, one, said("early"), "edit")
-    for n in range(NOTES_KEPT):
-        store.run(overheard.note, two, said(f"n{n}"), "overheard")
-    assert noted(store, one) == ["early"]
-
-
-def test_chatter_does_not_push_out_edits(store: Store) -> None:
-    """Each kind has its own bound."""
-    here = asked(store)
-    store.run(overheard.note, here, said("corrected"), "edit")
-    for n in range(NOTES_KEPT + 2):
-        store.run(overheard.note, here, said(f"n{n}"), "overheard")
-    assert noted(store, here) == ["corrected", *(f"n{n}" for n in range(2, NOTES_KEPT + 2))]

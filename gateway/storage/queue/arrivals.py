@@ -1,0 +1,300 @@
+"""Updates as they arrive: whether one is known, whose it is, where its chat is; how far was read.
+
+What nobody can answer goes into quarantine. The update as it came is kept for some days.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    and_,
+    bindparam,
+    case,
+    literal_column,
+    null,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
+
+from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
+from gateway.session_keys import address_key
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.schema import (
+    attachment,
+    cursor,
+    inbox,
+    is_running,
+    is_said,
+    is_unsent,
+    now_s,
+    outbox,
+    quarantine,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+
+def source_of(message: InboundMessage) -> str:
+    """Return the name within which a message's dedupe key is unique."""
+    return f"{message.address.platform}:{message.address.account}"
+
+
+def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
+    """Whether a message with this key was admitted, or put into quarantine, before."""
+    return conn.execute(*_known(source, dedupe_key)).first() is not None
+
+
+@built_once
+def _known(source: str, dedupe_key: str) -> Any:
+    return union_all(
+        *(
+            select(table.c.at).where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+            for table in (inbox, quarantine)
+        )
+    )
+
+
+def key_of(message: InboundMessage) -> tuple[str, str]:
+    """Return by what a message is told from all others."""
+    return source_of(message), message.dedupe_key
+
+
+def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: int) -> list[float]:
+    """Return how long ago the sender's messages for the model came, the newest first.
+
+    Not those that were refused, nor what was answered at once: no turn has taken that.
+
+    Args:
+        conn: A connection.
+        message: What its sender sends now, on any account of the platform.
+        within_s: Older ones are left out.
+        limit: Of the list.
+    """
+    sources = f"{message.address.platform}:%"
+    return list(conn.scalars(*_ages(message.sender, sources, within_s, limit)))
+
+
+def file_ages_s(
+    conn: Connection, message: InboundMessage, within_s: float, limit: int
+) -> list[float]:
+    """Return the same of the files that came with them."""
+    sources = f"{message.address.platform}:%"
+    return list(conn.scalars(*_file_ages(message.sender, sources, within_s, limit)))
+
+
+@built_once
+def _ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
+    return _of_sender(sender, sources, within_s).limit(limit)
+
+
+@built_once
+def _file_ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
+    files = attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq
+    return _of_sender(sender, sources, within_s).join(attachment, and_(*files)).limit(limit)
+
+
+def _of_sender(sender: str, sources: str, within_s: float) -> Any:
+    return (
+        select(now_s() - inbox.c.at)
+        .where(
+            inbox.c.sender == sender,
+            inbox.c.at > now_s() - within_s,
+            is_said,
+            or_(inbox.c.turn_id.is_not(None), inbox.c.state.not_in(("done", "refused"))),
+            inbox.c.source.like(sources),
+        )
+        .order_by(inbox.c.at.desc())
+    )
+
+
+class Arrival(NamedTuple):
+    """What is known about a message that arrives.
+
+    Attributes:
+        is_known: Whether one with its key was admitted, or put into quarantine, before.
+        place: Its conversation as `conversations.locked` returns it; None where there is none yet.
+    """
+
+    is_known: bool
+    place: Conversation | None
+
+
+def arrival(conn: Connection, session_key: str, message: InboundMessage) -> Arrival:
+    """Look up a message and its conversation; one statement where there is that conversation."""
+    its_key = key_of(message)
+    row = conn.execute(*_arrival(session_key, *its_key)).one_or_none()
+    if row is None:
+        return Arrival(is_known(conn, *its_key), None)
+    *found, known = row
+    return Arrival(bool(known), Conversation(*found))
+
+
+@built_once
+def _arrival(session_key: str, source: str, dedupe_key: str) -> Any:
+    seen = [
+        select(table.c.at)
+        .where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+        .exists()
+        for table in (inbox, quarantine)
+    ]
+    return conversations.of_key(session_key, or_(*seen).label("is_known"))
+
+
+def find_or_create(
+    conn: Connection, session_key: str, message: InboundMessage, user: str | None
+) -> Conversation:
+    """Return the conversation of a session key, locked; it is created where there is none."""
+    known = conversations.locked_by_key(conn, session_key)
+    return known or create(conn, session_key, message, user)
+
+
+def create(
+    conn: Connection, session_key: str, message: InboundMessage, user: str | None
+) -> Conversation:
+    """Enter a conversation, with its first session, and return it, locked.
+
+    Args:
+        session_key: See gateway/session_keys.py.
+        user: Whose conversation it is; None for a shared one.
+    """
+    here = conversations.create(conn, session_key, message.address, user, message.text)
+    sessions.start_root(conn, here, "first_message")
+    return conversations.locked(conn, here)
+
+
+def move(conn: Connection, to: Move) -> bool:
+    """Re-key the conversations of a chat that has another id now; whether all could be.
+
+    Their old keys stay as aliases. One whose new key another conversation has already stays behind
+    with its old key, and so does its outbox.
+    """
+    source = f"{to.platform}:{to.account}"
+    strangers = (quarantine.c.source == source, quarantine.c.chat == to.chat)
+    conn.execute(update(quarantine).where(*strangers).values(chat=to.new_chat))
+    here = Address(to.platform, to.account, to.chat)
+    moved = [_move(conn, *keyed, to) for keyed in conversations.keys_in_chat(conn, here)]
+    return all(moved)
+
+
+def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) -> bool:
+    old = address_key(Address(to.platform, to.account, to.chat))
+    new = address_key(Address(to.platform, to.account, to.new_chat))
+    if session_key != old and not session_key.startswith(f"{old}:"):
+        return True  # an alias from before an earlier move
+    if not conversations.move(conn, conversation_id, new + session_key.removeprefix(old), to):
+        return False
+    _forget_refs(conn, conversation_id)
+    return True
+
+
+def _forget_refs(conn: Connection, conversation_id: int) -> None:
+    """Drop the ids of messages: they begin anew there, and an old one would be another message's.
+
+    Those that a running turn holds in memory are dropped when it uses them: `turn_journal.enter`.
+    """
+    unsent = (outbox.c.conversation == conversation_id, is_unsent)
+    conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
+    asked = (outbox.c.conversation == conversation_id, outbox.c.choices.is_not(None))
+    conn.execute(update(outbox).where(*asked).values(platform_ref=None))
+    running = (turn.c.conversation == conversation_id, is_running)
+    conn.execute(update(turn).where(*running).values(preview_ref=None))
+    known = (inbox.c.conversation == conversation_id, inbox.c.message_ref.is_not(None))
+    conn.execute(update(inbox).where(*known).values(message_ref=None))
+
+
+def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
+    """Store updates that nobody can answer; a known one is skipped.
+
+    Args:
+        poison: The updates.
+        chat: Where a stranger wrote them; None for what could not be decoded.
+    """
+    for update_ in poison:
+        if not is_known(conn, update_.source, update_.dedupe_key):
+            conn.execute(
+                quarantine.insert().values(
+                    source=update_.source,
+                    dedupe_key=update_.dedupe_key,
+                    raw=update_.raw,
+                    reason=update_.reason,
+                    at=now_s(),
+                    chat=chat,
+                )
+            )
+
+
+def advance(conn: Connection, to: Cursor) -> None:
+    """Move a source's cursor forward; it never goes back."""
+    if conn.execute(*_advance(to.source, to.position)).rowcount == 0:
+        conn.execute(cursor.insert().values(source=to.source, position=to.position))
+
+
+@built_once
+def _advance(source: str, position: int) -> Any:
+    further = case((cursor.c.position < position, position), else_=cursor.c.position)
+    return update(cursor).where(cursor.c.source == source).values(position=further)
+
+
+def positions(conn: Connection, prefix: str) -> dict[str, int]:
+    """Return how far each source was read, for all sources with a name prefix."""
+    # Names of accounts may hold "_", which would be any character to LIKE.
+    query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
+    return {row.source: row.position for row in conn.execute(query)}
+
+
+def position(conn: Connection, source: str) -> int | None:
+    """Return how far a source was read."""
+    return conn.scalar(select(cursor.c.position).where(cursor.c.source == source))
+
+
+def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
+    """Drop the raw updates of entries older than this; returns how many.
+
+    Those in quarantine become empty; their keys stay, so that they are still known. What was
+    overheard loses its text as well, and is not told any more.
+    """
+    # The empty text is a literal: SQLite matches the partial index by the words of its condition.
+    strangers = select(quarantine.c.id).where(
+        quarantine.c.raw != literal_column("''"), quarantine.c.at < now_s() - older_than_s
+    )
+    conn.execute(
+        update(quarantine).where(quarantine.c.id.in_(strangers.limit(limit))).values(raw="")
+    )
+    # Written anew behind the newest row: an update that leaves a hole in each page frees nothing.
+    prune = _PRUNE if conn.dialect.name == "sqlite" else _PRUNE_IN_PLACE
+    pruned = conn.execute(prune, {"most": limit, "age_s": older_than_s})
+    return pruned.rowcount
+
+
+_is_overheard = inbox.c.kind == "overheard"
+_WITHOUT_RAW: dict[str, Any] = {
+    "raw": null(),
+    "text": case((_is_overheard, ""), else_=inbox.c.text),
+    "state": case((_is_overheard, "done"), else_=inbox.c.state),
+}
+_with_old_raw = (
+    select(*(_WITHOUT_RAW.get(column.name, column) for column in inbox.c))
+    .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - bindparam("age_s"))
+    .limit(bindparam("most"))
+)
+_PRUNE = (
+    inbox
+    .insert()
+    .prefix_with("OR REPLACE")
+    .from_select([column.name for column in inbox.c], _with_old_raw)
+)
+# PostgreSQL writes a row anew with each update anyway.
+_PRUNE_IN_PLACE = (
+    update(inbox)
+    .where(
+        tuple_(*inbox.primary_key.columns).in_(
+            _with_old_raw.with_only_columns(*inbox.primary_key.columns)
+        )
+    )
+    .values(_WITHOUT_RAW)
+)

@@ -1,0 +1,219 @@
+"""What is told with the next answer: rows in state `noted`.
+
+These are things said to others in a group, and edits of what was answered. `take_noted` gives them
+to a turn. An edit of what still waits changes that instead.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import orjson
+from sqlalchemy import Connection, and_, func, or_, select, update
+
+from adapters.messages import Address, InboundMessage
+from gateway.session_keys import address_key
+from gateway.storage.queue.inbox import (
+    OF_ENTRY,
+    InboxEntry,
+    InboxKind,
+    InboxState,
+    append,
+    dumped_authors,
+    entries_of,
+)
+from gateway.storage.schema import (
+    alias,
+    attachment,
+    conversation,
+    inbox,
+    is_noted,
+    is_pending,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+Revised = Literal["reworded", "emptied"]
+
+NOTES_KEPT = 50
+"""Notes of each kind that wait in one conversation; older ones are not told any more."""
+LISTENING = 3
+"""Conversations of one group that note what is said there: those with the newest turns."""
+
+
+def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
+    """Give the newest wording to an edited message that still waits.
+
+    Returns:
+        "emptied" where nothing is left to be answered, and the message is cancelled; None where no
+        such message waits.
+    """
+    if message.message_ref is None:
+        return None
+    waiting = conn.execute(
+        select(inbox.c.seq, inbox.c.authors).where(
+            inbox.c.conversation == conversation_id,
+            is_pending,
+            inbox.c.message_ref == message.message_ref,
+            inbox.c.kind == "message",
+            inbox.c.state == "queued",
+        )
+    ).first()
+    if waiting is None:
+        return None
+    seq = waiting.seq
+    here = (inbox.c.conversation == conversation_id, inbox.c.seq == seq)
+    # Its files stay, so their authors do.
+    authors = dict.fromkeys([*orjson.loads(waiting.authors or "[]"), *message.authors])
+    files = select(attachment.c.id).where(
+        attachment.c.conversation == conversation_id, attachment.c.inbox_seq == seq
+    )
+    text = message.text if message.text.strip() else ""
+    is_empty = not text and conn.scalar(files.limit(1)) is None
+    state = "cancelled" if is_empty else "queued"
+    changed = {"text": text, "state": state, "authors": dumped_authors(authors)}
+    conn.execute(update(inbox).where(*here).values(changed))
+    return "emptied" if is_empty else "reworded"
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What has become of a message that its own sender edits.
+
+    Attributes:
+        outcome: Of the turn that took it, as `turn.outcome`; None while that runs, and where there
+            is none.
+        text: Its newest wording.
+    """
+
+    seq: int
+    kind: InboxKind
+    state: InboxState
+    outcome: str | None
+    text: str
+
+
+def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate | None:
+    """Return what became of the message that is edited; None where nobody knows it.
+
+    One that was asked again after an edit stands in the inbox once more: the newest counts.
+    """
+    here = (
+        inbox.c.conversation == conversation_id,
+        inbox.c.message_ref == edit.message_ref,
+        inbox.c.sender == edit.sender,
+    )
+    query = (
+        select(inbox.c.seq, inbox.c.kind, inbox.c.state, turn.c.outcome, inbox.c.text)
+        .outerjoin(turn, turn.c.id == inbox.c.turn_id)
+        .where(*here)
+    )
+    # Sorted here: with an order SQLite would walk through the whole conversation by its key.
+    rows = sorted(conn.execute(query), key=lambda row: row.seq, reverse=True)
+    own = next((row for row in rows if row.kind != "edit"), None)
+    return own and Fate(own.seq, own.kind, own.state, own.outcome, rows[0].text)
+
+
+def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | None:
+    """Return the newest edit of a message, which is not told any more; None where it has none."""
+    ref = conn.scalar(
+        select(inbox.c.message_ref).where(
+            inbox.c.conversation == conversation_id, inbox.c.seq == seq
+        )
+    )
+    if ref is None:
+        return None
+    edits = (
+        inbox.c.conversation == conversation_id,
+        inbox.c.message_ref == ref,
+        inbox.c.kind == "edit",
+    )
+    found = entries_of(conn, (select(*OF_ENTRY).where(*edits), {}))
+    conn.execute(update(inbox).where(*edits, inbox.c.state == "noted").values(state="done"))
+    return max(found, key=lambda entry: entry.seq, default=None)
+
+
+def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[InboxEntry]:
+    """Return what the next turn is to know beside what it answers, in order, once."""
+    found = entries_of(conn, _noted(conversation_id, upto_seq))
+    if found:
+        conn.execute(*_tell_noted(conversation_id, upto_seq))
+    return found
+
+
+@built_once
+def _noted(conversation_id: int, upto_seq: int) -> Any:
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+    return select(*OF_ENTRY).where(*here).order_by(inbox.c.seq)
+
+
+@built_once
+def _tell_noted(conversation_id: int, upto_seq: int) -> Any:
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+    return update(inbox).where(*here).values(state="done")
+
+
+def hear(conn: Connection, message: InboundMessage) -> int | None:
+    """Note what was said to others in the conversations of its place.
+
+    Returns:
+        The conversation that was active last; None where there is none, and nothing is noted.
+    """
+    listening = list(dict.fromkeys(conn.scalars(*_listening(*_keys(message.address)))))
+    for nth, conversation_id in enumerate(listening):
+        # A key is one row's.
+        copy = replace(message, dedupe_key=f"{message.dedupe_key}#{conversation_id}", raw="{}")
+        note(conn, conversation_id, copy if nth else message, "overheard")
+    return listening[0] if listening else None
+
+
+def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
+    """Enter what the next turn is to be told; returns its seq. The oldest one too many goes."""
+    seq = append(conn, conversation_id, message, kind=kind, state="noted")
+    too_old = conn.scalar(*_newest_too_many(conversation_id, kind))
+    if too_old is not None:
+        conn.execute(*_drop_upto(conversation_id, kind, too_old))
+    return seq
+
+
+def newest_turn(conn: Connection, conversation_id: int) -> int:
+    """Return the id of a conversation's newest turn, 0 for none."""
+    newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
+    return conn.scalar(newest) or 0
+
+
+def _keys(address: Address) -> tuple[str, str, str]:
+    """Return the shared key of a place, and the bounds of those with a sender behind it."""
+    key = address_key(address)
+    # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
+    return key, f"{key}::", f"{key}:;"
+
+
+@built_once
+def _listening(shared: str, first: str, end: str) -> Any:
+    its_newest_turn = (
+        select(func.max(turn.c.id))
+        .where(turn.c.conversation == alias.c.conversation)
+        .scalar_subquery()
+    )
+    key = alias.c.session_key
+    return (
+        select(conversation.c.id)
+        .join(alias, alias.c.conversation == conversation.c.id)
+        .where(or_(key == shared, and_(key >= first, key < end)))
+        # Conversations in which nobody asks any more need not know what is said now.
+        .order_by(its_newest_turn.desc().nulls_last(), conversation.c.id.desc())
+        .limit(LISTENING)
+    )
+
+
+@built_once
+def _newest_too_many(conversation_id: int, kind: str) -> Any:
+    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
+    newest_first = select(inbox.c.seq).where(*of_this).order_by(inbox.c.seq.desc())
+    return newest_first.limit(1).offset(NOTES_KEPT)
+
+
+@built_once
+def _drop_upto(conversation_id: int, kind: str, seq: int) -> Any:
+    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
+    return update(inbox).where(*of_this, inbox.c.seq <= seq).values(state="done")
