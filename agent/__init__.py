@@ -1,37 +1,96 @@
 """The agent: models, tools and the loop of one turn. No database, no platform, no gateway.
 
-As a library: `compact_messages`, `apply_cache_control` and `estimate_tokens` work on lists of
-OpenAI chat messages.
+As a library (docs/library.md): what stands in `__all__` works on lists of chat messages in OpenAI's
+or Anthropic's shape, without a gateway.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from agent.library import (
-        CompactionResult,
-        SummaryFailed,
-        apply_cache_control,
-        compact_messages,
-        estimate_tokens,
-    )
+    from types import ModuleType
+
+    from agent.context_compressor import ContextCompressor
+    from agent.context_engine import ContextEngine
+    from agent.engines.lcm.engine import LcmEngine
+    from agent.engines.rounds import RoundsEngine
+    from agent.errors import SummaryFailed
+    from agent.library.compaction import CompactionResult, compact_messages
+    from agent.library.history import HistoryManager
+    from agent.prompt_caching import apply_cache_control
+    from agent.tokens.estimate import estimate_tokens
+    from agent.tokens.tiktoken import TokenCounter
+    from agent.tools.truncate import ObservationTruncator
 
 __all__ = [
     "CompactionResult",
+    "ContextCompressor",
+    "ContextEngine",
+    "HistoryManager",
+    "LcmEngine",
+    "ObservationTruncator",
+    "RoundsEngine",
     "SummaryFailed",
+    "TokenCounter",
     "apply_cache_control",
     "compact_messages",
     "estimate_tokens",
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> object:  # noqa: C901 - an import for each part
     """Return a part of the library.
 
-    It is imported when it is asked for: `parley --help` and the helper processes import modules of
-    this package too, and need none of what the library does.
+    It is imported when it is asked for, and nothing beside what it needs: `parley --help` and the
+    helper processes import modules of this package too.
     """
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from agent import library
+    # Statements and no table of strings, so that mypy and import-linter see what is imported.
+    part: ModuleType
+    match name:
+        case "TokenCounter":
+            from agent.tokens import tiktoken
 
-    return getattr(library, name)
+            part = tiktoken
+        case "estimate_tokens":
+            from agent.tokens import estimate
+
+            part = estimate
+        case "ObservationTruncator":
+            from agent.tools import truncate
+
+            part = truncate
+        case "apply_cache_control":
+            from agent import prompt_caching
+
+            part = prompt_caching
+        case "ContextEngine":
+            from agent import context_engine
+
+            part = context_engine
+        case "ContextCompressor":
+            from agent import context_compressor
+
+            part = context_compressor
+        case "RoundsEngine":
+            from agent.engines import rounds
+
+            part = rounds
+        case "LcmEngine":
+            from agent.engines.lcm import engine
+
+            part = engine
+        case "HistoryManager":
+            from agent.library import history
+
+            part = history
+        case "CompactionResult" | "compact_messages" | "SummaryFailed":
+            from agent import library
+
+            part = library
+        case _:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(part, name)
+
+
+def __dir__() -> list[str]:
+    """Return what there is, so that shells and editors offer it before it is imported."""
+    return sorted({*globals(), *__all__})

@@ -121,6 +121,32 @@ def _built_in(name: str, options: Mapping[str, Any]) -> EngineFactory:
     return EngineFactory(name, "built-in", BUILT_IN[name][0], options)
 
 
+def engine_for(
+    engine: str | type[ContextEngine], limits: Limits, options: Mapping[str, Any]
+) -> ContextEngine:
+    """Return an engine for a program of its own, which has no data directory.
+
+    Args:
+        engine: A class, or the name of one that is registered or built in.
+        limits: What it works with.
+        options: Its own settings.
+
+    Raises:
+        ValueError: There is no such engine, or an option is none of its.
+    """
+    default, _ = BUILT_IN[DEFAULT]
+    built_in = {name: made for name, (made, _) in BUILT_IN.items()}
+    if isinstance(engine, str):
+        known = registered | built_in
+        if engine not in known:
+            raise ValueError(f"there is no engine {engine!r}; there is {', '.join(sorted(known))}")
+        engine = known[engine]
+    if options and engine is default:
+        raise ValueError(f"the engine {DEFAULT} has no options: {', '.join(options)}")
+    source: Source = "built-in" if engine in built_in.values() else "registered"
+    return EngineFactory(engine.name, source, engine, options)(limits)
+
+
 def available(home: Path) -> list[EngineInfo]:
     """Return every engine in the order in which names are looked up; runs no code of plugins."""
     found: list[EngineInfo] = []

@@ -104,6 +104,14 @@ class TokenCounter:
             "hits": self._hits,
         }
 
+    def get_cache_size(self) -> int:
+        """Return how many messages are known; HelloAgents' name."""
+        return len(self._cache)
+
+    def get_cache_stats(self) -> dict[str, int]:
+        """Return `cache_stats()`; HelloAgents' name."""
+        return self.cache_stats()
+
     def _count_piece(self, piece: str) -> int:
         if self._encoding is None:
             return rough_tokens(piece, self.model)

@@ -1,8 +1,14 @@
 """Cuts long texts: a tool result to the limits of the view, an excerpt to what was looked for."""
 
+import hashlib
+import json
 import re
-from dataclasses import dataclass, replace
-from typing import Literal
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Literal, TypedDict
 
 from agent.settings import OutputSettings
 
@@ -103,6 +109,91 @@ def _last(body: bytes, lines: int, size: int) -> str:
     window = b"\n".join(body[-size:].rsplit(b"\n", lines)[-lines:])
     return window.decode("utf-8", "ignore")
 
+
+class TruncatedOutput(TypedDict):
+    """What `ObservationTruncator.truncate` returns, with HelloAgents' keys.
+
+    `stats`: `original_lines`, `original_bytes`, `time_ms`; of what was cut `direction`,
+    `kept_lines` and `kept_bytes` too.
+    """
+
+    truncated: bool
+    preview: str
+    full_output_path: str | None
+    stats: dict[str, Any]
+
+
+class ObservationTruncator:
+    """Cuts the outputs of a program's own tools, and keeps what was cut in files.
+
+    In the gateway the database keeps it (`tools.output`).
+    """
+
+    def __init__(
+        self,
+        max_lines: int = 2000,
+        max_bytes: int = 51_200,
+        truncate_direction: Direction = "head",
+        output_dir: str | Path = "tool-output",
+    ) -> None:
+        """Take the limits of what is shown, at least 1 line and 256 bytes, and where files go.
+
+        Raises:
+            ValueError: A limit is too small, or there is no such direction.
+        """
+        self.limits = OutputSettings(
+            max_lines=max_lines, max_bytes=max_bytes, direction=truncate_direction
+        )
+        self.output_dir = Path(output_dir)
+
+    def truncate(
+        self, tool_name: str, output: str, metadata: Mapping[str, Any] | None = None
+    ) -> TruncatedOutput:
+        """Return what a model is to see of an output; where it is cut, the whole is in a file.
+
+        The file is JSON with `tool`, `output` and `metadata`, for its owner alone. The same output
+        again is the same file.
+
+        Args:
+            tool_name: Of the tool.
+            output: What it returned.
+            metadata: JSON data that is kept beside it.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        began = time.perf_counter()
+        found = truncate(output, self.limits)
+        stats = asdict(found.stats)
+        if not found.truncated:
+            stats = {name: stats[name] for name in ("original_lines", "original_bytes")}
+        path = self._kept(tool_name, output, metadata or {}) if found.truncated else None
+        stats["time_ms"] = int((time.perf_counter() - began) * 1000)
+        return TruncatedOutput(
+            truncated=found.truncated,
+            preview=found.preview,
+            full_output_path=None if path is None else str(path),
+            stats=stats,
+        )
+
+    def _kept(self, tool_name: str, output: str, metadata: Mapping[str, Any]) -> Path:
+        # In ASCII: also a lone surrogate comes back as it was.
+        text = json.dumps({"tool": tool_name, "output": output, "metadata": dict(metadata)})
+        digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS]
+        name = _NO_NAME.sub("_", tool_name)[:_NAME_CHARS]
+        path = self.output_dir / f"{name}-{digest}.json"
+        if not path.exists():
+            self.output_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # In one step: whoever reads it meanwhile finds all of it or nothing.
+            with NamedTemporaryFile("w", dir=self.output_dir, delete=False) as draft:
+                draft.write(text)
+            Path(draft.name).replace(path)
+        return path
+
+
+_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
+_NAME_CHARS = 40
+_DIGEST_CHARS = 16
 
 STEM_CHARS = 5
 """How much of a word is looked for where the text has another form of it."""

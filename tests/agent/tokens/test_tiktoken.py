@@ -233,3 +233,11 @@ def test_other_names_are_not(model: str | None) -> None:
 def test_a_model_has_one_counter() -> None:
     """Everyone in the process shares its cache."""
     assert counter_for("gpt-4") is counter_for("gpt-4")
+
+
+def test_hello_agents_names_count_the_same() -> None:
+    """Who comes from there finds them."""
+    counter = TokenCounter("gpt-4")
+    counter.count_messages([{"role": "user", "content": "hello"}] * 2)
+    assert counter.get_cache_stats() == counter.cache_stats()
+    assert (counter.get_cache_size(), counter.get_cache_stats()["hits"]) == (1, 1)

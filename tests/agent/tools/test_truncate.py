@@ -1,11 +1,21 @@
 """Cutting long texts: tool results, and excerpts at words."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.settings import OutputSettings
-from agent.tools.truncate import Direction, beginning_of, end_of, place_of, truncate
+from agent.tools.truncate import (
+    Direction,
+    ObservationTruncator,
+    beginning_of,
+    end_of,
+    place_of,
+    truncate,
+)
 from tests.support.effort import effort
 
 TEXTS = st.one_of(
@@ -161,3 +171,41 @@ def test_an_end_of_a_text_is_no_longer_than_it_may_be(text: str, most_chars: int
     assert len(cut) <= most_chars
     assert text.endswith(cut.removeprefix("…"))
     assert beginning_of(text[::-1], most_chars) == cut[::-1]
+
+
+class TestObservationTruncator:
+    """For programs of their own: what is cut lies in a file."""
+
+    def test_a_short_output_needs_no_file(self, tmp_path: Path) -> None:
+        """Nor a folder."""
+        found = ObservationTruncator(output_dir=tmp_path / "out").truncate("ls", "a\nb")
+        assert (found["truncated"], found["preview"]) == (False, "a\nb")
+        assert found["full_output_path"] is None
+        assert (found["stats"]["original_lines"], found["stats"]["original_bytes"]) == (2, 3)
+        assert not (tmp_path / "out").exists()
+
+    def test_what_is_cut_is_kept_as_it_was(self, tmp_path: Path) -> None:
+        """With its tool and its metadata, for the owner alone; half a character as well."""
+        truncator = ObservationTruncator(max_lines=3, output_dir=tmp_path / "out")
+        output = LINES + "\ud800"
+        found = truncator.truncate("../evil name", output, {"exit": 1})
+        path = Path(str(found["full_output_path"]))
+        assert path.parent == tmp_path / "out"
+        assert path.name.startswith("___evil_name-")
+        told = {"tool": "../evil name", "output": output, "metadata": {"exit": 1}}
+        assert json.loads(path.read_text()) == told
+        assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+        assert found["preview"].startswith("1\n2\n[...")
+        assert found["stats"]["kept_lines"] == 2
+
+    def test_the_same_output_again_is_the_same_file(self, tmp_path: Path) -> None:
+        """Retries do not fill the disk."""
+        truncator = ObservationTruncator(max_lines=3, output_dir=tmp_path)
+        paths = {truncator.truncate("cat", LINES)["full_output_path"] for _ in range(3)}
+        assert len(paths) == len(list(tmp_path.iterdir())) == 1
+
+    @pytest.mark.parametrize("wrong", [{"max_lines": 0}, {"truncate_direction": "middle"}])
+    def test_limits_are_checked(self, wrong: dict[str, int], tmp_path: Path) -> None:
+        """When the truncator is made."""
+        with pytest.raises(ValueError, match=r"max_lines|direction"):
+            ObservationTruncator(output_dir=tmp_path, **wrong)  # type: ignore[arg-type]
