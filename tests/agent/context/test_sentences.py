@@ -1,0 +1,102 @@
+"""Sentences of texts in any language: none is torn, and each stands in its text as it is."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.context.sentences import MAX_CHARS, Unit, sentences, units
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("It rained. We stayed! Why? Hm…", ["It rained.", "We stayed!", "Why?", "Hm…"]),
+        ("I saw Dr. Smith, e.g. today. He left.", ["I saw Dr. Smith, e.g. today.", "He left."]),
+        ("J. R. Tolkien wrote it. So I read.", ["J. R. Tolkien wrote it.", "So I read."]),
+        ("Ask the U.S. Army at 9 a.m. Then call.", ["Ask the U.S. Army at 9 a.m.", "Then call."]),
+        ("It costs $2,400.50. See v2.3.1.", ["It costs $2,400.50.", "See v2.3.1."]),
+        ("Go to https://a.b/c?d=1. Look at src/x.py. Done.", 3),
+        ('"Really?" she said. "Yes." He left.', ['"Really?" she said.', '"Yes."', "He left."]),
+        ("Wait... what? No… not that.", ["Wait... what?", "No… not that."]),
+        ("no capitals. approx. five. fine", ["no capitals.", "approx. five.", "fine"]),
+        ("Am 3. Mai z.B. in Bonn. Der 2. Versuch. Nr. 5 lebt.", 3),
+        ("El Sr. Pérez llegó. ¿Cuándo? ¡Hoy!", ["El Sr. Pérez llegó.", "¿Cuándo?", "¡Hoy!"]),
+        ("Он живёт на ул. Ленина. Позвони ему.", ["Он живёт на ул. Ленина.", "Позвони ему."]),
+        ("我们明天开会。你来吗？好的！", ["我们明天开会。", "你来吗？", "好的！"]),  # noqa: RUF001 - Chinese
+        ("「はい。」と言った。次へ", ["「はい。」と言った。", "次へ"]),
+        ("हम कल मिलेंगे। ठीक है॥", ["हम कल मिलेंगे।", "ठीक है॥"]),
+        ("كيف حالك؟ أنا بخير. شكرا", ["كيف حالك؟", "أنا بخير.", "شكرا"]),
+        ("One … two", ["One …", "two"]),
+        ("", []),
+        ("--- !!! ***", []),
+    ],
+)  # fmt: skip
+def test_where_sentences_end(text: str, expected: list[str] | int) -> None:
+    """In several languages: abbreviations, numbers, quotes and addresses end none."""
+    found = sentences(text)
+    assert (len(found) if isinstance(expected, int) else found) == expected
+
+
+def test_wrapped_lines_are_one_sentence() -> None:
+    """Mail programs break lines where they are full; people break short ones."""
+    wrapped = "The parcel was left at the neighbour's house, which is the\nblue one on the corner."
+    assert sentences(f"{wrapped}\nCall me\nbye") == [wrapped, "Call me", "bye"]
+
+
+def test_lists_headings_tables_and_code() -> None:
+    """Each line for itself, without the mark in front; rules between rows are left out."""
+    text = "# Plan\nSteps:\n- first. More\n1. Second thing\n| a | b |\n|---|---|\n> said"
+    text += "\n```py\nx = 1\n```"
+    assert units(text) == [
+        Unit("Plan", "heading"),
+        Unit("Steps:", "heading"),
+        Unit("first.", "item"),
+        Unit("More", "item"),
+        Unit("1. Second thing", "item"),
+        Unit("| a | b |", "row"),
+        Unit("said", "prose"),
+        Unit("x = 1", "code"),
+    ]
+    assert "x = 1" not in sentences(text)
+
+
+def test_a_fence_that_is_never_closed() -> None:
+    """What follows it is code."""
+    assert [unit.form for unit in units("Look:\n~~~\na b\n\nc. D")] == ["heading", "code", "code"]
+
+
+@pytest.mark.parametrize(
+    "text", ["word " * 400, "a, " * 400, "b; c " * 300, "x" * 3000, "漢字" * 900]
+)
+def test_what_has_no_end_is_cut(text: str) -> None:
+    """No unit is longer than a sentence may be, and nothing is lost."""
+    found = sentences(text)
+    assert all(len(each) <= MAX_CHARS for each in found)
+    assert "".join("".join(found).split()) == "".join(text.split())
+
+
+def test_an_accent_stays_with_its_letter() -> None:
+    """Where even letters have to be parted."""
+    found = sentences("e\u0301" * 500)
+    assert not any(each.startswith("\u0301") for each in found)
+
+
+texts = st.one_of(
+    st.text(max_size=400),
+    st.text("aB1.!?…。 \n-*#|`>\"'(),;:éя漢", max_size=600),
+    st.lists(
+        st.sampled_from(["Dr.", "it", "Was.", "3.", "…", "\n", "- ", "```", "好。"]), max_size=40
+    ).map(" ".join),
+)
+
+
+@settings(max_examples=400)
+@given(texts)
+def test_each_stands_in_its_text(text: str) -> None:
+    """In order, up to white space, and cut again each is one unit."""
+    plain, at = " ".join(text.split()), 0
+    for unit in units(text):
+        shown = " ".join(unit.text.split())
+        at = plain.index(shown, at) + len(shown)
+        assert 0 < len(unit.text) <= MAX_CHARS
+        assert any(map(str.isalnum, unit.text))

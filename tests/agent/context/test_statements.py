@@ -1,0 +1,113 @@
+"""What sentences say: kinds, words and values, in several languages."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.context.statements import (
+    Value,
+    content_words,
+    is_noise,
+    kinds_of,
+    telling,
+    values_of,
+    words_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "kind"),
+    [
+        ("Always answer in metric units.", "instruction"),
+        ("Von jetzt an: immer mit Beispiel antworten.", "instruction"),
+        ("Réponds désormais en français.", "instruction"),
+        ("Пиши всегда по-русски", "instruction"),
+        ("以后每次都用简体中文回答", "instruction"),
+        ("今後は敬語で答えてください", "instruction"),
+        ("앞으로는 짧게 답해 줘", "instruction"),
+        ("I'm allergic to peanuts", "preference"),
+        ("Prefiero el tren por la mañana", "preference"),
+        ("We agreed on the blue one", "decision"),
+        ("Wir haben uns für Bonn entschieden", "decision"),
+        ("The deadline is close", "plan"),
+        ("It was moved to Friday", "change"),
+        ("Der Termin wurde verschoben", "change"),
+        ("会议改到周五了", "change"),
+        ("ValueError: bad token", "error"),
+        ("Der Aufruf ist fehlgeschlagen", "error"),
+        ("see src/web/login.py there", "path"),
+        ("open C:\\Users\\me\\x.txt", "path"),
+        ("`git push origin main`", "command"),
+        ("It costs 5 euros", "value"),
+        ("Where is it?", "question"),
+        ("你来吗？", "question"),  # noqa: RUF001 - Chinese
+        ("Thanks a lot", "courtesy"),
+    ],
+)
+def test_kinds(sentence: str, kind: str) -> None:
+    """Each is known by words of its language."""
+    assert kind in kinds_of(sentence)
+
+
+def test_words_within_others_are_no_cues() -> None:
+    """A cue is a word or several, never a part of one."""
+    assert kinds_of("The aneverland altogether") == frozenset()
+
+
+def test_words() -> None:
+    """What is joined by points or dashes is one; scripts without spaces are cut into pairs."""
+    assert words_of("Pay 2,400 to J.P. well-known") == ["pay", "2,400", "to", "j.p", "well-known"]
+    assert words_of("在北京x开") == ["在北", "北京", "x", "开"]
+    assert content_words("The cat is on my Straße") == ["cat", "strasse"]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "expected"),
+    [
+        ("Pay $2,400.50 now", [("$2,400.50", "usd")]),
+        ("The rent is 950 euros", [("950 euros", "eur")]),
+        ("at 9:40 am on March 29, 2024", [("9:40 am", "time"), ("March 29, 2024", "date")]),
+        ("am 3. Mai um 14:30 Uhr", [("3. Mai", "date"), ("14:30", "time")]),
+        ("el 5 de marzo de 2025", [("5 de marzo de 2025", "date")]),
+        ("2026年3月4日 9时", [("2026年3月4日", "date"), ("9时", "time")]),
+        ("Python 3.11.2 has 12% more", [("3.11.2", "version"), ("12%", "%")]),
+        ("three of 25 kg", [("25 kg", "kg")]),
+        ("no number at all", []),
+    ],
+)
+def test_values(sentence: str, expected: list[tuple[str, str]]) -> None:
+    """Amounts, dates and times with their units."""
+    assert [(each.text, each.unit) for each in values_of(sentence)] == expected
+
+
+def test_the_subject_of_a_value() -> None:
+    """The content words beside it, no numbers."""
+    assert values_of("The budget for Lisbon is 2,400 euros") == [
+        Value("2,400 euros", "eur", frozenset({"budget", "lisbon", "euros"}))
+    ]
+
+
+def test_noise() -> None:
+    """Encoded bytes, hashes and symbols are no words."""
+    assert is_noise("iVBORw0KGgoAAAANSUhEUgAAAAUA")
+    assert is_noise("{[(;;==//)]} ++")
+    assert not is_noise("We pay 2,400 euros (in May).")
+
+
+def test_what_tells_more() -> None:
+    """Names and numbers before words, words before courtesies; noise tells nothing."""
+    told = [
+        telling(each)
+        for each in ("Anna's train leaves at 9:40 from Bonn", "The train leaves", "Thanks", "")
+    ]
+    assert told == sorted(told, reverse=True)
+    assert len(set(told)) == len(told)
+
+
+@given(st.text(max_size=300))
+def test_any_text(text: str) -> None:
+    """Whatever the characters, the same answer each time."""
+    assert kinds_of(text) == kinds_of(text)
+    assert telling(text) >= 0
+    assert all(value.text in text for value in values_of(text))
+    assert all(word in text.casefold().replace("\u2019", "'") for word in words_of(text))
