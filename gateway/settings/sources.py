@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from agent.safety.redaction import MASK, Redactor
 from gateway.errors import SettingsError
+from gateway.settings.foreign import counterpart, hint
 from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets
 
 if TYPE_CHECKING:
@@ -134,9 +135,15 @@ class Sources:
         elif path in RENAMED:
             self._add_all(iter([(path, environ[variable])]), variable)
         else:
-            names = [_variable(tuple(name.split("."))) for name in self._keys.names()]
-            near = suggestion(variable, names, PREFIX)
-            self.problems.append(f"{variable}: unknown variable{near}")
+            self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")
+
+    def _meant(self, variable: str, path: KeyPath) -> str:
+        """Return "; did you mean …?" for a variable that there is not, or nothing."""
+        of_others = counterpart(dotted(path))
+        if of_others is not None and of_others.key is not None:
+            return f"; did you mean {_variable(tuple(of_others.key.split('.')))}?"
+        names = [_variable(tuple(name.split("."))) for name in self._keys.names()]
+        return suggestion(variable, names, PREFIX)
 
     def _add_text(self, variable: str, key: Key, path: KeyPath, text: str) -> None:
         if key.kind == "value":
@@ -295,7 +302,8 @@ def complaint(error: "ErrorDetails", keys: Keys, name: str, origin: str) -> str:
     if is_name:
         path, name = path[:-1], name.removesuffix(f".{OF_NAME}")
     if error["type"] == "extra_forbidden":
-        return f"{name}: unknown key in {origin}; {_instead(path, name, keys)}"
+        told = hint(name, error["input"]) or _instead(path, name, keys)
+        return f"{name}: unknown key in {origin}; {told}"
     value = shown(error["input"], hidden=not is_name and _hidden(path, keys))
     return f"{name}: {value} in {origin} is not allowed; {_allowed(error)}"
 

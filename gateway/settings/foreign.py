@@ -1,0 +1,324 @@
+"""Settings of other agents, and which of Parley's means the same: for hints, and for imports.
+
+The nearest spelling is often the wrong key: `agent.max_turns` of Hermes is `agent.max_iterations`
+here, and not `agent.max_turn_s`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+Path = tuple[str, ...]
+
+MOST_TOLD = 4
+"""As many keys of a section are told of; who brings more has a whole file of the other program."""
+
+
+class Counterpart(NamedTuple):
+    """What a key of another program is here.
+
+    Attributes:
+        program: Whose key it is.
+        key: The one of Parley's that means the same; None where there is none.
+        note: What is different, or why there is none.
+    """
+
+    program: str
+    key: str | None
+    note: str = ""
+
+
+_COMMITS = "there is nothing to set: it holds always"
+_NO_BROWSER = "Parley has no browser; MCP servers (`tools.mcp`) can bring one"
+_NO_VOICE = "Parley neither speaks nor listens"
+_NO_TERMINAL_PAGE = "of the terminal's own look, which `parley chat` does not have"
+_NO_SCHEDULE = "Parley has no schedule of its own; have cron or a timer write to the web chat's API"
+_ONE_MODEL = "no side task but the summary has a model of its own"
+_GROUPS = 'a rule of `access.groups`, such as {"telegram:*": {respond: always}}'
+
+# Source: DEFAULT_CONFIG and GatewayConfig of hermes-agent 0.19.0.
+HERMES: dict[str, tuple[str | None, str]] = {
+    "model": ("model.name", ""),
+    "model.default": ("model.name", ""),
+    "model.model": ("model.name", ""),
+    "model.max_tokens": ("model.max_output_tokens", ""),
+    "model.api_mode": (None, "the provider says which API is spoken"),
+    "providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
+    "custom_providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
+    "fallback_providers": ("fallbacks", "blocks like `model`"),
+    "fallback_model": ("fallbacks", "blocks like `model`"),
+    "credential_pool_strategies": ("model.api_keys", "several keys of one model take turns"),
+    "toolsets": ("tools.enabled", "names of tools, no sets"),
+    "max_concurrent_sessions": ("queue.max_concurrent_turns", "counts running turns"),
+    "max_live_sessions": (None, "no session is held in memory"),
+    "mcp_servers": ("tools.mcp", ""),
+    "mcp_discovery_timeout": ("tools.mcp", "`start_timeout_s` of a server"),
+    "timezone": ("sessions.timezone", ""),
+    "command_allowlist": ("tools.policy.rules", "rows of the table"),
+    "quick_commands": (None, "there are no commands of one's own"),
+    "personalities": ("agent.instructions", "or SOUL.md in PARLEY_HOME"),
+    "prefill_messages_file": ("agent.prefill", "the messages themselves"),
+    "context_file_max_chars": (None, "20,000 characters, a constant"),
+    "file_read_max_chars": (None, "long results are cut by `tools.output`"),
+    "unauthorized_dm_behavior": ("access.mode", "pair: pairing, ignore: allowlist"),
+    "group_sessions_per_user": ("sessions.groups", "true: per_user, false: shared"),
+    "thread_sessions_per_user": (None, "a thread is shared by who writes in it"),
+    "reset_triggers": (None, "/new begins anew"),
+    "agent.max_turns": ("agent.max_iterations", ""),
+    "agent.gateway_timeout": (None, "`agent.max_turn_s` and `model.idle_timeout_s` are near"),
+    "agent.gateway_timeout_warning": (None, "the preview shows that it works"),
+    "agent.gateway_notify_interval": (None, "the preview shows that it works"),
+    "agent.gateway_auto_continue_freshness": (None, "a turn always goes on"),
+    "agent.restart_drain_timeout": ("queue.grace_s", ""),
+    "agent.api_max_retries": ("model.retry_for_s", "seconds, not tries"),
+    "agent.clarify_timeout": ("tools.clarify_timeout_s", ""),
+    "agent.disabled_toolsets": ("tools.enabled", "what is not named is off"),
+    "agent.system_prompt": ("agent.instructions", ""),
+    "agent.environment_hint": ("agent.instructions", ""),
+    "agent.coding_instructions": ("agent.instructions", ""),
+    "agent.reasoning_effort": ("model.extra_body", "in the words of the provider"),
+    "agent.reasoning_overrides": ("model.extra_body", "of each block"),
+    "agent.service_tier": ("model.extra_body", "in the words of the provider"),
+    "terminal.backend": ("tools.sandbox.backend", "auto, bwrap, landlock, container or none"),
+    "terminal.timeout": ("tools.terminal.timeout_s", ""),
+    "terminal.cwd": ("agent.workspace", "commands run below `tools.workspace.root`"),
+    "terminal.docker_image": ("tools.sandbox.image", ""),
+    "terminal.singularity_image": ("tools.sandbox.image", ""),
+    "terminal.container_memory": ("tools.terminal.max_memory_bytes", "bytes, not megabytes"),
+    "terminal.container_disk": ("tools.workspace.max_bytes", "bytes, not megabytes"),
+    "terminal.docker_network": ("tools.terminal.network", "false, or a list of hosts"),
+    "terminal.docker_volumes": ("tools.terminal.readable", "paths that commands may read"),
+    "web.extract_char_limit": ("tools.fetch.max_bytes", "bytes of a page"),
+    "tool_output.max_bytes": ("tools.output.max_bytes", ""),
+    "tool_output.max_lines": ("tools.output.max_lines", ""),
+    "compression.protect_first_n": (None, "the system prompt and the first exchange always stay"),
+    "compression.hygiene_hard_message_limit": (None, "no number of messages is too many"),
+    "compression.abort_on_summary_failure": (None, "the extractor writes it then"),
+    "compression.in_place": (None, "nothing is ever replaced: a compaction is a new view"),
+    "auxiliary.compression.timeout": ("auxiliary.compression.timeout_s", ""),
+    "auxiliary.compression.extra_body": (None, "only `model` and `fallbacks` have it"),
+    "display.tool_progress": ("agent.progress", "status or off"),
+    "display.busy_input_mode": ("queue.mode", "collect, followup or interrupt"),
+    "privacy.redact_pii": (None, "logs hold no message text above debug"),
+    "memory.memory_enabled": ("tools.enabled", "with or without `memory`"),
+    "memory.user_profile_enabled": ("tools.enabled", "with or without `memory`"),
+    "memory.memory_char_limit": ("tools.memory.max_chars", ""),
+    "memory.user_char_limit": ("tools.memory.profile_max_chars", ""),
+    "memory.provider": ("plugins.enabled", "memory providers are plugins"),
+    "delegation.max_iterations": ("tools.delegation.max_iterations", ""),
+    "delegation.child_timeout_seconds": ("tools.delegation.max_s", ""),
+    "slack.require_mention": ("access.groups", _GROUPS),
+    "slack.allowed_channels": ("access.groups", _GROUPS),
+    "slack.free_response_channels": ("access.groups", _GROUPS),
+    "discord.require_mention": ("access.groups", _GROUPS),
+    "discord.allowed_channels": ("access.groups", _GROUPS),
+    "discord.free_response_channels": ("access.groups", _GROUPS),
+    "discord.auto_thread": ("platforms.discord.threads", ""),
+    "discord.reactions": ("platforms.discord.reactions", ""),
+    "discord.max_attachment_bytes": ("attachments.max_bytes", ""),
+    "discord.history_backfill": (None, "what was missed while it was down is always read"),
+    "telegram.reactions": ("platforms.telegram.reactions", ""),
+    "telegram.require_mention": ("access.groups", _GROUPS),
+    "telegram.allowed_chats": ("access.groups", _GROUPS),
+    "slack.reactions": ("platforms.slack.reactions", ""),
+    "gateway.max_inbound_media_bytes": ("attachments.max_bytes", ""),
+    "approvals.mode": ("tools.approval", "side_effects, always or never"),
+    "approvals.timeout": ("tools.approval_timeout_s", ""),
+    "approvals.deny": ("tools.policy.rules", "rows of the table"),
+    "security.redact_secrets": (None, _COMMITS),
+    "security.allow_private_urls": ("tools.fetch.allow_hosts", "each host by name"),
+    "security.website_blocklist": ("tools.policy.rules", "rows with a destination"),
+    "sessions.retention_days": ("retention.transcript_days", ""),
+    "sessions.auto_prune": ("retention.transcript_days", "null keeps everything"),
+    "session_reset.mode": ("sessions.reset", ""),
+    "session_reset.at_hour": ("sessions.at_hour", ""),
+    "session_reset.idle_minutes": ("sessions.idle_minutes", ""),
+    "streaming.enabled": (None, "the growing answer is always shown"),
+    "streaming.transport": ("platforms.telegram.preview", "edit or draft"),
+    "browser": (None, _NO_BROWSER),
+    "tts": (None, _NO_VOICE),
+    "stt": (None, _NO_VOICE),
+    "voice": (None, _NO_VOICE),
+    "cron": (None, _NO_SCHEDULE),
+    "kanban": (None, "Parley has no board"),
+    "checkpoints": (None, "files of tools lie in directories of their own (`tools.workspace`)"),
+    "display": (None, _NO_TERMINAL_PAGE),
+    "dashboard": (None, "the web chat is set under `web`"),
+    "auxiliary": (None, _ONE_MODEL),
+    "moa": (None, "one model answers; others only step in (`fallbacks`)"),
+    "hooks": ("plugins.enabled", "hooks are plugins"),
+    "secrets": (None, "secrets are referred to: file:, env:, keyring:, command:"),
+}
+
+# Source: docs.openclaw.ai, configuration reference; names of 2026.
+OPENCLAW: dict[str, tuple[str | None, str]] = {
+    "agents.defaults.model": ("model.name", ""),
+    "agents.defaults.model.primary": ("model.name", ""),
+    "agents.defaults.model.fallbacks": ("fallbacks", "blocks like `model`"),
+    "agents.defaults.workspace": ("agent.workspace", ""),
+    "agents.defaults.contextTokens": ("model.context_length", ""),
+    "agents.defaults.timeoutSeconds": ("agent.max_turn_s", ""),
+    "agents.defaults.maxConcurrent": ("queue.max_concurrent_turns", ""),
+    "agents.defaults.mediaMaxMb": ("attachments.max_bytes", "bytes"),
+    "agents.defaults.userTimezone": ("sessions.timezone", ""),
+    "agents.defaults.sandbox.mode": ("tools.sandbox.backend", ""),
+    "agents.defaults.sandbox.docker.image": ("tools.sandbox.image", ""),
+    "agents.defaults.compaction.reserveTokensFloor": ("compression.threshold", "a share"),
+    "agents.defaults.compaction.mode": ("context.engine", ""),
+    "agents.defaults.contextPruning": ("compression.threshold", "old results go first"),
+    "agents.defaults.memorySearch": ("tools.enabled", "with `session_search`"),
+    "agents.defaults.heartbeat": (None, _NO_SCHEDULE),
+    "models.providers": ("model.base_url", "an own server is one block of `model` or `fallbacks`"),
+    "channels.telegram.botToken": ("platforms.telegram.token", ""),
+    "channels.telegram.dmPolicy": ("access.mode", "pairing, allowlist or open, for all platforms"),
+    "channels.telegram.allowFrom": ("access.telegram", ""),
+    "channels.telegram.groups": ("access.groups", _GROUPS),
+    "channels.telegram.webhookUrl": ("platforms.telegram.webhook_url", ""),
+    "channels.telegram.webhookSecret": ("platforms.telegram.webhook_secret", ""),
+    "channels.telegram.streamMode": ("platforms.telegram.preview", "edit or draft"),
+    "channels.telegram.mediaMaxMb": ("attachments.max_bytes", "bytes"),
+    "channels.discord.token": ("platforms.discord.token", ""),
+    "channels.discord.dm.policy": ("access.mode", "pairing, allowlist or open, for all platforms"),
+    "channels.discord.dm.allowFrom": ("access.discord", ""),
+    "channels.discord.guilds": ("access.groups", _GROUPS),
+    "channels.slack.botToken": ("platforms.slack.bot_token", ""),
+    "channels.slack.appToken": ("platforms.slack.app_token", ""),
+    "channels.slack.signingSecret": ("platforms.slack.signing_secret", ""),
+    "channels.slack.mode": ("platforms.slack.mode", ""),
+    "channels.slack.dm.allowFrom": ("access.slack", ""),
+    "channels.slack.channels": ("access.groups", _GROUPS),
+    "gateway.bind": ("web.host", "an address"),
+    "gateway.port": ("web.port", ""),
+    "gateway.auth.token": ("web.token", ""),
+    "gateway.trustedProxies": ("web.trusted_proxies", ""),
+    "session.reset.mode": ("sessions.reset", ""),
+    "session.reset.atHour": ("sessions.at_hour", ""),
+    "session.reset.idleMinutes": ("sessions.idle_minutes", ""),
+    "session.idleMinutes": ("sessions.idle_minutes", ""),
+    "session.dmScope": (None, "each direct chat is a conversation of its own"),
+    "messages.queue.mode": ("queue.mode", ""),
+    "messages.queue.debounceMs": ("queue.debounce_ms", ""),
+    "messages.queue.cap": ("queue.max_pending", ""),
+    "messages.ackReaction": ("platforms.telegram.reactions", "true or false, for each platform"),
+    "tools.allow": ("tools.enabled", ""),
+    "tools.deny": ("tools.policy.rules", "rows with `then: deny`"),
+    "tools.exec.timeoutSec": ("tools.terminal.timeout_s", ""),
+    "tools.exec.ask": ("tools.approval", "side_effects, always or never"),
+    "tools.web.fetch.maxChars": ("tools.fetch.max_bytes", "bytes of a page"),
+    "mcp.servers": ("tools.mcp", ""),
+    "plugins.entries": ("plugins.enabled", "and `plugins.options`"),
+    "plugins.slots.contextEngine": ("context.engine", ""),
+    "plugins.slots.memory": ("plugins.enabled", "memory providers are plugins"),
+    "skills": (None, "folders of PARLEY_HOME/skills"),
+}
+
+# Source: nanobot/config/schema.py of HKUDS/nanobot; both spellings of a key are taken there.
+NANOBOT: dict[str, tuple[str | None, str]] = {
+    "agents.defaults.provider": ("model.provider", ""),
+    "agents.defaults.maxTokens": ("model.max_output_tokens", ""),
+    "agents.defaults.contextWindowTokens": ("model.context_length", ""),
+    "agents.defaults.maxToolIterations": ("agent.max_iterations", ""),
+    "agents.defaults.temperature": ("model.extra_body", "in the words of the provider"),
+    "agents.defaults.reasoningEffort": ("model.extra_body", "in the words of the provider"),
+    "agents.defaults.memoryWindow": ("context.rounds.min_retain_rounds", "of `rounds`"),
+    "agents.defaults.timezone": ("sessions.timezone", ""),
+    "providers": ("model.api_key", "and `model.base_url`, of the one that is used"),
+    "providers.anthropic.apiKey": ("model.api_key", ""),
+    "providers.openai.apiKey": ("model.api_key", ""),
+    "providers.openrouter.apiKey": ("model.api_key", ""),
+    "providers.custom.apiBase": ("model.base_url", ""),
+    "providers.vllm.apiBase": ("model.base_url", ""),
+    "channels.telegram.token": ("platforms.telegram.token", ""),
+    "channels.telegram.groupPolicy": ("access.groups", _GROUPS),
+    "channels.discord.allowFrom": ("access.discord", ""),
+    "channels.discord.gatewayUrl": ("platforms.discord.gateway_url", ""),
+    "channels.discord.groupPolicy": ("access.groups", _GROUPS),
+    "channels.slack.allowFrom": ("access.slack", ""),
+    "channels.slack.groupPolicy": ("access.groups", _GROUPS),
+    "channels.sendToolHints": ("agent.progress", "status or off"),
+    "channels.sendProgress": (None, "the growing answer is always shown"),
+    "gateway.host": ("web.host", ""),
+    "gateway.heartbeat": (None, _NO_SCHEDULE),
+    "tools.exec.timeout": ("tools.terminal.timeout_s", ""),
+    "tools.mcpServers": ("tools.mcp", ""),
+    "tools.restrictToWorkspace": ("tools.terminal.confine", ""),
+    "tools.web.search.apiKey": (None, "a search of the web is an MCP server's"),
+}
+
+
+def _spelled(path: str) -> str:
+    """Return a key as it is looked up: without capitals and underscores, which programs vary."""
+    return path.replace("_", "").lower()
+
+
+_TABLE: dict[str, Counterpart] = {
+    _spelled(key): Counterpart(program, mine, note)
+    for program, table in (("nanobot", NANOBOT), ("OpenClaw", OPENCLAW), ("Hermes", HERMES))
+    for key, (mine, note) in table.items()
+}
+
+
+def counterpart(key: str) -> Counterpart | None:
+    """Return what a dotted key of another agent is here; None for a key that is none of theirs.
+
+    A key without an entry of its own is what its section is, where that has no counterpart.
+    """
+    found = _TABLE.get(_spelled(key))
+    if found is not None:
+        return found
+    section = key.rpartition(".")[0]
+    above = counterpart(section) if section else None
+    return above if above is not None and above.key is None else None
+
+
+def hint(key: str, value: Any = None) -> str | None:
+    """Return what to write in place of a key of another agent; None where it is none of theirs.
+
+    Args:
+        key: Dotted.
+        value: What stands there; of a section the keys that it holds are looked up.
+    """
+    found = [(name, here) for name, here in _named(key, value) if here is not None]
+    if not found:
+        return None
+    lines = [_told(name, here, alone=name == key) for name, here in found[:MOST_TOLD]]
+    more = "; …" if len(found) > MOST_TOLD else ""
+    return "; ".join(lines) + more
+
+
+def _named(key: str, value: Any) -> Iterator[tuple[str, Counterpart | None]]:
+    """Yield the keys of a section with what they are here, else the key itself."""
+    inside = list(leaves(value, key)) if isinstance(value, Mapping) else []
+    known = [(name, _TABLE.get(_spelled(name))) for name, _ in inside]
+    if any(here is not None for _, here in known):
+        yield from known
+    else:
+        yield key, counterpart(key)
+
+
+def _told(name: str, here: Counterpart, *, alone: bool) -> str:
+    note = f" ({here.note})" if here.note else ""
+    if here.key is None:
+        return f"{name} ({here.program}) has no counterpart{note}"
+    if alone:
+        return f"did you mean {here.key}?{note}"
+    return f"{name} ({here.program}) is {here.key}{note}"
+
+
+def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of everything in a map that is no map with entries.
+
+    A map whose key is in the tables counts as one value.
+    """
+    for name, item in value.items():
+        key = f"{prefix}.{name}" if prefix else str(name)
+        if isinstance(item, Mapping) and item and not _is_whole(key):
+            yield from leaves(item, key)
+        else:
+            yield key, item
+
+
+_WHOLE = frozenset({"providers", "mcpservers", "mcp.servers", "hooks", "tools.mcpservers"})
+
+
+def _is_whole(key: str) -> bool:
+    return _spelled(key) in _WHOLE
