@@ -15,6 +15,7 @@ from agent.context.phases.boundaries import (
     Boundaries,
     assemble,
     find_boundaries,
+    head_end_of,
     leaving,
     protected_tail,
     starts_before,
@@ -32,8 +33,9 @@ MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
 """What stays verbatim when a person asks for a compaction: this share of the view, or so many
 messages if they are more."""
-PREPARED_SHARE = 0.75
-"""A summary that was written ahead is used if the view comes under this share of the threshold."""
+GAP_SHARE = 0.25
+"""How much of what has come between a summary that was written ahead and the tail the extractor
+keeps."""
 EXTRACT_VIEW_SHARE = 0.4
 EXTRACT_SHARE = 2
 """An extract, which cannot judge what matters, may fill the view up to this share of the threshold,
@@ -46,7 +48,7 @@ class Draft:
 
     plan: ViewPlan
     level: Level
-    retained_share: float
+    retained_share: float | None
     failure: str | None = None
 
 
@@ -76,9 +78,7 @@ class ContextCompressor(ContextEngine):
         cut = find_boundaries(request, list(starts_before(request.entries, tail_start)))
         if cut is None:
             return self._smaller(request, clip_only(request, sizes))
-        if ready := use_prepared(request, sizes):
-            return ready
-        draft = summarise(request, cut, sizes)
+        draft = by_prepared(request, tail_start, sizes) or summarise(request, cut, sizes)
         end = converge(request, sizes, draft.plan, draft.level)
         found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:
@@ -96,7 +96,7 @@ class ContextCompressor(ContextEngine):
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
             return found
         plan = found.plan if found else request.plan
-        written = found is not None and found.retained_share is not None
+        written = found is not None and found.level not in {"none", "prune"}
         again = self.compress(
             replace(
                 request,
@@ -149,23 +149,31 @@ def fitting_prepared(request: CompressionRequest) -> Summary | None:
     return None if prepared and shown and prepared.first_seq > shown[0].first_seq else prepared
 
 
-def use_prepared(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
-    """Return a plan around the summary that was written ahead; None if it does not fit.
+def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> Draft | None:
+    """Return a plan around the summary that was written ahead; None if there is none that fits.
 
-    It may leave the view somewhat over the target, since nobody has to wait for it.
+    The tail begins where it always does. What has come between is told by the extractor behind the
+    text: another summary would be paid for the same compaction.
     """
-    prepared = request.prepared
+    prepared, entries = request.prepared, request.entries
     if prepared is None:
         return None
-    start = sum(entry.seq <= prepared.last_seq for entry in request.entries)
-    # No other cut: the text tells of exactly what stands before this one.
-    cut = find_boundaries(request, [start])
+    covered = sum(entry.seq <= prepared.last_seq for entry in entries)
+    if covered <= head_end_of(request):
+        return None
+    # It was written for a tail that was still to grow.
+    if tail_start < covered <= len(entries) - request.limits.protect_last_n:
+        tail_start = covered
+    starts = [n for n in starts_before(entries, tail_start) if n >= min(covered, tail_start)]
+    cut = find_boundaries(request, starts)
     if cut is None:
         return None
-    plan = assemble(request, cut, prepared.text, prepared.source, prepared.model)
-    tokens = sizes.view(plan)
-    most = max(target_tokens(request), int(request.limits.threshold_tokens * PREPARED_SHARE))
-    return Compressed(plan, "summary", tokens) if tokens <= most else None
+    text, gap = prepared.text, uncovered(request, cut)
+    if gap:
+        tokens = int(sum(sizes.message(entry.message) for entry in gap) * GAP_SHARE)
+        text = f"{text}\n\n{extract(gap, '', tokens).text}"
+    plan = assemble(request, cut, text, prepared.source, prepared.model)
+    return Draft(plan, "summary", None)
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:

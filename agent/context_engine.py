@@ -56,6 +56,7 @@ Trigger = Literal[
     "manual",
     "prepare",
     "idle",
+    "price",
     "fallback",
     "repair",
 ]
@@ -64,8 +65,9 @@ Trigger = Literal[
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
 prepare: in the background, ahead of need; idle: before a turn whose prompt cache has died, where
-that pays; fallback: another model with a smaller window takes over; repair: a provider calls the
-request malformed, what the model thought is left out (no engine is asked).
+that pays; price: in a loop whose summary is written, before its threshold, where that pays;
+fallback: another model with a smaller window takes over; repair: a provider calls the request
+malformed, what the model thought is left out (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
@@ -80,6 +82,12 @@ Raises:
 
 GUARD_SHARE = 0.85
 """Share of the window from which on nothing holds a compaction back."""
+
+LEAST_GAIN = 0.05
+"""A plan that saves less of what can be saved is not used by the loop: it would move the cached
+prefix for next to nothing. What has to shrink takes what there is."""
+LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle", "price"})
+"""The loop's own, which may wait until there is more to gain."""
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
@@ -192,6 +200,12 @@ class CompressionRequest:
     prepared: Summary | None = None
     today: str = ""
     recall: str = ""
+
+    def gains(self, tokens_after: int) -> bool:
+        """Whether it is worth it to bring the view down to this size; see `LEAST_GAIN`."""
+        if self.trigger not in LOOP_TRIGGERS or self.tokens >= self.limits.guard_tokens:
+            return True
+        return self.tokens - tokens_after >= LEAST_GAIN * (self.tokens - self.fixed_tokens)
 
 
 @dataclass(frozen=True, slots=True)

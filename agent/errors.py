@@ -13,6 +13,7 @@ AgentError
 │   └── ModelRefused       the provider declines the content: tell the user
 ├── SpendLimitReached      a budget is used up: no call is made, the user is told
 ├── SummaryFailed          the summary model gave nothing usable: the extractor's summary is used
+│   ├── SummaryOverflow    the prompt does not fit into the model's window: ask in smaller parts
 │   └── SummaryTooLong     ask once more for a shorter one
 ├── PluginRefused          a plugin is left out; a context engine is replaced by the built-in
 ├── ToolError              its text goes to the model as the tool's result
@@ -61,7 +62,13 @@ class ModelUnreachable(ModelError):
 
 
 class ContextOverflow(ModelError):
-    """The request does not fit into the model's window."""
+    """The request does not fit into the model's window.
+
+    Attributes:
+        window_tokens: How large the window is, where the refusal says so.
+    """
+
+    window_tokens: int | None = None
 
 
 class LongContextRefused(ContextOverflow):
@@ -111,6 +118,17 @@ class SummaryFailed(AgentError):
     def __init__(self, reason: str, cooldown_s: float = 60) -> None:
         super().__init__(reason)
         self.cooldown_s = cooldown_s
+
+
+class SummaryOverflow(SummaryFailed):
+    """The material for a summary does not fit into the window of the model that is asked next.
+
+    `window_tokens` is that window, as it is known by now.
+    """
+
+    def __init__(self, window_tokens: int) -> None:
+        super().__init__(f"the material does not fit into {window_tokens} tokens")
+        self.window_tokens = window_tokens
 
 
 class SummaryTooLong(SummaryFailed):

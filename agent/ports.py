@@ -267,11 +267,23 @@ class CompactionStore(Protocol):
         ...
 
     async def prepared(self) -> Summary | None:
-        """Return the summary that was written in the background for the segment in force."""
+        """Return the summary that was written in the background for the segment in force.
+
+        Raises:
+            SummaryFailed: It was tried a short time ago, or is being tried for longer than can be
+                waited for: whoever tried now would pay for it twice.
+        """
         ...
 
-    def prepare(self) -> None:
-        """Ask for such a summary to be written in the background; returns at once."""
+    def prepare(self, due_tokens: int) -> bool:
+        """Ask for such a summary to be written in the background; returns at once.
+
+        Args:
+            due_tokens: The size of the view at which it will be used, as far as can be told.
+
+        Returns:
+            Whether it is there already.
+        """
         ...
 
     def archive(self) -> Archive:

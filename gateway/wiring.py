@@ -32,6 +32,7 @@ from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, ModelInfo
 from agent.models.factory import build_model, build_models
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
 from agent.plugins.engines import resolve
@@ -43,7 +44,6 @@ from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.mcp import mcp_tools
 from agent.tools.registry import Tool
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access
 from gateway.commands import registry

@@ -10,7 +10,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,9 +20,10 @@ import structlog
 
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.payback import Rates, early_pays
+from agent.context.phases.payback import EARLIEST_SHARE, Rates, due_tokens, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
+from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
@@ -39,9 +39,10 @@ U = TypeVar("U")
 
 MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
-PREPARE_SHARE = 0.8
 PRESSURE_SHARE = 0.85
-"""Shares of the threshold."""
+"""Share of the threshold."""
+LEAD_CALLS = 2
+"""So many calls before a compaction is due its summary is asked for."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 RESUME_GROWTH = 1.10
@@ -57,20 +58,21 @@ NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyRule:
-    """When to compact a view early because its prompt cache has died.
+class PriceRule:
+    """What tokens cost, which decides when a view is compacted before its threshold.
 
     Attributes:
         rates: Of the model that answers.
         ttl: How long its cache entries live.
-        payback_requests: In how many requests the compaction has to earn its cost back.
+        payback_requests: In how many requests the compaction of a view whose cache has died has to
+            earn its cost back; None: such a view is not compacted early.
         asks_model: Whether a model's summary has to be earned back too; None where the planner
-            knows. A replay reckons with one and asks none.
+            knows. A replay without a summary model reckons with one.
     """
 
     rates: Rates
     ttl: str
-    payback_requests: float
+    payback_requests: float | None = None
     asks_model: bool | None = None
 
 
@@ -82,14 +84,14 @@ class CompactionRules:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         spending: The budgets that summaries count for; None for none.
-        early: When a view whose cache has died is compacted; None for never.
+        price: When a view is compacted before its threshold; None for never.
         recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
     """
 
     enabled: bool = True
     summariser: Summariser | None = None
     spending: Spending | None = None
-    early: EarlyRule | None = None
+    price: PriceRule | None = None
     recall: str = ""
 
 
@@ -101,11 +103,27 @@ class TurnSoFar:
         calls: Model calls.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported.
+        size: Of the view at the newest call, in tokens; 0 where another plan is shown since.
+        grown: By how much the view has grown from call to call, all together.
+        unpriced: Size at which a compaction for its price gained too little; 0 for none.
     """
 
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
+    size: int = 0
+    grown: int = 0
+    unpriced: int = 0
+
+    @property
+    def growth(self) -> float:
+        """By how many tokens the view grows with each call."""
+        return self.grown / max(1, self.calls - 1)
+
+    def grow(self, tokens: int) -> None:
+        """Take note of the view's size at a call."""
+        self.grown += max(0, tokens - self.size) if self.size else 0
+        self.size = tokens
 
 
 @dataclass(slots=True)
@@ -145,7 +163,7 @@ class Planner:
         first, self.turn.calls = self.turn.calls == 0, self.turn.calls + 1
         if not self.rules.enabled:
             return
-        if first and self.rules.early is not None and await self._pays_early(view):
+        if first and await self._pays_early(view):
             await self.compact(view, "idle")
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
@@ -156,7 +174,10 @@ class Planner:
                 # What cannot shrink now cannot before the next call either: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
-        self._look_ahead((await self.measured(view)).tokens)
+        tokens = (await self.measured(view)).tokens
+        self.turn.grow(tokens)
+        if self._look_ahead(view, tokens) and await self.compact(view, "price") is None:
+            self.turn.unpriced = tokens
 
     async def fit(self, view: View, model: ChatModel) -> None:
         """Make the view one that this model takes; compacts it first where its window is smaller.
@@ -223,11 +244,15 @@ class Planner:
             What was done; None where nothing could be left out.
         """
         started = time.monotonic()
-        # One that was written ahead was written without the topic of `/compress`.
-        prepared = None if trigger == "manual" else await self._prepared(timeout_s)
+        prepared, unasked = await self._prepared(trigger, timeout_s)
         if timeout_s is not None:
             timeout_s -= time.monotonic() - started
-        calls, unasked = await self._summary_calls(trigger, timeout_s)
+        calls = None
+        if prepared is None and trigger == "price":
+            return None
+        # Parts that were written ahead leave others to be written.
+        if unasked is None and (prepared is None or self.engine.prepares_parts):
+            calls, unasked = await self._summary_calls(trigger, timeout_s)
         try:
             request = await self._request(view, trigger, focus, calls)
             request = replace(request, prepared=prepared)
@@ -237,7 +262,7 @@ class Planner:
                 # Also after a failure: the provider bills what it has read.
                 calls.close()
                 await self.store.book(calls.spent)
-        if found is None:
+        if found is None or not request.gains(found.tokens):
             await self._tell_floor(_floor(request))
             return None
         # Rendering thousands of edits takes longer than the event loop may be held.
@@ -260,6 +285,7 @@ class Planner:
         self._enter(await self.store.commit(compaction, state))
         self.state = state
         view.take(after)
+        self.turn.size = 0
         self.meter.forget_report()
         # Told before the next request: a prefix that moves unannounced is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
@@ -287,16 +313,18 @@ class Planner:
 
     async def _pays_early(self, view: View) -> bool:
         """Whether the cache has died and a smaller view earns its cost back soon enough."""
-        last, early = self.watch.last, self.rules.early
-        if early is None or last is None or time.time() - last.at < LIFETIMES_S[early.ttl]:
+        last, price = self.watch.last, self.rules.price
+        if price is None or price.payback_requests is None or last is None:
+            return False
+        if time.time() - last.at < LIFETIMES_S[price.ttl]:
             return False
         return early_pays(
             (await self.measured(view)).tokens,
             self.engine.limits,
-            early.rates,
+            price.rates,
             fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
-            asks_model=self._may_ask_model() if early.asks_model is None else early.asks_model,
-            most_requests=early.payback_requests,
+            asks_model=self._may_ask_model() if price.asks_model is None else price.asks_model,
+            most_requests=price.payback_requests,
         )
 
     def _held_back(self, tokens: int) -> bool:
@@ -305,21 +333,54 @@ class Planner:
             return False
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
-    def _look_ahead(self, tokens: int) -> None:
+    def _look_ahead(self, view: View, tokens: int) -> bool:
+        """Have a summary written ahead of need; whether one is there, and is due to be used."""
         threshold = self.engine.limits.threshold_tokens
         if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
             self.turn.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
-        if wanted and tokens >= PREPARE_SHARE * threshold:
-            self.store.prepare()
+        if not wanted or tokens < EARLIEST_SHARE * threshold:
+            return False
+        due, lead = self._due(view), LEAD_CALLS * self.turn.growth
+        # Of the first call nothing tells how fast the view grows: then there is no time to lose.
+        if lead and tokens < due - lead:
+            return False
+        is_there = self.store.prepare(min(threshold, max(due, int(tokens + lead))))
+        if not is_there or self.engine.prepares_parts:
+            return False
+        return max(due, int(self.turn.unpriced * RESUME_GROWTH)) <= tokens < threshold
 
-    async def _prepared(self, timeout_s: float | None) -> Summary | None:
-        """Return the summary that was written ahead; one that is being written is waited for."""
-        with suppress(TimeoutError):
+    def _due(self, view: View) -> int:
+        """Return the size from which a summary that is there is used."""
+        limits, price = self.engine.limits, self.rules.price
+        if price is None:
+            return limits.threshold_tokens
+        return due_tokens(
+            limits,
+            price.rates,
+            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
+            growth_tokens=self.turn.growth,
+            calls=self.turn.calls - 1,
+        )
+
+    async def _prepared(
+        self, trigger: Trigger, timeout_s: float | None
+    ) -> tuple[Summary | None, str | None]:
+        """Return the summary that was written ahead; one that is being written is waited for.
+
+        Else why none is asked for now: no compaction pays for a second one.
+        """
+        # One that was written ahead was written without the topic of `/compress`.
+        if trigger == "manual":
+            return None, None
+        try:
             async with asyncio.timeout(timeout_s):
-                return await self.store.prepared()
-        return None
+                return await self.store.prepared(), None
+        except TimeoutError:
+            return None, NO_TIME
+        except SummaryFailed as exc:
+            return None, str(exc)
 
     async def _summary_calls(
         self, trigger: Trigger, timeout_s: float | None

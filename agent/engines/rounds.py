@@ -29,7 +29,7 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import SummaryFailed
-from agent.messages import text_of
+from agent.messages import ChatMessage, text_of
 from agent.safety.redaction import Redactor
 from agent.settings import RoundsSettings
 from agent.tokens.estimate import estimate_tokens
@@ -113,6 +113,9 @@ class RoundsEngine(ContextEngine):
         if cut is None:
             return None
         entries = leaving(request.entries, cut)
+        # Known before a model is paid for the summary.
+        if not request.gains(request.tokens - sum(map(request.estimate, _messages(entries)))):
+            return None
         archive = self._archive(entries, request)
         plan = assemble(request, cut, archive.text, archive.source)
         tokens = Sizes(request).view(plan)
@@ -134,6 +137,10 @@ class RoundsEngine(ContextEngine):
                 failure = str(exc)
         text = counted(entries, earlier, request.limits.max_summary_tokens)
         return ArchivedRounds(text, "extract", failure)
+
+
+def _messages(entries: Sequence[Entry]) -> list[ChatMessage]:
+    return [entry.message for entry in entries]
 
 
 def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:

@@ -9,6 +9,7 @@ import functools
 import json
 import math
 import os
+import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
@@ -77,6 +78,22 @@ _FORBIDDEN = 403
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
 """What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
 four that Parley sets."""
+_WINDOW = re.compile(
+    # OpenAI, vLLM, OpenRouter, DeepSeek
+    r"maximum (?:context|model) length (?:is|of) ([\d,]+)"
+    # llama.cpp
+    r"|context size \(?([\d,]+) tokens"
+    # Anthropic
+    r"|> ([\d,]+)(?: maximum|$)"
+    # Gemini
+    r"|maximum number of tokens allowed \(?([\d,]+)"
+    # Mistral
+    r"|with ([\d,]+) maximum context length"
+    # LM Studio
+    r"|context length of (?:only )?([\d,]+)",
+    re.IGNORECASE,
+)
+"""Where the refusals of servers name their window. Source: their own messages."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 """What is raised where a body is not what it says it is."""
 # What these say is clear, whatever else the answer holds.
@@ -409,6 +426,21 @@ def build_error(
     if status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
         kind = RateLimited
     return kind(reason, wait_s) if issubclass(kind, RateLimited) else kind(reason)
+
+
+def window_in(*texts: object) -> int | None:
+    """Return the size of the window that a refused request is told of, None where it is not.
+
+    Args:
+        texts: What the server says; a number is the window itself.
+    """
+    for text in texts:
+        if isinstance(text, int) and not isinstance(text, bool):
+            return text if text > 0 else None
+        found = _WINDOW.search(text) if isinstance(text, str) else None
+        if found is not None:
+            return int(next(filter(None, found.groups())).replace(",", ""))
+    return None
 
 
 def describe(status: int, kind: str | None, message: str | None, key: str) -> str:

@@ -8,7 +8,7 @@ Used by gateway/context/summaries.py; what is accepted as a summary is the same 
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -75,14 +75,26 @@ new, correct what has changed and leave out what no longer matters. Where they d
 messages are right."""
 
 
+@dataclass(frozen=True, slots=True)
+class FutureUse:
+    """What a summary is written for.
+
+    Attributes:
+        write: How the engine of the conversation does it in the ordinary way.
+        due_tokens: The size of the view at which it will be used.
+    """
+
+    write: Write = prepare_summary
+    due_tokens: int = 0
+
+
 async def prepare(
     view: View,
     meter: TokenMeter,
     limits: Limits,
     calls: SummaryCalls,
     warm: WarmPrefix | None = None,
-    *,
-    write: Write = prepare_summary,
+    use: FutureUse | None = None,
 ) -> Summary | None:
     """Write ahead what a compaction of this view would need; None where it would cut nothing.
 
@@ -92,15 +104,16 @@ async def prepare(
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
         warm: What the provider's cache holds of this view; None if it holds nothing.
-        write: How the engine of the conversation does it in the ordinary way.
+        use: By which engine, and when; None for the built-in, now.
 
     Raises:
         SummaryFailed: The summary model gave nothing usable.
     """
     try:
-        request = partial(_request, view, meter, limits, calls)
+        use = use or FutureUse()
+        request = partial(_request, view, meter, limits, calls, use.due_tokens)
         # Writing may take minutes, and a thread of the pool would hold up the end of the process.
-        written = in_daemon(lambda: _written(request(), calls, warm, write))
+        written = in_daemon(lambda: _written(request(), calls, warm, use.write))
         summary = await asyncio.wrap_future(written)
     finally:
         calls.close()
@@ -108,20 +121,31 @@ async def prepare(
 
 
 def _request(
-    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls
+    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, due_tokens: int
 ) -> CompressionRequest:
+    tokens = meter.measure(view).tokens
     return CompressionRequest(
         plan=view.plan,
         entries=tuple(view.entries),
-        tokens=meter.measure(view).tokens,
+        tokens=tokens,
         fixed_tokens=meter.fixed_tokens(view.messages[0]),
-        limits=limits,
+        limits=before_growth(limits, due_tokens - tokens),
         estimate=meter.estimate,
         trigger="prepare",
         summarise=calls,
         summary_window=calls.window_tokens,
         today=datetime.now(UTC).date().isoformat(),
     )
+
+
+def before_growth(limits: Limits, growth_tokens: int) -> Limits:
+    """Return the limits by which a tail is cut that will have grown by so much when it is used.
+
+    At least half of a tail is left: what is expected may not come.
+    """
+    growth = min(max(0, growth_tokens), limits.tail_tokens // 2)
+    left = (limits.tail_tokens - growth) / max(1, limits.threshold_tokens)
+    return replace(limits, target_ratio=left)
 
 
 def _written(

@@ -12,13 +12,13 @@ from agent.messages import ChatMessage, text_of
 from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
 from agent.models.images import Images
+from agent.models.recovery import Recovery
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.safety.redaction import Redactor
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.context import MakesTools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
-from agent.turn.recovery import Recovery
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]

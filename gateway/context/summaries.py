@@ -17,7 +17,7 @@ from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
 from agent.models.base import ChatModel
 from agent.ports import ModelCall
-from agent.turn.background_summary import prepare, warm_prefix, warm_tokens
+from agent.turn.background_summary import FutureUse, prepare, warm_prefix, warm_tokens
 from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
@@ -35,6 +35,8 @@ AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
 REST_S = 60.0
 """How long a segment is left alone where there was nothing to summarise, or something broke."""
+MOST_REMEMBERED = 10_000
+"""Segments whose summary is known to be there; of others it is found out when it is asked for."""
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""
@@ -49,10 +51,12 @@ class Preparation:
         sender: Whose budget it counts for, "platform:sender id".
         begun: Whether it is being written.
         ended: Set when it is there, or will not be.
+        due_tokens: The size of the view at which it will be used.
     """
 
     session: Session
     sender: str
+    due_tokens: int = 0
     begun: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -82,21 +86,34 @@ class Preparations:
         self._known: dict[int, Preparation] = {}
         self._put_off: dict[int, Preparation] = {}
         self._not_before: dict[int, float] = {}
+        self._failures: dict[int, SummaryFailed] = {}
+        self._there: dict[int, None] = {}
 
-    def ask(self, session: Session, sender: str = "") -> None:
+    def ask(self, session: Session, sender: str = "", due_tokens: int = 0) -> bool:
         """Have a summary written for a segment, if none is under way; returns at once.
 
         Where the provider's cache has lost the conversation it waits for the next call, which
         brings it back: for `answered`, or for being asked again.
+
+        Args:
+            session: The segment as it stands.
+            sender: Whose budget it counts for, "platform:sender id".
+            due_tokens: The size of the view at which it will be used.
+
+        Returns:
+            Whether it is there already, as far as this process knows.
         """
+        if session.id in self._there:
+            return True
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
-            return
-        preparation = Preparation(session, sender)
+            return False
+        preparation = Preparation(session, sender, due_tokens)
         if self._put_off.pop(session.id, None) is None and self._has_cooled(session):
             self._put_off[session.id] = preparation
         else:
             self._begin(preparation)
+        return False
 
     def answered(self, session_id: int) -> None:
         """Take note that a call of this segment is on record: what waited for that begins."""
@@ -109,8 +126,12 @@ class Preparations:
 
         One that has not been begun is given up: who asks here writes it at once. Waits no longer
         than all calls of a compaction may take.
+
+        Raises:
+            SummaryFailed: It was tried a short time ago, or goes on for longer than that.
         """
         self._put_off.pop(session_id, None)
+        self._there.pop(session_id, None)
         known = self._known.get(session_id)
         if known is not None and not known.begun:
             del self._known[session_id]
@@ -118,7 +139,18 @@ class Preparations:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._parts.summariser.timeout_s):
                     await known.ended.wait()
-        return await self._database.read(compactions.candidate, session_id)
+        found = await self._database.read(compactions.candidate, session_id)
+        if found is None and (failure := self._failure(session_id)) is not None:
+            raise failure
+        return found
+
+    def _failure(self, session_id: int) -> SummaryFailed | None:
+        """Return why nobody should write the summary now; None where somebody may."""
+        if session_id in self._known:
+            return SummaryFailed("the summary is still being written")
+        if self._not_before.get(session_id, 0.0) <= time.monotonic():
+            return None
+        return self._failures.get(session_id)
 
     async def run(self) -> None:
         """Write what is asked for, until cancelled."""
@@ -154,6 +186,7 @@ class Preparations:
                 await self._prepare(preparation)
             except SummaryFailed as exc:
                 self._cool_down(session_id, exc.cooldown_s)
+                self._failures[session_id] = exc
                 log.warning("summary_not_prepared", session=session_id, reason=str(exc))
             except StorageError as exc:
                 log.warning("summary_not_prepared", session=session_id, reason=str(exc))
@@ -173,12 +206,13 @@ class Preparations:
             raise SummaryFailed("a budget is used up", REST_S)
         calls, summary = summariser.calls(), None
         try:
-            summary = await self._written(session, calls)
+            summary = await self._written(session, calls, preparation.due_tokens)
         finally:
             await self._keep(session, summary, calls.spent, sender)
         if summary is None:
             self._cool_down(session.id, REST_S)
             return
+        self._remember(session.id)
         log.info(
             "summary_prepared",
             session=session.id,
@@ -191,12 +225,15 @@ class Preparations:
     async def _session_without(self, asked: Session) -> Session | None:
         """Return a segment as it stands now; None if it has a summary, or is not in force."""
         if await self._database.read(compactions.candidate, asked.id) is not None:
+            self._remember(asked.id)
             return None
         # It may have waited for minutes: the segment may be over, or have a summary by now.
         newest = await self._database.read(sessions.active, asked.conversation)
         return newest if newest.id == asked.id else None
 
-    async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
+    async def _written(
+        self, session: Session, calls: SummaryCalls, due_tokens: int
+    ) -> Summary | None:
         chosen = await self._database.read(conversations.chosen_model, session.conversation)
         agent, warm = self._agent.preferring(chosen), None
         limits = self._parts.limits_for(agent)
@@ -207,7 +244,8 @@ class Preparations:
             conversation = str(session.conversation)
             warm = await warm_prefix(view, session.prefix, agent, conversation)
         meter = meter_of(agent, session)
-        return await prepare(view, meter, limits, calls, warm, write=engine.prepare)
+        use = FutureUse(engine.prepare, due_tokens)
+        return await prepare(view, meter, limits, calls, warm, use)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""
@@ -250,3 +288,10 @@ class Preparations:
         # Swept here, so that segments that are over do not stay in memory.
         left = {key: at for key, at in self._not_before.items() if at > now}
         self._not_before = {**left, session_id: now + cooldown_s}
+        self._failures = {key: exc for key, exc in self._failures.items() if key in left}
+
+    def _remember(self, session_id: int) -> None:
+        """Take note that the summary of a segment is there; the oldest notes are forgotten."""
+        self._there[session_id] = None
+        if len(self._there) > MOST_REMEMBERED:
+            del self._there[next(iter(self._there))]

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.phases.payback import Rates
-from agent.context.planner import CompactionRules, EarlyRule, Planner
+from agent.context.planner import CompactionRules, Planner, PriceRule
 from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
@@ -13,6 +14,7 @@ from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.turn.state import Agent
+from agent.usage import is_claude
 from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.context.views import KeptViews
@@ -73,7 +75,7 @@ class ContextParts:
                 enabled=self.enabled,
                 summariser=self.summariser,
                 spending=spending,
-                early=self._early(agent),
+                price=self._price(agent),
                 recall=recall_text(schema.name for schema in agent.tools.schemas),
             ),
             state=session.planner_state,
@@ -90,14 +92,24 @@ class ContextParts:
         """Return the limits for the agent's first model as they are now: a window may shrink."""
         return replace(self.limits, context_length=agent.models[0].context_length)
 
-    def _early(self, agent: Agent) -> EarlyRule | None:
-        model, ttl = agent.models[0], agent.caching.cache_ttl
-        # How long a provider keeps what it caches by itself is not known.
-        if self.payback_requests is None or model.cache_layout is None:
-            return None
-        # A replay decides as the model that it plays would.
-        asks_model = True if model.provider == "recorded" else None
-        return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
+    def _price(self, agent: Agent) -> PriceRule | None:
+        return _price_rule(agent.models[0], agent.caching.cache_ttl, self.payback_requests)
+
+
+@lru_cache(maxsize=32)
+def _price_rule(model: ChatModel, ttl: str, payback_requests: float | None) -> PriceRule | None:
+    """Return what the tokens of a model cost; None where nobody knows."""
+    prices, takes_marks = model.facts.prices, model.cache_layout is not None
+    if prices is None and not takes_marks:
+        return None
+    rates = Rates.of(prices, ttl)
+    if not takes_marks and is_claude(model.name):
+        # Without marks a Claude's prompt is read at the full price each time.
+        rates = replace(rates, read=1.0, write=1.0)
+    # A replay decides as the model that it plays would.
+    asks_model = True if model.provider == "recorded" else None
+    # How long a provider keeps what it caches by itself is not known.
+    return PriceRule(rates, ttl, payback_requests if takes_marks else None, asks_model)
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:

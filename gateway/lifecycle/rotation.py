@@ -18,7 +18,7 @@ import structlog
 
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, SecretUnreadable
 from agent.models.base import ChatModel, Renewable, checked_key
-from agent.turn.recovery import Rests
+from agent.models.recovery import Rests
 from gateway.settings.references import references_in, told
 from gateway.settings.tree import Settings, dotted
 

@@ -293,8 +293,9 @@ class _Unseen:
 class _NoneAhead:
     """`gateway.agent_ports.journal.SummariesAhead`: a child ends before they would be of use."""
 
-    def ask(self, session: Session, sender: str) -> None:
+    def ask(self, _session: Session, _sender: str, _due_tokens: int) -> bool:
         """Have none written."""
+        return False
 
     def answered(self, session_id: int) -> None:
         """Do nothing: no summary waits for a call."""

@@ -33,9 +33,9 @@ from adapters.messages import (
 from agent.messages import storable, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import CachingSettings, FactsSettings
 from agent.tokens.estimate import estimate_tokens
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices

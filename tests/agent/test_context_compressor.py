@@ -320,14 +320,31 @@ def ahead(messages: Sequence[ChatMessage]) -> Summary:
 
 
 def test_a_summary_written_ahead_is_used_later() -> None:
-    """Nobody is asked; what came since stays in the view."""
+    """Nobody is asked, and the tail is what it would be without; what lies between is told."""
     messages = talk(60)
     prepared = ahead(messages)
-    longer = [*messages, *talk(5)]
-    found = compressed(request_of(longer, summarise=Writer(), prepared=prepared))
+    longer = [*messages, *talk(5, start=100)]
+    request = request_of(longer, summarise=Writer(), prepared=prepared)
+    found = compressed(request)
     assert (found.level, found.failure) == ("summary", None)
-    assert (summary_of(found).text, summary_of(found).source) == (prepared.text, "model")
-    assert summary_of(found).last_seq == prepared.last_seq
+    assert summary_of(found).source == "model"
+    assert summary_of(found).text.startswith(f"{prepared.text}\n\n")
+    start = protected_tail(request, Sizes(request))
+    # One message earlier, so that no two neighbours have the same role.
+    assert found.plan.tail_from == request.entries[start].seq - 1 > prepared.last_seq + 1
+    assert summary_of(found).last_seq == found.plan.tail_from - 1
+
+
+def test_a_summary_that_was_written_for_a_shorter_tail_decides_where_it_begins() -> None:
+    """What it tells of need not be shown as well, as long as the newest messages are."""
+    messages = talk(60)
+    shorter = replace(Limits(WINDOW), target_ratio=0.1)
+    request = request_of(messages, summarise=Writer(GOOD), trigger="prepare", limits=shorter)
+    prepared = prepare_summary(request)
+    assert prepared is not None
+    limits = replace(Limits(WINDOW), protect_last_n=4)
+    found = compressed(request_of(messages, prepared=prepared, limits=limits))
+    assert summary_of(found).text == prepared.text
     assert found.plan.tail_from == prepared.last_seq + 1
 
 
@@ -338,18 +355,17 @@ def test_the_share_of_facts_is_measured_for_a_summary_written_ahead() -> None:
     assert found.retained_share != 1.0
 
 
-def test_a_summary_written_ahead_is_updated_where_it_covers_too_little() -> None:
-    """The model gets it with what came since, and not the messages that it covers."""
+def test_no_second_summary_is_paid_where_the_first_covers_too_little() -> None:
+    """The extractor tells what came since; the view comes under its target all the same."""
     messages = talk(60)
     prepared = ahead(messages)
-    writer = Writer(GOOD.replace("1. asked", "1. asked\n2. shipped"))
     longer = [*messages, *talk(60, start=100)]
-    found = compressed(request_of(longer, summarise=writer, prepared=prepared))
-    assert "the order has number 4711" in writer.prompts[0]
-    assert "about order-5:" not in writer.prompts[0]
-    assert "about order-105:" in writer.prompts[0]
-    assert "2. shipped" in summary_of(found).text
+    found = compressed(request_of(longer, summarise=(writer := Writer()), prepared=prepared))
+    assert writer.prompts == []
+    assert "the order has number 4711" in summary_of(found).text
+    assert "order-105" in summary_of(found).text
     assert summary_of(found).last_seq > prepared.last_seq
+    assert found.tokens <= TARGET
 
 
 def test_what_was_written_ahead_of_the_head_is_no_use() -> None:

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.context.phases.payback import CLAUDE, Rates
-from agent.context.planner import NO_BUDGET, EarlyRule, Planner
+from agent.context.planner import NO_BUDGET, Planner, PriceRule
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import ModelUnreachable
@@ -280,12 +280,12 @@ async def test_a_compaction_tells_the_watch() -> None:
     assert planner.watch.moving == "compaction:manual"
 
 
-RULE = EarlyRule(Rates.of(CLAUDE, "5m"), "5m", 6)
+RULE = PriceRule(Rates.of(CLAUDE, "5m"), "5m", 6)
 
 
-async def early_triggers(tokens: int, age_s: float | None, rule: EarlyRule | None) -> list[str]:
+async def early_triggers(tokens: int, age_s: float | None, rule: PriceRule | None) -> list[str]:
     """Return what two calls asked for, the last one of the turn before being so old."""
-    planner = planner_of(engine := Engine(dropping(2)), early=rule)
+    planner = planner_of(engine := Engine(dropping(2)), price=rule)
     if age_s is not None:
         planner.watch.last = Prefix("scripted", 3, "d", time.time() - age_s, 1_000)
     view = view_of()
@@ -312,7 +312,7 @@ async def test_a_view_whose_cache_has_died_is_compacted_where_that_pays() -> Non
     ids=["warm", "small", "off", "first request", "a summary would be too dear"],
 )
 async def test_it_is_left_alone_otherwise(
-    tokens: int, age_s: float | None, rule: EarlyRule | None
+    tokens: int, age_s: float | None, rule: PriceRule | None
 ) -> None:
     """50 % means 50 %."""
     assert await early_triggers(tokens, age_s, rule) == []

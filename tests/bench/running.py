@@ -16,9 +16,9 @@ from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
 from agent.models.base import ChatModel
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, settle_memory
 from gateway.lifecycle.home import prepare_home

@@ -57,6 +57,7 @@ from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.processes.confinement import why_not
 from agent.processes.walls import Sandbox
 from agent.settings import (
@@ -73,7 +74,6 @@ from agent.tools.context import Inquiry, TodoItem, ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from agent.usage import FREE, Usage
 from gateway import app

@@ -15,8 +15,8 @@ from agent import errors
 from agent.errors import ModelError
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
+from agent.models.recovery import RetryPolicy, Shrink, Situation, decide
 from agent.settings import ModelSettings
-from agent.turn.recovery import RetryPolicy, Shrink, Situation, decide
 from agent.turn.state import Outcome
 from gateway.commands import compress
 from gateway.pipeline import turn

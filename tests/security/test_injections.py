@@ -19,6 +19,7 @@ from aiohttp.test_utils import TestServer
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.models.recovery import Recovery
 from agent.settings import (
     TAINTED_ROWS,
     AgentSettings,
@@ -41,7 +42,6 @@ from agent.tools.policy import Rule
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import READ_FILE
-from agent.turn.recovery import Recovery
 from agent.turn.state import Agent, CallRules
 from gateway.storage import schema
 from tests.security.corpus.cases import CHANNELS, EVIL, NAMED, ORDER, SECRET, Case, cases, order

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextOverflow
-from agent.turn.recovery import STANDARD_WINDOW_TOKENS
+from agent.models.recovery import STANDARD_WINDOW_TOKENS
 from agent.view.view import MARKER
 from gateway.pipeline import notices
 from gateway.storage import schema as tables

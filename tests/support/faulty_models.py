@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from agent.models.base import ChatModel
 from agent.models.factory import build_models
+from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.settings import ModelSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.turn.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.turn.state import Agent
 from gateway.storage import schema as tables
 from tests.support.anthropic_server import AnthropicServer

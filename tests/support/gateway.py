@@ -20,12 +20,12 @@ from typing_extensions import override
 from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.plugins.active import Plugins
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import ApprovalMode
 from agent.tools.registry import Tool, ToolRegistry
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable

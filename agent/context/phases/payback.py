@@ -1,8 +1,10 @@
-"""Whether a compaction earns back what it costs: arithmetic on the prices of a prompt cache.
+"""When a compaction pays: arithmetic on the prices of a prompt cache.
 
 Compacting breaks the cached prefix, and the summary has to be paid; every later request then reads
-less. The planner asks `early_pays` before the first call of a turn (`compression.early`), `parley
-replay` shows `payback_requests`.
+less. The planner asks `due_tokens` in a loop whose summary is ready, `early_pays` before the first
+call of a turn whose cache has died (`compression.early`); `parley replay` shows `payback_requests`.
+How far down is no question of price: the less is kept, the less every request costs, so the limits
+of the settings decide (`compression.target_ratio`, `protect_last_n`).
 """
 
 import math
@@ -33,6 +35,13 @@ class Rates:
         write = known.cache_write_1h if ttl == "1h" else known.cache_write_5m
         return cls(known.cache_read / unit, write / unit, known.output / unit)
 
+
+CALLS_PER_PAYBACK = 8
+"""A loop has to have made so many calls for each in which a compaction earns its cost back: it may
+end with the next one. Source: simulated, docs/decisions/310."""
+EARLIEST_SHARE = 0.8
+"""Share of the threshold below which no price has a warm view compacted, and no summary is written
+ahead: every compaction takes something away that prices do not count."""
 
 CLAUDE = Prices(1.0, cache_write_5m=1.25, cache_write_1h=2.0, cache_read=0.1, output=5.0)
 """In units of an input token. Source: Anthropic's prices, of all models but the newest."""
@@ -75,6 +84,39 @@ def payback_requests(
     if asks_model:
         cost += view_tokens * (rates.read if warm else 1) + rates.output * summary_tokens
     return max(0.0, cost / saved)
+
+
+def due_tokens(
+    limits: Limits, rates: Rates, *, fixed_tokens: int, growth_tokens: float, calls: int
+) -> int:
+    """Return the size from which a loop's view is compacted, its summary being written already.
+
+    With K kept and g more with each call, compacting at n costs C = (w - r)·(K - fixed) once in
+    (n - K) / g calls, which read r·(n + K) / 2 each: least where (n - K)² = 2·g·C / r. The loop
+    must be old enough, too: `CALLS_PER_PAYBACK` times the C / (r·(n - K)) calls that it takes to
+    earn the cost back.
+
+    Args:
+        limits: Of the window and of what is kept.
+        rates: Of the model that answers.
+        fixed_tokens: System prompt and tools, which stay in the cache.
+        growth_tokens: By how much the view grows with each call.
+        calls: How many the loop has made.
+
+    Returns:
+        From `EARLIEST_SHARE` of the threshold up to the threshold itself, where nothing is gained
+        before it.
+    """
+    threshold = limits.threshold_tokens
+    moved = limits.tail_tokens + min(LEAST_SUMMARY_TOKENS, limits.max_summary_tokens)
+    cost = max(0.0, rates.write - rates.read) * moved
+    # A model that reads its cache for free gains nothing from a shorter prompt.
+    if calls <= 0 or rates.read <= 0:
+        return threshold
+    least_cost = math.sqrt(2 * growth_tokens * cost / rates.read)
+    old_enough = CALLS_PER_PAYBACK * cost / (rates.read * calls)
+    best = fixed_tokens + moved + max(least_cost, old_enough)
+    return min(threshold, max(int(best), int(EARLIEST_SHARE * threshold)))
 
 
 def early_pays(

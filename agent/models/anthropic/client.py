@@ -43,6 +43,7 @@ from agent.models.api import (
     model_info,
     required_key,
     sent,
+    window_in,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -255,7 +256,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         self._client = anthropic.AsyncAnthropic(
             api_key=key,
             base_url=settings.base_url,
-            # The one retry policy is agent/turn/recovery.py's.
+            # The one retry policy is agent/models/recovery.py's.
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
@@ -340,8 +341,12 @@ def anthropic_errors(key: str) -> Iterator[None]:
     try:
         yield
     except anthropic.APIStatusError as exc:
-        reason = describe(exc.status_code, _text(exc.type), _text(exc.api_message), key)
-        raise build_error(_classify(exc), exc.status_code, reason, exc.response.headers) from exc
+        message = _text(exc.api_message)
+        reason = describe(exc.status_code, _text(exc.type), message, key)
+        error = build_error(_classify(exc), exc.status_code, reason, exc.response.headers)
+        if isinstance(error, ContextOverflow):
+            error.window_tokens = window_in(message)
+        raise error from exc
     except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
         raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
 

@@ -4,7 +4,7 @@ What goes wrong becomes a ModelError: by status, code and type of the error. The
 decides only inside one status, where compatible servers have no code.
 """
 
-from collections.abc import AsyncIterable, Iterator
+from collections.abc import AsyncIterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,6 +34,7 @@ from agent.models.api import (
     model_info,
     required_key,
     sent,
+    window_in,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -355,7 +356,16 @@ def _from_server(exc: ServerError, key: str) -> ModelError:
     message = exc.body.get("message")
     message = message if isinstance(message, str) else ""
     reason = describe(exc.status_code, exc.code, message, key)
-    return build_error(_classify(exc), exc.status_code, reason, exc.headers)
+    error = build_error(_classify(exc), exc.status_code, reason, exc.headers)
+    if isinstance(error, ContextOverflow):
+        error.window_tokens = window_in(exc.body.get("n_ctx"), message, _raw(exc.body))
+    return error
+
+
+def _raw(body: Mapping[str, Any]) -> object:
+    """Return what OpenRouter was told by who it asked."""
+    metadata = body.get("metadata")
+    return metadata.get("raw") if isinstance(metadata, dict) else None
 
 
 def _classify(exc: ServerError) -> type[ModelError]:

@@ -193,6 +193,20 @@ def test_an_archive_that_is_no_smaller_is_none() -> None:
     assert engine(3).compress(request_of(entries[::2], WINDOW)) is None
 
 
+def test_nothing_is_paid_for_an_archive_that_would_save_next_to_nothing() -> None:
+    """Two short rounds of a long conversation: their prefix stays where it is."""
+    rounds = [*conversation(2, 1), *conversation(10, 300)]
+    asked: list[str] = []
+
+    def summarise(prompt: str, _max_tokens: int) -> str:
+        asked.append(prompt)
+        return ANSWER
+
+    request = request_of(rounds, 200_000, trigger="threshold", summarise=summarise)
+    made = RoundsEngine(Limits(200_000), {"summary": "llm"}).compress(request)
+    assert (made, asked) == (None, [])
+
+
 def test_the_model_writes_the_archive() -> None:
     """Five parts of three lines; the prompt holds what is archived and what was before."""
     prompts: list[str] = []

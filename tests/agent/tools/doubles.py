@@ -203,15 +203,17 @@ class MemoryCompactions:
     """Keeps what a planner commits, asks for and tells; the turn begins in segment s1.
 
     Attributes:
-        ahead: The summary that stands prepared.
+        ahead: The summary that stands prepared; an error is raised to who asks for it.
+        due_tokens: When the summary that was asked for last is due.
         failure: Raised by the next commit.
     """
 
     def __init__(self) -> None:
         self.committed: list[Compaction] = []
         self.states: list[PlannerState] = []
-        self.ahead: Summary | None = None
+        self.ahead: Summary | Exception | None = None
         self.asked_ahead = 0
+        self.due_tokens = 0
         self.told: list[str] = []
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
@@ -230,10 +232,14 @@ class MemoryCompactions:
         return MemoryArchive()
 
     async def prepared(self) -> Summary | None:
+        if isinstance(self.ahead, Exception):
+            raise self.ahead
         return self.ahead
 
-    def prepare(self) -> None:
+    def prepare(self, due_tokens: int) -> bool:
         self.asked_ahead += 1
+        self.due_tokens = due_tokens
+        return self.ahead is not None
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         self.told.append(what)

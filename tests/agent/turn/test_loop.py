@@ -28,6 +28,7 @@ from agent.messages import (
 )
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
+from agent.models.recovery import Recovery, Rests, RetryPolicy
 from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
@@ -35,7 +36,6 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
-from agent.turn.recovery import Recovery, Rests, RetryPolicy
 from agent.turn.state import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan, render

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.messages import ChatMessage, decode
+from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin.people import CLARIFY, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema

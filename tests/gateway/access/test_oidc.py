@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from adapters.door import ProviderAnswer, ProviderUnreachable, Requester, SignInRefused
 from adapters.web.platform import WebSettings
-from agent.turn.recovery import Rests
+from agent.models.recovery import Rests
 from gateway.access import oidc, web_door
 from gateway.access.oidc import Identity, Provider, entry_for, provider_of
 from gateway.access.policy import Access

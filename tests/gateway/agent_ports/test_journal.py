@@ -47,8 +47,9 @@ class Asked:
     async def tell(self, what: str) -> None:
         self.told.append(what)
 
-    def ask(self, session: Session, sender: str) -> None:
+    def ask(self, session: Session, sender: str, due_tokens: int) -> bool:
         self.ahead.append(session)
+        return False
 
     def answered(self, session_id: int) -> None:
         self.answers.append(session_id)
@@ -225,11 +226,11 @@ async def test_what_was_prepared_is_found_for_its_segment_only(
     prepared = Summary("settled", 1, 1, source="model", model="small")
     await journal.database.write(compactions.put_candidate, begun.id, begun.conversation, prepared)
     assert await journal.prepared() == prepared
-    journal.prepare()
+    journal.prepare(8_000)
     summarised = replace(PLAN, summaries=(prepared,))
     await journal.commit(compaction(summarised), STATE)
     assert await journal.prepared() is None
-    journal.prepare()
+    journal.prepare(8_000)
     assert [session.id for session in asked.ahead] == [begun.id, journal.turn.session.id]
 
 

@@ -398,6 +398,18 @@ async def test_a_preparation_that_fails_was_paid_for(tmp_path: Path) -> None:
     assert row.input_tokens > 5_000
 
 
+async def test_what_failed_is_not_paid_for_again_by_the_compaction(tmp_path: Path) -> None:
+    """A short time later the threshold is there: the extractor stands in."""
+    model = roomy(summary="Sorry.")
+    async with running(tmp_path, model, compression=FEW) as chat:
+        n = await until_pressed(chat, model)
+        await chat.logged("summary_not_prepared")
+        await until_compacted(chat, n)
+        [row] = await chat.rows(schema.compaction)
+        assert (row.level, row.failure) == ("extract", "the answer is not a summary")
+        assert (len(model.prompts), len(await booked(chat))) == (1, 1)
+
+
 async def test_a_used_up_budget_has_none_written(tmp_path: Path) -> None:
     """Nobody waits for it."""
     model = roomy()

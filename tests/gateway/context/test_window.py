@@ -105,7 +105,8 @@ def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
     planner = made.planner(agent, segment, MemoryCompactions(), budgets)
     assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
     assert (planner.state, planner.rules.spending) == (REPORTED.planner_state, budgets)
-    assert planner.rules.early is None
+    assert planner.rules.price is not None
+    assert planner.rules.price.payback_requests is None
 
 
 @pytest.mark.parametrize(("layout", "early"), [(None, False), ("native", True)])
@@ -115,7 +116,7 @@ def test_early_compaction_needs_a_cache_whose_life_is_known(
     """What a provider caches by itself it may keep for longer than `cache_ttl`."""
     made = parts(tmp_path, compression={"early": True, "payback_requests": 4})
     agent = agent_of(ScriptedModel([], cache_layout=layout))
-    rule = made.planner(agent, REPORTED, MemoryCompactions()).rules.early
+    rule = made.planner(agent, REPORTED, MemoryCompactions()).rules.price
     assert (rule is not None and rule.payback_requests == 4) is early
 
 

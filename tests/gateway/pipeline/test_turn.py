@@ -25,11 +25,11 @@ from agent.errors import (
 )
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
+from agent.models.recovery import RetryPolicy
 from agent.ports import Effect
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.turn.recovery import RetryPolicy
 from agent.turn.state import CONTINUE
 from gateway.commands.help import help_text
 from gateway.commands.new import NEW_TEXT

@@ -20,7 +20,7 @@ from agent.errors import (
     SecretUnreadable,
 )
 from agent.models.base import ChatModel
-from agent.turn.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
+from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from tests.support.scripted_model import ScriptedModel
 
 
