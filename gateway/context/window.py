@@ -10,6 +10,7 @@ from agent.context.planner import CompactionRules, Planner, PriceRule
 from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
+from agent.models.catalog import ModelFacts
 from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
@@ -93,23 +94,25 @@ class ContextParts:
         return replace(self.limits, context_length=agent.models[0].context_length)
 
     def _price(self, agent: Agent) -> PriceRule | None:
-        return _price_rule(agent.models[0], agent.caching.cache_ttl, self.payback_requests)
+        model, ttl = agent.models[0], agent.caching.cache_ttl
+        # How long a provider keeps what it caches by itself is not known.
+        payback_requests = None if model.cache_layout is None else self.payback_requests
+        # A replay decides as the model that it plays would.
+        asks_model = True if model.provider == "recorded" else None
+        rates = _rates(model.facts, ttl, takes_marks=model.cache_layout is not None)
+        return rates and PriceRule(rates, ttl, payback_requests, asks_model)
 
 
 @lru_cache(maxsize=32)
-def _price_rule(model: ChatModel, ttl: str, payback_requests: float | None) -> PriceRule | None:
+def _rates(facts: ModelFacts, ttl: str, *, takes_marks: bool) -> Rates | None:
     """Return what the tokens of a model cost; None where nobody knows."""
-    prices, takes_marks = model.facts.prices, model.cache_layout is not None
-    if prices is None and not takes_marks:
+    if facts.prices is None and not takes_marks:
         return None
-    rates = Rates.of(prices, ttl)
-    if not takes_marks and is_claude(model.name):
+    rates = Rates.of(facts.prices, ttl)
+    if not takes_marks and is_claude(facts.name):
         # Without marks a Claude's prompt is read at the full price each time.
-        rates = replace(rates, read=1.0, write=1.0)
-    # A replay decides as the model that it plays would.
-    asks_model = True if model.provider == "recorded" else None
-    # How long a provider keeps what it caches by itself is not known.
-    return PriceRule(rates, ttl, payback_requests if takes_marks else None, asks_model)
+        return replace(rates, read=1.0, write=1.0)
+    return rates
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:
