@@ -100,7 +100,7 @@ class ContextParts:
         # A replay decides as the model that it plays would.
         asks_model = True if model.provider == "recorded" else None
         rates = _rates(model.facts, ttl, takes_marks=model.cache_layout is not None)
-        return rates and PriceRule(rates, ttl, payback_requests, asks_model)
+        return PriceRule(rates, ttl, payback_requests, asks_model) if rates else None
 
 
 @lru_cache(maxsize=32)
