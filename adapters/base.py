@@ -152,6 +152,26 @@ class Recent(OrderedDict[K, V]):
             self.popitem(last=False)
 
 
+class Receives(Protocol):
+    """A connection over which updates come."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the platform was reached lately; shown by /readyz."""
+        ...
+
+    async def run(self) -> None:
+        """Receive updates until cancelled, handing each to the intake.
+
+        May be called again after it raised AdapterDisconnected; every call starts a fresh client.
+
+        Raises:
+            AdapterDisconnected: Restart me with back-off.
+            AdapterRefused: Credentials are wrong; the message says which setting to mend.
+        """
+        ...
+
+
 class Adapter(Protocol):
     """One account of one platform. Its constructor imports the SDK and does no network call.
 
@@ -170,16 +190,16 @@ class Adapter(Protocol):
     preview_interval_s: float
 
     @property
-    def connected(self) -> bool:
-        """Whether the platform was reached lately; shown by /readyz."""
+    def receivers(self) -> Sequence[Receives]:
+        """The connections that bring updates; always the same ones, in the same order."""
         ...
 
     @property
-    def receivers(self) -> int:
-        """How many connections bring updates, each of them to one process at a time.
+    def is_exclusive(self) -> bool:
+        """Whether one process at a time may run a receiver.
 
-        0 where updates may come to any process: all of them `run` then. Else one of several does,
-        for each connection; the others only send.
+        Of several processes one does then, for each receiver; the others only send. Else all do:
+        updates may come to any of them.
         """
         ...
 
@@ -188,19 +208,8 @@ class Adapter(Protocol):
         """How far the connections for sending are used; None where there are none."""
         ...
 
-    async def run(self) -> None:
-        """Receive updates until cancelled, handing each to the intake.
-
-        May be called again after it raised AdapterDisconnected; every call starts a fresh client.
-
-        Raises:
-            AdapterDisconnected: Restart me with back-off.
-            AdapterRefused: Credentials are wrong; the message says which setting to mend.
-        """
-        ...
-
     async def close(self) -> None:
-        """Give back connections. Sends are possible until this is called, also without `run`."""
+        """Give back connections. Sends are possible until then, also without receiving."""
         ...
 
     def render(self, markdown: str) -> list[str]:

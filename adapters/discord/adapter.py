@@ -15,6 +15,7 @@ from adapters.discord.reactions import Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
 from adapters.discord.send import Posts, Sender
+from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.messages import (
     Address,
@@ -75,37 +76,37 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(settings.name, token_of(settings), pacer)
-        channel_kinds, threads = ChannelKinds(self._api, pacer), Threads(self._api, intake, pacer)
+        channel_kinds = ChannelKinds(self._api, pacer, settings.shards)
+        threads = Threads(self._api, intake, pacer)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
-        parts = AccountParts(self._api, intake, pacer, channel_kinds, threads, buttons, commands)
-        self._receiver = Receiver(settings, parts, clock=clock)
+        parts = AccountParts(
+            self._api, intake, pacer, channel_kinds, threads, buttons, commands, IdentifyTurns()
+        )
+        shards = [Shard(number, settings.shards) for number in range(settings.shards)]
+        self._receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
         self._sender = Sender(self._api, posts, pacer, channel_kinds, buttons.pending)
         self._previews = Previews(self._api, posts, pacer, channel_kinds)
         self._under_way = UnderWay()
         self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
 
     @property
-    def connected(self) -> bool:
-        """Whether there is a session, and Discord was heard within the last 90 s."""
-        return self._receiver.connected
+    def receivers(self) -> tuple[Receiver, ...]:
+        """One for each shard."""
+        return self._receivers
 
     @property
-    def receivers(self) -> int:
-        """One process at a time has the session."""
-        return 1
+    def is_exclusive(self) -> bool:
+        """One process at a time has a session; a second one would get all events, too."""
+        return True
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections of the sending half are used."""
         return self._api.pool
 
-    async def run(self) -> None:
-        """Receive updates until cancelled; see `Adapter.run`."""
-        await self._receiver.run()
-
     async def close(self) -> None:
-        """Close the connections of the sending half; those of `run` end with it."""
+        """Close the connections of the sending half; those of the receivers end with these."""
         await self._api.close()
 
     def render(self, markdown: str) -> list[str]:

@@ -28,6 +28,7 @@ from yarl import URL
 from adapters.base import PoolUse
 from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
+from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.errors import SendDelayed
 from adapters.messages import OutgoingFile
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, verdict_of_aiohttp
@@ -96,10 +97,16 @@ class GatewaySocket(discord.Client):
 
     Args:
         events: Is told what comes and goes.
+        shard: Which of the bot's connections it is.
+        turns: When it may identify anew; who connects it asks for the first time.
     """
 
-    def __init__(self, settings: DiscordSettings, events: SocketEvents) -> None:
+    def __init__(
+        self, settings: DiscordSettings, events: SocketEvents, shard: Shard, turns: IdentifyTurns
+    ) -> None:
         super().__init__(
+            shard_id=shard.number,
+            shard_count=shard.of,
             intents=intents_of(settings),
             # No answer of a model may call a whole server.
             allowed_mentions=discord.AllowedMentions.none(),
@@ -116,6 +123,15 @@ class GatewaySocket(discord.Client):
         for event in _READ_HERE:
             self._connection.parsers.pop(event, None)
         self._events = events
+        self._shard = shard
+        self._turns = turns
+
+    @override
+    async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
+        await super().before_identify_hook(shard_id, initial=initial)
+        # The first time is waited for before there is a connection, which has 60 s to identify.
+        if not initial:
+            await self._turns.wait(self._shard)
 
     @property
     def unanswered_s(self) -> float:

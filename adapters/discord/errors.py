@@ -46,8 +46,8 @@ _REASONS = {
 # Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway
 _REFUSALS = {
     4004: "Discord does not know this bot; correct platforms.discord.token",
-    4010: "Discord does not take a connection for all servers",
-    4011: "the bot is in too many servers for one connection",
+    4010: "Discord does not know such a shard; correct platforms.discord.shards",
+    4011: "the bot is in too many servers for its connections; raise platforms.discord.shards",
     4012: "Discord does not speak this version of its gateway any more; update Parley",
     4013: "Discord does not know the intents the bot asks for",
     4014: (

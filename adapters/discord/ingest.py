@@ -30,6 +30,7 @@ from adapters.discord.inbound import (
     source_name,
     to_inbound,
 )
+from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Cursor, InboundMessage, Poison
@@ -109,6 +110,7 @@ class AccountParts:
     threads: Threads
     buttons: Buttons
     menu: Sequence[tuple[str, str]]
+    turns: IdentifyTurns
 
 
 class Ingest:
@@ -120,6 +122,7 @@ class Ingest:
         parts: What outlives the connection.
         tasks: Owns the tasks of the channels.
         on_ready: Called when Discord has accepted the session, anew or resumed.
+        shard: Which of the bot's connections it is.
     """
 
     def __init__(
@@ -129,20 +132,21 @@ class Ingest:
         parts: AccountParts,
         tasks: asyncio.TaskGroup,
         on_ready: Callable[[], None],
+        *,
+        shard: Shard,
     ) -> None:
         self._client = client
         self._bot = bot
         self._parts = parts
         self._tasks = tasks
         self._on_ready = on_ready
+        self._shard = shard
         self._frames: asyncio.Queue[str] = asyncio.Queue()
         self._guild_came = asyncio.Event()
         self._is_broken = False
         self._lanes = Lanes(tasks)
         self._slots = asyncio.Semaphore(_GAPS_AT_ONCE)
-        self._backfill = Backfill(
-            bot.account, parts.api, parts.intake, parts.pacer, self._store_page
-        )
+        self._backfill = Backfill(bot.account, parts, shard, self._store_page)
 
     def take(self, frame: str) -> None:
         """Queue a frame if something is to be done about it; looking is cheaper than parsing."""
@@ -208,13 +212,13 @@ class Ingest:
         """Find the gaps, and have them filled before what comes in now, channel by channel."""
         if self._client.user is not None:
             self._bot = replace(self._bot, id=str(self._client.user.id))
-        self._parts.channel_kinds.client = self._client
+        self._parts.channel_kinds.use(self._shard.number, self._client)
         gaps = await self._backfill.look(_newest(self._client), resumed=resumed)
         self._tasks.create_task(self._catch_up(gaps), name="discord backfill")
         self._on_ready()
         application = self._client.application_id
         # Discord limits the changes of a menu per day, and a RESUME comes often.
-        if application and not resumed:
+        if application and self._shard.number == 0 and not resumed:
             menu = sync_menu(self._parts.api, str(application), self._parts.menu)
             self._tasks.create_task(menu, name="discord commands")
 
@@ -227,7 +231,8 @@ class Ingest:
     async def _fill(self, channel: str) -> None:
         try:
             # What was said before it, while nobody listened, is stored before it.
-            await self._backfill.fill(channel)
+            if await self._backfill.is_told(channel):
+                await self._backfill.fill(channel)
         finally:
             self._slots.release()
 
@@ -389,18 +394,21 @@ def _name_in(guild: discord.Guild, mark: str) -> str | None:
 
 
 class Backfill:
-    """Fills the gaps of one account.
+    """Fills the gaps of one connection: those of the channels of which it tells.
 
     Args:
-        pacer: The budgets of the account; reading steps back behind messages.
+        parts: Of the account; reading steps back behind messages.
+        shard: Which of its connections it is.
         store: Commits what was found.
     """
 
-    def __init__(self, account: str, api: Api, intake: Intake, pacer: Pacer, store: Store) -> None:
+    def __init__(self, account: str, parts: AccountParts, shard: Shard, store: Store) -> None:
         self._account = account
-        self._api = api
-        self._intake = intake
-        self._pacer = pacer
+        self._api = parts.api
+        self._intake = parts.intake
+        self._pacer = parts.pacer
+        self._channel_kinds = parts.channel_kinds
+        self._shard = shard
         self._store = store
         self._gone: set[str] = set()
         self._gaps: dict[str, int] = {}
@@ -419,7 +427,9 @@ class Backfill:
         prefix = source_name(self._account, "")
         positions = await self._intake.positions(prefix)
         known = {name.removeprefix(prefix): at for name, at in positions.items()}
-        last = max(known.values(), default=None)
+        # Of several connections each has read to another point in time.
+        mine = known if self._shard.of == 1 else known.keys() & newest.keys()
+        last = max((known[name] for name in mine), default=None)
         fresh = [name for name in newest if name not in known]
         # One less: the first message of a forum post has the id of the post.
         opened = {name: int(name) - 1 for name in fresh if last is not None and int(name) > last}
@@ -432,6 +442,19 @@ class Backfill:
         for channel, after in left[: RECENT if resumed else None]:
             self._gaps.setdefault(channel, after)
         return list(self._gaps)
+
+    async def is_told(self, channel: str) -> bool:
+        """Whether the events of a channel with a gap come over this connection.
+
+        No directory has direct chats and archived threads: Discord is asked where these belong.
+        """
+        if self._shard.of == 1 or channel not in self._gaps:
+            return True
+        kind = await self._channel_kinds.of(channel)
+        is_told = self._shard.tells_of(kind.guild)
+        if not is_told:
+            del self._gaps[channel]
+        return is_told
 
     async def fill(self, channel: str) -> None:
         """Commit what was said in a channel while the bot was away, however long Discord takes."""

@@ -1,8 +1,11 @@
 """Discord as the register sees it: the settings of a bot, its ids, what the model is told."""
 
-from pydantic import SecretStr
+from pydantic import Field, SecretStr
 
 from adapters.registry import AccountSettings, Platform
+
+MOST_SHARDS = 64
+"""For more servers Discord has terms of its own: this many are enough for 160,000."""
 
 
 class DiscordSettings(AccountSettings):
@@ -10,6 +13,7 @@ class DiscordSettings(AccountSettings):
 
     `message_content`: whether the bot has that privileged intent; without it only direct chats,
     mentions and commands can be read. `threads`: whether a mention in a channel opens a thread.
+    `shards`: over how many connections it receives, from 2,500 servers on more than one.
     """
 
     token: SecretStr | None = None
@@ -17,6 +21,7 @@ class DiscordSettings(AccountSettings):
     gateway_url: str | None = None
     message_content: bool = True
     threads: bool = True
+    shards: int = Field(default=1, ge=1, le=MOST_SHARDS)
 
 
 PLATFORM = Platform(

@@ -1,4 +1,6 @@
-"""Receives for one bot: keeps a connection to Discord's gateway, and a fresh one for each attempt.
+"""Receives for a bot: keeps a connection to Discord's gateway, and a fresh one for each attempt.
+
+A bot in many servers has several (`adapters.discord.shards`), each with a receiver of its own.
 
 The SDK resumes by itself; a supervisor restarts what it cannot. What comes in is worked through by
 `adapters.discord.ingest`.
@@ -17,6 +19,7 @@ from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
 from adapters.discord.platform import DiscordSettings
+from adapters.discord.shards import Shard
 from adapters.errors import AdapterDisconnected
 
 log = structlog.get_logger()
@@ -32,21 +35,24 @@ _CLOSE_S = 5.0
 
 
 class Receiver:
-    """The incoming half of one bot.
+    """The incoming half of one bot, or one of its shards.
 
     Args:
-        parts: What outlives a connection.
+        parts: What outlives a connection; all shards share it.
+        shard: Over which connection it receives.
     """
 
     def __init__(
         self,
         settings: DiscordSettings,
         parts: AccountParts,
+        shard: Shard,
         *,
         clock: Clock = time.monotonic,
     ) -> None:
         self._settings = settings
         self._parts = parts
+        self._shard = shard
         self._clock = clock
         self._ingest: Ingest | None = None
         self._is_live = False
@@ -67,7 +73,7 @@ class Receiver:
         token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
-        socket = GatewaySocket(self._settings, self)
+        socket = GatewaySocket(self._settings, self, self._shard, self._parts.turns)
         try:
             with mapped_receiving():
                 await socket.login(token)
@@ -104,10 +110,12 @@ class Receiver:
             message_content=self._settings.message_content,
             listens_to=frozenset(self._settings.allow_bots),
         )
-        ingest = self._ingest = Ingest(socket, bot, self._parts, tasks, self._ready)
+        ingest = Ingest(socket, bot, self._parts, tasks, self._ready, shard=self._shard)
+        self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {bot.account}")
         tasks.create_task(_watch(socket), name=f"discord heartbeats {bot.account}")
         try:
+            await self._parts.turns.wait(self._shard)
             with mapped_receiving():
                 # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
                 # where its first attempt failed.
@@ -120,7 +128,7 @@ class Receiver:
     def _ready(self) -> None:
         self._is_live = True
         self._ready_at = self._clock()
-        log.info("discord_connected", account=self._settings.name)
+        log.info("discord_connected", account=self._settings.name, shard=self._shard.number)
 
 
 async def _watch(socket: GatewaySocket) -> NoReturn:

@@ -264,7 +264,7 @@ class Sender:
         except CodedRefusal as exc:
             if exc.code not in _EXPIRED:
                 raise
-            if self._channel_kinds.client is None and callback.age_s < ACKNOWLEDGED_IN_S:
+            if not self._channel_kinds.is_whole and callback.age_s < ACKNOWLEDGED_IN_S:
                 # Who received it is another process, and has not acknowledged it yet.
                 raise SendDelayed("the interaction is not acknowledged yet", UNTIL_THEN_S) from exc
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))

@@ -43,16 +43,24 @@ class ChannelKinds:
 
     Args:
         pacer: The budgets of the account; asking steps back behind messages.
-
-    Attributes:
-        client: The current connection, if there is one.
+        shards: Over how many connections the bot receives.
     """
 
-    def __init__(self, api: Api, pacer: Pacer) -> None:
-        self.client: discord.Client | None = None
+    def __init__(self, api: Api, pacer: Pacer, shards: int = 1) -> None:
+        self._shards = shards
+        self._directories: dict[int, discord.Client] = {}
         self._api = api
         self._pacer = pacer
         self._asked: Recent[str, ChannelKind] = Recent(_REMEMBERED)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this process has all of the directory: no connection is another one's."""
+        return len(self._directories) == self._shards
+
+    def use(self, shard: int, client: discord.Client) -> None:
+        """Look into the directory of this connection, in place of the one before it."""
+        self._directories[shard] = client
 
     async def of(self, channel: str) -> ChannelKind:
         """Return what the id names, however long Discord takes to tell."""
@@ -67,8 +75,10 @@ class ChannelKinds:
 
     def known(self, channel: str) -> ChannelKind | None:
         """Return what the id names if that is known already."""
-        found = self.client.get_channel(int(channel)) if self.client else None
-        return self._asked.get(channel) if found is None else _from_directory(found)
+        for client in self._directories.values():
+            if (found := client.get_channel(int(channel))) is not None:
+                return _from_directory(found)
+        return self._asked.get(channel)
 
     async def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
         """Return what makes a message name the one that it answers; empty where nobody needs that.
@@ -81,8 +91,8 @@ class ChannelKinds:
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
         channel_kind = self.known(address.chat)
-        if channel_kind is None and self.client is None:
-            # Another process has the connection, and its directory.
+        if channel_kind is None and not self.is_whole:
+            # Another process may have its connection, and its directory.
             channel_kind = await self._ask(address.chat)
             self.learn(address.chat, channel_kind)
         if channel_kind is None or channel_kind.dm:

@@ -94,9 +94,14 @@ class SlackAdapter:
         return self._receiver.connected
 
     @property
-    def receivers(self) -> int:
+    def receivers(self) -> tuple["SlackAdapter"]:
+        """All comes over one connection."""
+        return (self,)
+
+    @property
+    def is_exclusive(self) -> bool:
         """One process at a time has the socket; calls of the webhook go to any."""
-        return 1 if self._settings.mode == "socket" else 0
+        return self._settings.mode == "socket"
 
     @property
     def pool(self) -> PoolUse:
@@ -104,7 +109,7 @@ class SlackAdapter:
         return self._client.pool
 
     async def run(self) -> None:
-        """Receive updates until cancelled; see `Adapter.run`."""
+        """Receive updates until cancelled; see `Receives.run`."""
         await self._receiver.run()
 
     async def close(self) -> None:

@@ -104,9 +104,14 @@ class TelegramAdapter:
         return self._receiver.connected
 
     @property
-    def receivers(self) -> int:
+    def receivers(self) -> tuple["TelegramAdapter"]:
+        """All comes over one connection."""
+        return (self,)
+
+    @property
+    def is_exclusive(self) -> bool:
         """One process at a time may poll; calls of the webhook go to any."""
-        return 1 if self._settings.mode == "polling" else 0
+        return self._settings.mode == "polling"
 
     @property
     def pool(self) -> PoolUse:
@@ -114,7 +119,7 @@ class TelegramAdapter:
         return self._client.pool
 
     async def run(self) -> None:
-        """Receive updates until cancelled; see `Adapter.run`."""
+        """Receive updates until cancelled; see `Receives.run`."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._buttons.run(), name="telegram buttons")

@@ -143,9 +143,14 @@ class WebAdapter:
         return self._running
 
     @property
-    def receivers(self) -> int:
+    def receivers(self) -> tuple["WebAdapter"]:
+        """It waits for browsers."""
+        return (self,)
+
+    @property
+    def is_exclusive(self) -> bool:
         """Browsers may come to any process."""
-        return 0
+        return False
 
     @property
     def pool(self) -> None:

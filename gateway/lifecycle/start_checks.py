@@ -88,7 +88,7 @@ async def of_platforms(adapters: Sequence[Supervised], stop: asyncio.Event) -> l
 def _of_platform(supervised: Supervised) -> Finding:
     if supervised.stopped is not None:
         return Finding(supervised.name, "refused", supervised.stopped)
-    if supervised.adapter.connected:
+    if supervised.connected:
         return Finding(supervised.name, "accepted", "connected")
     if supervised.is_standby:
         return Finding(supervised.name, "not_checked", "another replica receives for it")

@@ -25,7 +25,7 @@ from typing import NoReturn
 
 import structlog
 
-from adapters.base import Adapter, Clock, PoolUse
+from adapters.base import Adapter, Clock, PoolUse, Receives
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from gateway.errors import LeaseLost, StorageError
 from gateway.lifecycle.replica import AccountLease, AccountLeases, Replica
@@ -252,20 +252,31 @@ class Supervised:
 
     Attributes:
         lease: Without it nothing is received; None where no other replica could.
+        shard: Which of the adapter's receivers this is.
         stopped: Why it will not run again.
         trouble: Why its last run ended.
     """
 
     adapter: Adapter
     lease: AccountLease | None = None
+    shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
 
     @property
     def name(self) -> str:
         """`platform:account`; with the number of a further connection behind it."""
-        shard = self.lease.of.shard if self.lease is not None else 0
-        return f"{self.adapter.platform}:{self.adapter.account}" + (f"#{shard}" if shard else "")
+        number = f"#{self.shard}" if self.shard else ""
+        return f"{self.adapter.platform}:{self.adapter.account}{number}"
+
+    @property
+    def connected(self) -> bool:
+        """Whether the platform was reached lately over this connection."""
+        return self._receiver.connected
+
+    @property
+    def _receiver(self) -> Receives:
+        return self.adapter.receivers[self.shard]
 
     @property
     def state(self) -> str:
@@ -274,7 +285,7 @@ class Supervised:
             return f"stopped: {self.stopped}"
         if self.is_standby:
             return "standby"
-        return "connected" if self.adapter.connected else "connecting"
+        return "connected" if self.connected else "connecting"
 
     @property
     def is_standby(self) -> bool:
@@ -284,7 +295,7 @@ class Supervised:
     @property
     def is_settled(self) -> bool:
         """Whether it is known how its first run went."""
-        known = self.adapter.connected or self.is_standby
+        known = self.connected or self.is_standby
         return known or bool(self.stopped or self.trouble)
 
     async def run(self) -> None:
@@ -313,7 +324,7 @@ class Supervised:
         while self.stopped is None:
             started = time.monotonic()
             try:
-                await self.adapter.run()
+                await self._receiver.run()
             except AdapterRefused as exc:
                 self.stopped = str(exc)
                 log.error("adapter_stopped", adapter=self.name, reason=str(exc))  # noqa: TRY400
@@ -340,10 +351,8 @@ def supervised_of(adapters: Iterable[Adapter], receiving: AccountLeases) -> list
     """Return what looks after each adapter, with the lease that it needs to receive."""
     found = []
     for each in adapters:
-        if receiving.is_alone or not each.receivers:
-            found.append(Supervised(each))
-            continue
-        for shard in range(each.receivers):
+        needs_lease = each.is_exclusive and not receiving.is_alone
+        for shard in range(len(each.receivers)):
             wanted = Receiving(each.platform, each.account, shard)
-            found.append(Supervised(each, receiving.want(wanted)))
+            found.append(Supervised(each, receiving.want(wanted) if needs_lease else None, shard))
     return found

@@ -379,9 +379,10 @@ class NullAdapter:
     preview_interval_s = 0.0
     connected = True
     pool = None
-    receivers = 0
+    is_exclusive = False
 
     def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
+        self.receivers = (self,)
         self._on_send = on_send
 
     async def run(self) -> None:

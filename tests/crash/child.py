@@ -531,9 +531,10 @@ class LoopbackAdapter:
     account = "default"
     connected = True
     pool = None
-    receivers = 1
+    is_exclusive = True
 
     def __init__(self, life: Life, intake: Intake) -> None:
+        self.receivers = (self,)
         self.idempotent_sends = life.spec.style == "once"
         self.preview_interval_s = 0.0 if life.spec.style == "edit" else 60.0
         self._life = life

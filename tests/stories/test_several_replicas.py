@@ -6,8 +6,8 @@ recorder knows the limits.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,47 +20,20 @@ from adapters.base import Share
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from adapters.telegram.render import render
-from gateway.app import Gateway, assembled, serve
-from gateway.lifecycle.shared_replica import SharedReplica
+from gateway.app import Gateway
 from gateway.storage import schema
-from gateway.storage.database import location_of
-from gateway.storage.migrations import open_database
 from gateway.storage.queue.leases import LEASE_S, Receiving
 from gateway.wiring import Accounts
 from tests.support.bot_api import TOKEN, BotApi
-from tests.support.gateway import RecordingModel, agent_of, echo, log_lines, settings_of
+from tests.support.bot_replicas import WITHIN_S, BotReplica, bot_replica, until
+from tests.support.gateway import log_lines
 from tests.support.recording_adapter import Watch
 
 HERE = Receiving("telegram", "default")
-FEW_TURNS = {"debounce_ms": 0, "grace_s": 10, "max_concurrent_turns": 4}
-WITHIN_S = 60.0
 SOON_S = LEASE_S / 2
 """Found by the session lock, long before the lease ends; the figure is the bench's."""
 MARK = "(re-sent)"
-Start = Callable[[str], AbstractAsyncContextManager["Running"]]
-
-
-@dataclass
-class Running:
-    """A replica; `kill` ends it where it stands, as far as the database can tell."""
-
-    gateway: Gateway
-    serving: asyncio.Task[None]
-
-    @property
-    def replica(self) -> SharedReplica:
-        assert isinstance(self.gateway.replica, SharedReplica)
-        return self.gateway.replica
-
-    @property
-    def receives(self) -> bool:
-        return self.replica.accounts.want(HERE).epoch is not None
-
-    async def kill(self) -> None:
-        self.serving.cancel()
-        with suppress(asyncio.CancelledError):
-            await self.serving
-        await self.replica.close()
+Start = Callable[[str], AbstractAsyncContextManager[BotReplica]]
 
 
 @pytest_asyncio.fixture
@@ -85,11 +58,9 @@ def start(tmp_path: Path, postgres_url: str, api: BotApi, lines: list[dict[str, 
     return partial(_started, tmp_path, postgres_url, api)
 
 
-@asynccontextmanager
-async def _started(base: Path, url: str, api: BotApi, name: str) -> AsyncIterator[Running]:
-    home = base / name
-    home.mkdir()
-    settings = settings_of(home, storage={"url": url}, queue=FEW_TURNS)
+def _started(
+    base: Path, url: str, api: BotApi, name: str
+) -> AbstractAsyncContextManager[BotReplica]:
     block = TelegramSettings.model_validate({"token": TOKEN, "base_url": api.root})
     share = Share()
 
@@ -98,24 +69,7 @@ async def _started(base: Path, url: str, api: BotApi, name: str) -> AsyncIterato
         return [TelegramAdapter(block, intake, limits=limits, poll_timeout_s=1)]
 
     accounts = Accounts({("telegram", "default"): render}, connect, share)
-    stop, force = asyncio.Event(), asyncio.Event()
-    ready = asyncio.Event()
-    async with (
-        open_database(location_of(settings), home) as database,
-        assembled(settings, database, agent_of(RecordingModel(echo)), accounts) as gateway,
-        asyncio.TaskGroup() as tasks,
-    ):
-        task = tasks.create_task(serve(gateway, stop, force, lambda *_: ready.set()))
-        await asyncio.wait_for(ready.wait(), WITHIN_S)
-        yield Running(gateway, task)
-        stop.set()
-
-
-async def until(condition: Callable[[], Any], within_s: float = WITHIN_S) -> None:
-    """Wait for what replicas do by themselves."""
-    async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110 - several gateways tell nobody
-            await asyncio.sleep(0.01)
+    return bot_replica(base / name, url, accounts)
 
 
 async def senders(gateway: Gateway) -> int:
@@ -133,7 +87,7 @@ async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, a
     async with start("a") as one, start("b") as two, start("c") as three:
         all_of_them = (one, two, three)
         await until(lambda: [each.replica._share.of for each in all_of_them] == [3] * 3)
-        assert [each.receives for each in all_of_them] == [True, False, False]
+        assert [each.receives(HERE) for each in all_of_them] == [True, False, False]
         assert [each.gateway.platforms.supervised[0].state for each in all_of_them] == [
             "connected",
             "standby",
@@ -161,7 +115,7 @@ async def test_a_kill_costs_no_update_and_no_answer(
         await one.kill()
         for person in range(100, 110):
             api.push_text(person, "after")
-        await until(lambda: two.receives, SOON_S)
+        await until(lambda: two.receives(HERE), SOON_S)
         await api.wait_for(
             lambda: all("after" in "".join(api.shown(each)) for each in range(100, 110)), WITHIN_S
         )
@@ -194,8 +148,8 @@ async def test_of_two_pollers_the_older_one_stores_nothing(
         two.replica.accounts.note = note
         await api.wait_for(lambda: all(answers(api, 100 + n) for n in range(20)), WITHIN_S)
         assert [answers(api, 100 + n) for n in range(20)] == [["re: hello"]] * 20
-        assert one.receives
-        await until(lambda: not two.receives)
+        assert one.receives(HERE)
+        await until(lambda: not two.receives(HERE))
 
 
 async def test_a_replica_that_stops_hands_over_at_once(
@@ -205,11 +159,11 @@ async def test_a_replica_that_stops_hands_over_at_once(
     async with start("a"):
         async with start("b") as two:
             pass
-        assert not two.receives
+        assert not two.receives(HERE)
         api.push_text(100, "hello")
         await api.wait_for(lambda: answers(api, 100))
     async with start("c") as three:
-        await until(lambda: three.receives, 5.0)
+        await until(lambda: three.receives(HERE), 5.0)
     assert [line["event"] for line in lines if line["event"].startswith("replica_")] == [
         "replica_joined",
         "replica_joined",

@@ -82,7 +82,8 @@ class RecordingAdapter:
         self.preview_interval_s = preview_interval_s
         self.connected = True
         self.pool: Any = None
-        self.receivers = 0
+        self.receivers: tuple[Any, ...] = (self,)
+        self.is_exclusive = False
         self.closed = False
         self.watch = Watch()
         self.attempts: list[Outgoing] = []

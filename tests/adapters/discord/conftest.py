@@ -80,12 +80,13 @@ def adapter(make: MakeAdapter) -> DiscordAdapter:
 
 @asynccontextmanager
 async def running(
-    adapter: DiscordAdapter, server: DiscordServer
+    adapter: DiscordAdapter, server: DiscordServer, shard: int = 0
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """Run the adapter beside the test, once it is online, and cancel it at the end."""
-    task = asyncio.get_running_loop().create_task(adapter.run(), name="adapter")
+    """Run a receiver of the adapter beside the test, once it is online; cancel it at the end."""
+    receiver = adapter.receivers[shard]
+    task = asyncio.get_running_loop().create_task(receiver.run(), name="adapter")
     try:
-        await server.wait_for(lambda: task.done() or adapter.connected)
+        await server.wait_for(lambda: task.done() or receiver.connected)
         yield task
     finally:
         task.cancel()

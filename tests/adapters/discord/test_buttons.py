@@ -355,13 +355,13 @@ async def test_an_answer_by_another_process_waits_for_the_acknowledgement(
     async with running(receiver, server):
         await server.wait_for(lambda: server.bot.commands)
         held = asyncio.Event()
-        acknowledge = receiver._receiver._parts.buttons.acknowledge
+        acknowledge = receiver.receivers[0]._parts.buttons.acknowledge
 
         async def later(*args: Any) -> None:
             await held.wait()
             await acknowledge(*args)
 
-        receiver._receiver._parts.buttons.acknowledge = later  # type: ignore[method-assign]
+        receiver.receivers[0]._parts.buttons.acknowledge = later  # type: ignore[method-assign]
         used = server.slash("goal", "world peace", channel=server.direct())
         await intake.has(1)
         (message,) = intake.messages

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import structlog
@@ -15,6 +16,7 @@ from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import Http, PendingKeys
 from adapters.discord.ingest import Backfill, Lanes
 from adapters.discord.platform import DiscordSettings
+from adapters.discord.shards import Shard
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
 from adapters.pacing import Pacer
@@ -88,7 +90,7 @@ async def test_a_denied_mention_opens_no_thread(
     """Threads are for answers."""
     async with running(denying, server):
         written = server.write(server.general, "hi", mention=True)
-        taken: Any = denying._receiver._parts.intake
+        taken: Any = denying.receivers[0]._parts.intake
         await taken.has(1)
     assert written.thread is None
     assert not server.made("thread")
@@ -262,7 +264,7 @@ async def test_a_socket_that_never_holds(
     monkeypatch.setattr(receive, "MOST_DROPS", 2)
     server.gateway.refuse_identifies = 9
     with pytest.raises(AdapterDisconnected):
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert server.gateway.connects == 3
 
 
@@ -317,7 +319,8 @@ async def test_the_first_start_of_a_large_bot(
 
 
 def backfill(intake: RecordingIntake) -> Any:
-    return Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
+    parts = SimpleNamespace(api=None, intake=intake, pacer=Pacer(FAST), channel_kinds=None)
+    return Backfill("default", cast("Any", parts), Shard(), cast("Any", None))
 
 
 async def test_a_lane_that_gets_too_long(monkeypatch: pytest.MonkeyPatch) -> None:

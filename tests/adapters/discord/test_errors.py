@@ -212,7 +212,7 @@ ENDS: list[tuple[Exception, type[Exception], str]] = [
     (closed(4004), AdapterRefused, "platforms.discord.token"),
     (closed(4014), AdapterRefused, "message_content: false"),
     (discord.PrivilegedIntentsRequired(None), AdapterRefused, "message_content: false"),
-    (closed(4010), AdapterRefused, "all servers"),
+    (closed(4010), AdapterRefused, "platforms.discord.shards"),
     (closed(4011), AdapterRefused, "too many servers"),
     (closed(4012), AdapterRefused, "update Parley"),
     (closed(4013), AdapterRefused, "intents"),

@@ -157,7 +157,9 @@ async def drop(server: DiscordServer, adapter: DiscordAdapter) -> None:
     """Cut the connection, and return once the session is resumed."""
     before = server.gateway.resumed
     server.gateway.drop()
-    await server.wait_for(lambda: server.gateway.resumed > before and adapter.connected)
+    await server.wait_for(
+        lambda: server.gateway.resumed > before and adapter.receivers[0].connected
+    )
 
 
 def aborting(server: DiscordServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,18 +28,18 @@ async def test_it_is_connected_while_it_runs(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
     """Connected means that Discord has greeted the bot."""
-    assert not adapter.connected
+    assert not adapter.receivers[0].connected
     async with running(adapter, server):
-        assert adapter.connected
+        assert adapter.receivers[0].connected
         assert server.gateway.identified == 1
-    assert not adapter.connected
+    assert not adapter.receivers[0].connected
 
 
 async def test_a_wrong_token_is_refused_by_name(server: DiscordServer, make: MakeAdapter) -> None:
     """The error names the setting and not the token."""
     adapter = make(token=SecretStr("wrong-SECRET"))
     with pytest.raises(AdapterRefused, match=r"platforms\.discord\.token") as caught:
-        await adapter.run()
+        await adapter.receivers[0].run()
     assert "SECRET" not in str(caught.value)
 
 
@@ -55,7 +55,7 @@ async def test_the_gateway_refuses_the_token(
     """4004 is fatal."""
     server.gateway.refuse_identify = [4004]
     with pytest.raises(AdapterRefused, match=r"platforms\.discord\.token"):
-        await adapter.run()
+        await adapter.receivers[0].run()
 
 
 async def test_a_token_revoked_while_it_runs(
@@ -74,10 +74,10 @@ async def test_a_missing_intent_is_refused_by_name(
     """4014 says what to switch on; without the privileged intent the bot does connect."""
     server.bot.privileged = False
     with pytest.raises(AdapterRefused, match=r"message_content"):
-        await make().run()
+        await make().receivers[0].run()
     adapter = make(message_content=False)
     async with running(adapter, server):
-        assert adapter.connected
+        assert adapter.receivers[0].connected
 
 
 @pytest.mark.parametrize("fault", [HTML_502, UNAVAILABLE, DROP], ids=lambda fault: fault.kind)
@@ -88,9 +88,9 @@ async def test_a_first_connection_that_fails(
     # GETs on which the connection breaks are made once more by aiohttp.
     server.fail("gateway", fault, *([fault] if fault is DROP else []))
     with pytest.raises(AdapterDisconnected):
-        await asyncio.wait_for(adapter.run(), 10)
+        await asyncio.wait_for(adapter.receivers[0].run(), 10)
     async with running(adapter, server):
-        assert adapter.connected
+        assert adapter.receivers[0].connected
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ async def test_trouble_at_login_disconnects(
     """Whatever breaks the first request, the run ends for a restart."""
     server.fail("login", fault, *([fault] if fault in (DROP, CUT) else []))
     with pytest.raises(AdapterDisconnected):
-        await asyncio.wait_for(adapter.run(), 10)
+        await asyncio.wait_for(adapter.receivers[0].run(), 10)
 
 
 async def test_no_server_at_all(make: MakeAdapter) -> None:
@@ -112,7 +112,7 @@ async def test_no_server_at_all(make: MakeAdapter) -> None:
     place = f"127.0.0.1:{unused_port()}"
     adapter = make(api_url=f"http://{place}/api/v10", gateway_url=f"ws://{place}/gateway")
     with pytest.raises(AdapterDisconnected):
-        await asyncio.wait_for(adapter.run(), 10)
+        await asyncio.wait_for(adapter.receivers[0].run(), 10)
 
 
 async def test_a_dropped_socket_loses_nothing(
@@ -333,7 +333,7 @@ async def test_one_refused_bot_beside_a_healthy_one(
     """Wrong credentials of one account leave the other running."""
     async with running(make(), server):
         with pytest.raises(AdapterRefused):
-            await make(name="wrong", token=SecretStr("wrong")).run()
+            await make(name="wrong", token=SecretStr("wrong")).receivers[0].run()
         server.write(server.direct(), "still here")
         await intake.has(1)
 
@@ -361,7 +361,7 @@ async def test_no_error_or_event_holds_the_token(
     server.fail("login", Fault("error", 503, 0, f"{TOKEN} is bad"))
     with structlog.testing.capture_logs() as logs:
         with pytest.raises(AdapterDisconnected) as caught:
-            await adapter.run()
+            await adapter.receivers[0].run()
         async with running(adapter, server):
             server.revoke()
             await server.wait_for(lambda: not server.gateway.connections)
@@ -385,4 +385,4 @@ async def test_a_server_error_at_login_is_tried_again(
     """The SDK itself repeats what a 500 answered."""
     server.fail("login", SERVER_ERROR)
     async with running(adapter, server):
-        assert adapter.connected
+        assert adapter.receivers[0].connected

@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
 from adapters.base import Share
@@ -49,8 +50,8 @@ async def until_renewed(database: Database, replica: int, after: float) -> None:
             await asyncio.sleep(0.01)
 
 
-def _until(conn: schema.Connection, replica: int) -> float:
-    found = schema.select(schema.replica.c.heartbeat_until)
+def _until(conn: Connection, replica: int) -> float:
+    found = select(schema.replica.c.heartbeat_until)
     return float(conn.execute(found.where(schema.replica.c.id == replica)).scalar_one())
 
 

@@ -421,13 +421,27 @@ async def test_a_refused_adapter_gives_its_lease_up(adapter: RecordingAdapter) -
 def test_each_connection_has_a_lease_of_its_own(adapter: RecordingAdapter) -> None:
     """Where one process is alone, or any may receive, there is none."""
     receiving = AccountLeases()
-    adapter.receivers = 2
+    adapter.receivers, adapter.is_exclusive = (adapter, adapter), True
     assert [each.name for each in supervised_of([adapter], receiving)] == [
         "telegram:default",
         "telegram:default#1",
     ]
     assert receiving.wanted == [HERE, HERE._replace(shard=1)]
-    adapter.receivers = 0
-    [anywhere] = supervised_of([adapter], receiving)
-    [alone] = supervised_of([adapter], AccountLeases(is_alone=True))
-    assert anywhere.lease is None is alone.lease
+    alone = supervised_of([adapter], AccountLeases(is_alone=True))
+    adapter.is_exclusive = False
+    anywhere = supervised_of([adapter], receiving)
+    assert [each.lease for each in (*alone, *anywhere)] == [None] * 4
+
+
+async def test_each_connection_is_run_and_judged_by_itself(adapter: RecordingAdapter) -> None:
+    """One that is lost leaves the others as they are."""
+    lost, other = RecordingAdapter(), RecordingAdapter()
+    lost.connected = False
+    adapter.receivers = (other, lost)
+    first, second = supervised_of([adapter], AccountLeases(is_alone=True))
+    assert (first.state, second.state) == ("connected", "connecting")
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(second.run())
+        await lost.watch.until(lambda: lost.runs == 1)
+        task.cancel()
+    assert (adapter.runs, other.runs) == (0, 0)

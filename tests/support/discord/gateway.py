@@ -5,6 +5,7 @@ Source: https://docs.discord.com/developers/events/gateway
 
 import asyncio
 import json
+import time
 import zlib
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -12,7 +13,14 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from tests.support.discord.world import Bot, Message, World, may_read, without_content
+from tests.support.discord.world import (
+    SHARD_SHIFT,
+    Bot,
+    Message,
+    World,
+    may_read,
+    without_content,
+)
 
 Json = dict[str, Any]
 
@@ -31,14 +39,24 @@ _CLEAN = frozenset({1000, 1001})
 
 @dataclass(eq=False)
 class Session:
-    """What a bot identified; outlives its connections until it is closed cleanly."""
+    """What a bot identified; outlives its connections until it is closed cleanly.
+
+    Attributes:
+        shard: Its number, and how many there are.
+    """
 
     id: str
     bot: Bot
     intents: int
+    shard: tuple[int, int] = (0, 1)
     log: list[tuple[int, Json]] = field(default_factory=list, repr=False)
     seq: int = 0
     connection: "Connection | None" = None
+
+    def tells_of(self, guild: int | None) -> bool:
+        """Whether events of a guild come over it; of direct chats (None) shard 0 tells."""
+        number, of = self.shard
+        return number == (0 if guild is None else (guild >> SHARD_SHIFT) % of)
 
     def dispatch(self, name: str, data: Json) -> None:
         """Number an event, keep it for RESUME and send it if there is a connection."""
@@ -98,6 +116,8 @@ class Gateway:
         refuse_identify: Close codes for the next IDENTIFYs (4004 wrong token, 4014 intents, …).
         refuse_resumes: How many of the next RESUMEs are answered with an invalid session.
         refuse_identifies: How many of the next IDENTIFYs are answered so.
+        identify_every_s: How long after an IDENTIFY of a bot the next one is refused.
+        most_guilds: Of one connection; who would get more is refused.
         holding: While it is a list, events are kept in it instead of being dispatched.
         twice: How many of the next events are dispatched two times.
     """
@@ -114,6 +134,9 @@ class Gateway:
         self.refuse_identify: list[int] = []
         self.refuse_resumes = 0
         self.refuse_identifies = 0
+        self.identify_every_s = 0.0
+        self.most_guilds = 2500
+        self._identified_at: dict[Bot, float] = {}
         self.sessions: dict[str, Session] = {}
         self.connections: list[Connection] = []
         self.connects = 0
@@ -132,16 +155,30 @@ class Gateway:
 
     def emit(self, name: str, data: Json, intents: int = 0, only: Bot | None = None) -> None:
         """Dispatch an event to every session that asked for it."""
+        guild = int(data["guild_id"]) if data.get("guild_id") else None
         for session in list(self.sessions.values()):
-            if only in {None, session.bot} and session.intents & intents == intents:
+            wanted = only in {None, session.bot} and session.intents & intents == intents
+            if wanted and session.tells_of(guild):
                 self._deliver(session, name, data)
+
+    def emit_guild(self, guild: int) -> None:
+        """Tell the sessions that hear of a guild that their bots have joined it."""
+        for session in list(self.sessions.values()):
+            if session.intents & GUILDS and session.tells_of(guild):
+                session.dispatch("GUILD_CREATE", self._world.guild_json(guild, [session.bot]))
+
+    def shards(self) -> list[tuple[int, int]]:
+        """Return which shards are connected, each as (number, of), in order."""
+        live = [each.connection for each in self.sessions.values()]
+        return sorted(each.session.shard for each in live if each is not None and each.session)
 
     def emit_message(self, name: str, message: Message) -> None:
         """Dispatch a message; its content only to those that may read it."""
         direct = message.channel.guild is None
         wanted = DIRECT_MESSAGES if direct else GUILD_MESSAGES
         for session in list(self.sessions.values()):
-            if session.intents & wanted and _sees(session.bot, message):
+            told = session.intents & wanted and session.tells_of(message.channel.guild)
+            if told and _sees(session.bot, message):
                 new = name == "MESSAGE_CREATE"
                 self._deliver(session, name, self.message_data(session, message, new=new))
 
@@ -226,15 +263,25 @@ class Gateway:
         if bot is None or code:
             connection.close(code)
             return
-        if self.refuse_identifies:
-            self.refuse_identifies -= 1
+        if self.refuse_identifies or self._comes_early(bot):
+            self.refuse_identifies = max(0, self.refuse_identifies - 1)
             connection.push({"op": INVALID_SESSION, "d": False})
             return
-        session = Session(f"session{self.identified}", bot, data["intents"], connection=connection)
+        shard = tuple(data.get("shard", (0, 1)))
+        name = f"session{self.identified}"
+        session = Session(name, bot, data["intents"], shard, connection=connection)
         self.identified += 1
         self.sessions[session.id] = session
         connection.session = session
         self._greet(session)
+
+    def _comes_early(self, bot: Bot) -> bool:
+        """Whether another IDENTIFY of the bot was taken too short a time ago."""
+        now = time.monotonic()
+        early = now - self._identified_at.get(bot, float("-inf")) < self.identify_every_s
+        if not early:
+            self._identified_at[bot] = now
+        return early
 
     def _identify_refusal(self, connection: Connection, bot: Bot | None, data: Json) -> int:
         """Return the close code that this IDENTIFY gets; 0 for none."""
@@ -246,17 +293,23 @@ class Gateway:
             return 4004
         if not {"os", "browser", "device"} <= data.get("properties", {}).keys():
             self.violations.append("IDENTIFY without properties")
+        number, of = data.get("shard", (0, 1))
+        if not 0 <= number < of:
+            return 4010
+        if len(self._world.guilds) > self.most_guilds * of:
+            return 4011
         unauthorised = data["intents"] & (MEMBERS | PRESENCES)
         if data["intents"] & MESSAGE_CONTENT and not bot.privileged:
             unauthorised |= MESSAGE_CONTENT
         return 4014 if unauthorised else 0
 
     def _greet(self, session: Session) -> None:
-        guild = str(self._world.guild)
+        guilds = [each for each in self._world.guilds if session.tells_of(each)]
         ready = {
             "v": 10,
             "user": session.bot.json() | {"verified": True, "mfa_enabled": False, "email": None},
-            "guilds": [{"id": guild, "unavailable": True}],
+            "guilds": [{"id": str(each), "unavailable": True} for each in guilds],
+            "shard": list(session.shard),
             "session_id": session.id,
             "session_type": "normal",
             "resume_gateway_url": self.url,
@@ -266,9 +319,8 @@ class Gateway:
             "application": {"id": str(session.bot.id), "flags": 1 << 18 | 1 << 23},
         }
         session.dispatch("READY", ready)
-        if session.intents & GUILDS:
-            bots = [bot for bot in self._bots.values() if bot is session.bot]
-            session.dispatch("GUILD_CREATE", self._world.guild_json(bots))
+        for guild in guilds if session.intents & GUILDS else ():
+            session.dispatch("GUILD_CREATE", self._world.guild_json(guild, [session.bot]))
 
     def _resume(self, connection: Connection, data: Json) -> None:
         session = self.sessions.get(data["session_id"] or "")

@@ -26,7 +26,7 @@ Files = tuple[tuple[str, str, bytes], ...]
 
 
 class People:
-    """A guild with one bot, Ann and one channel, and what happens in it.
+    """A guild with one bot, Ann and one channel, and what happens in it, and in other guilds.
 
     Attributes:
         bot: The first bot.
@@ -51,8 +51,14 @@ class People:
 
     @property
     def guild(self) -> int:
-        """The id of the only guild."""
+        """The id of the first guild."""
         return self._world.guild
+
+    def add_guild(self, shard: int, of: int) -> int:
+        """Make another guild, whose events come over one of so many shards; the bots join it."""
+        guild = self._world.add_guild(shard, of)
+        self.gateway.emit_guild(guild)
+        return guild
 
     def add_bot(self, token: str, name: str, *, privileged: bool = True) -> Bot:
         """Make another bot, a member of the guild."""
@@ -66,9 +72,9 @@ class People:
         self._world.people[person.id] = person
         return person
 
-    def add_channel(self, name: str, *, forum: bool = False) -> Channel:
+    def add_channel(self, name: str, *, forum: bool = False, guild: int | None = None) -> Channel:
         """Make a text channel or a forum; bots that are connected hear of it."""
-        channel = self.rest.add_channel(FORUM if forum else TEXT, name)
+        channel = self.rest.add_channel(FORUM if forum else TEXT, name, guild=guild)
         self.gateway.emit("CHANNEL_CREATE", channel.json(), GUILDS)
         return channel
 

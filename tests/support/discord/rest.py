@@ -125,7 +125,9 @@ class Rest:
 
     def add_channel(self, kind: int, name: str, **fields: Any) -> Channel:
         """Make a channel, without telling anybody."""
-        guild = None if kind == DM else self._world.guild
+        parent: Channel | None = fields.get("parent")
+        its = fields.pop("guild", None) or (parent.guild if parent else self._world.guild)
+        guild = None if kind == DM else its
         channel_id = fields.pop("channel_id", None) or self._world.new_id()
         channel = Channel(channel_id, kind, name, guild, **fields)
         self._world.channels[channel.id] = channel
@@ -150,9 +152,10 @@ class Rest:
         return channel.json()
 
     def active_threads(self, asked: Asked) -> Json:
-        if asked.number("guild") != self._world.guild:
+        guild = asked.number("guild")
+        if guild not in self._world.guilds:
             raise Refusal(404, 10004, "Unknown Guild")
-        return {"threads": [thread.json() for thread in self._world.threads()], "members": []}
+        return {"threads": [each.json() for each in self._world.threads(guild)], "members": []}
 
     def archived_threads(self, asked: Asked) -> Json:
         channel = self._channel(asked)
@@ -252,7 +255,7 @@ class Rest:
             raise Refusal(400, 160004, text)
         if parent.kind != TEXT or message.kind in _SYSTEM_KINDS:
             raise Refusal(400, 50024, "Cannot execute action on this channel type")
-        self._check_thread_cap()
+        self._check_thread_cap(parent.guild or 0)
         fields = {"parent": parent, "owner": owner.id, "channel_id": message.id}
         thread = self.add_channel(PUBLIC_THREAD, data["name"], **fields)
         thread.auto_archive_min = data.get("auto_archive_duration", 1440)
@@ -395,12 +398,12 @@ class Rest:
     def _wake(self, channel: Channel) -> None:
         """An archived thread becomes active when something is posted in it."""
         if channel.archived:
-            self._check_thread_cap()
+            self._check_thread_cap(channel.guild or 0)
             channel.archived = False
             self._gateway.emit("THREAD_UPDATE", channel.json(), GUILDS)
 
-    def _check_thread_cap(self) -> None:
-        if len(self._world.threads()) >= self.max_threads:
+    def _check_thread_cap(self, guild: int) -> None:
+        if len(self._world.threads(guild)) >= self.max_threads:
             raise Refusal(400, 160006, "Maximum number of active threads reached")
 
     def _check_application(self, asked: Asked) -> None:

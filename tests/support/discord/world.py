@@ -13,6 +13,7 @@ from typing import Any
 Json = dict[str, Any]
 
 EPOCH_MS = 1_420_070_400_000
+SHARD_SHIFT = 22
 TEXT, DM, PUBLIC_THREAD, FORUM = 0, 1, 11, 15
 DEFAULT, JOIN, THREAD_CREATED, REPLY, SLASH, STARTER = 0, 7, 18, 19, 20, 21
 HAS_THREAD, EPHEMERAL, LOADING, VOICE = 1 << 5, 1 << 6, 1 << 7, 1 << 13
@@ -226,6 +227,15 @@ class World:
         self.files: dict[int, File] = {}
         self._last_id = 0
         self.guild = self.new_id()
+        self.guilds = [self.guild]
+
+    def add_guild(self, shard: int, of: int) -> int:
+        """Make a guild of whose events one of so many shards tells."""
+        at = (self.new_id() >> SHARD_SHIFT) + 1
+        at += (shard - at) % of
+        self._last_id = at << SHARD_SHIFT
+        self.guilds.append(self._last_id)
+        return self._last_id
 
     def new_id(self) -> int:
         """Return a snowflake, larger than every one before."""
@@ -240,10 +250,10 @@ class World:
             return None
         return None if channel.parent is not None and channel.parent.deleted else channel
 
-    def threads(self) -> list[Channel]:
-        """Return the threads that are not archived, oldest first."""
-        live = [c for c in self.channels.values() if c.is_thread and self.channel_of(c.id)]
-        return [thread for thread in live if not thread.archived]
+    def threads(self, guild: int) -> list[Channel]:
+        """Return the threads of a guild that are not archived, oldest first."""
+        its = [c for c in self.channels.values() if c.guild == guild and c.is_thread]
+        return [thread for thread in its if self.channel_of(thread.id) and not thread.archived]
 
     def mentioned(self, message: Message) -> list[Person]:
         """Return whom a message mentions or answers, each once."""
@@ -314,11 +324,11 @@ class World:
         }
         return data | ({"content_type": file.mime} if file.mime else {}) | file.extra
 
-    def guild_json(self, bots: Iterable[Bot]) -> Json:
+    def guild_json(self, guild: int, bots: Iterable[Bot]) -> Json:
         """Return what GUILD_CREATE brings."""
-        channels = [c for c in self.channels.values() if self.channel_of(c.id) and c.guild]
+        its = [c for c in self.channels.values() if self.channel_of(c.id) and c.guild == guild]
         everyone = {
-            "id": str(self.guild),
+            "id": str(guild),
             "name": "@everyone",
             "color": 0,
             "colors": {"primary_color": 0, "secondary_color": None, "tertiary_color": None},
@@ -331,7 +341,7 @@ class World:
         }
         members = [bot.member() | {"user": bot.json()} for bot in bots]
         return {
-            "id": str(self.guild),
+            "id": str(guild),
             "name": "Loopback",
             "icon": None,
             "owner_id": "1",
@@ -344,8 +354,8 @@ class World:
             "stickers": [],
             "roles": [everyone],
             "members": members,
-            "channels": [c.json() for c in channels if not c.is_thread],
-            "threads": [c.json() for c in self.threads()],
+            "channels": [c.json() for c in its if not c.is_thread],
+            "threads": [c.json() for c in self.threads(guild)],
             "presences": [],
             "voice_states": [],
             "stage_instances": [],

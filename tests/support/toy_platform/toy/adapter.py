@@ -40,11 +40,12 @@ class ToyAdapter:
     idempotent_sends = True
     preview_interval_s = 0.0
     pool = None
-    receivers = 0
+    is_exclusive = False
 
     def __init__(self, settings: ToySettings, intake: Intake) -> None:
         self.account = settings.name
         self.connected = False
+        self.receivers = (self,)
         self._render = renderer(settings)
         self._intake = intake
         self._shown: asyncio.Queue[str] = asyncio.Queue()
