@@ -96,6 +96,8 @@ class FactsSettings(Section):
 class ModelSettings(Section):
     """Which model answers.
 
+    `api`: of servers that speak OpenAI's; `auto`: Responses for OpenAI's own reasoning models, Chat
+    Completions for all others.
     `idle_timeout_s` is for the silence of a stream, `request_timeout_s` for one call as a whole.
     `max_answer_chars`: most that one call may bring, thoughts and arguments included; null for 32
     times `max_output_tokens`, at least 100,000.
@@ -104,6 +106,7 @@ class ModelSettings(Section):
     provider: Provider = "auto"
     name: str | None = None
     base_url: str | None = None
+    api: Literal["auto", "chat", "responses"] = "auto"
     api_key: SecretStr | None = None
     api_keys: tuple[SecretStr, ...] = ()
     context_length: int | None = Field(default=None, ge=1024)

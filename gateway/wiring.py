@@ -32,6 +32,7 @@ from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, ModelInfo
 from agent.models.factory import build_model, build_models
+from agent.models.openai.mode import ModeFile, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
@@ -89,7 +90,8 @@ def build_line(settings: Settings) -> list[Configured]:
     """
     named = {"model": settings.model}
     named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
-    line = [_configured(place, block) for place, block in named.items()]
+    modes = modes_in(settings.home)
+    line = [_configured(place, block, modes) for place, block in named.items()]
     if not settings.prompt_caching.enabled:
         for model in (model for block in line for model in block.models):
             model.cache_layout = None
@@ -101,9 +103,9 @@ def models_of(line: Sequence[Configured]) -> list[ChatModel]:
     return [model for block in line for model in block.models]
 
 
-def _configured(place: str, block: ModelSettings) -> Configured:
+def _configured(place: str, block: ModelSettings, modes: ModeFile) -> Configured:
     try:
-        return Configured(block, build_models(block), place)
+        return Configured(block, build_models(block, modes), place)
     except ModelError as exc:
         # The models know their settings as `model.…`, wherever they stand.
         raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
@@ -291,7 +293,7 @@ def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
     models = [main] if main.provider not in INSIDE else []
     if block.is_set:
         try:
-            models.insert(0, build_model(_auxiliary(block, settings)))
+            models.insert(0, build_model(_auxiliary(block, settings), modes_in(settings.home)))
         except ModelError as exc:
             raise SettingsError(f"auxiliary.compression: {exc}") from exc
     redact = redactor_of(settings).text
@@ -308,6 +310,7 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "name": block.model or (main.name if same else None),
             "provider": main.provider if same else block.provider,
             "base_url": main.base_url if same else block.base_url,
+            "api": main.api if same else "auto",
             "api_key": block.api_key or (main.api_key if same else None),
             "api_keys": (),
             "context_length": None,

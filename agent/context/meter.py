@@ -217,7 +217,7 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
 
     Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to servers that are like
     OpenAI's (agent/models/openai/wire.py).
-    What is encrypted cannot be estimated.
+    What is encrypted cannot be read: of it counts what was reported.
     """
     opaque = message.get("opaque")
     if not opaque:
@@ -228,7 +228,9 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
         thoughts += part.get("text"), part.get("summary")
     if "reasoning_field" in kept:
         thoughts.append(message.get("reasoning"))
-    return sum(rough_tokens(thought, model) for thought in thoughts if isinstance(thought, str))
+    reported: int = kept.get("reasoning_tokens", 0)
+    readable = (rough_tokens(each, model) for each in thoughts if isinstance(each, str))
+    return reported + sum(readable)
 
 
 def _has_images(messages: Iterable[ChatMessage]) -> bool:

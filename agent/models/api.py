@@ -75,7 +75,11 @@ _CA_FILES = (
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
 _FORBIDDEN = 403
-_RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
+_RESERVED = frozenset(
+    {"model", "messages", "system", "tools", "stream", "cache_control"}
+    # Of the Responses API; the last three have the provider keep the conversation.
+    | {"input", "instructions", "previous_response_id", "conversation", "background"}
+)
 """What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
 four that Parley sets."""
 _WINDOW = re.compile(
@@ -140,6 +144,11 @@ class StreamedAnswer(ABC):
     def written_tokens(self, name: str) -> int:
         """Return an estimate of what was streamed by now."""
         return estimate_tokens(self._streamed, name)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was said by now."""
+        return bool(self._streamed)
 
     @property
     def _streamed(self) -> str:

@@ -96,6 +96,7 @@ _UNKNOWN_TOKENS = 128_000
 _SUFFIX = re.compile(r"(-latest|[-@]\d{8})$")
 
 _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
+_REASONING = re.compile(r"o\d(?:-|$)")
 _GPT_ROW = ModelFacts(
     name="",
     min_cache_tokens=1024,
@@ -166,6 +167,13 @@ def bills_writes(name: str) -> bool:
     """Whether a name is an OpenAI model that charges for writing its cache."""
     version = _GPT_VERSION.match(_plain(name))
     return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
+
+
+def reasons(name: str) -> bool:
+    """Whether a name is one of OpenAI's models that think before they answer: o1, GPT-5 and on."""
+    plain = _plain(name)
+    version = _GPT_VERSION.match(plain)
+    return _REASONING.match(plain) is not None or (version is not None and int(version[1]) >= 5)
 
 
 def _plain(name: str) -> str:

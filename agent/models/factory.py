@@ -10,10 +10,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from agent.models.base import ChatModel
+from agent.models.catalog import DEFAULT_NAMES, reasons
+from agent.models.openai.mode import OFFICIAL_URL, ModeFile, is_official
 from agent.settings import ModelSettings, Provider
 from agent.usage import is_claude
 
 _OPENAI = "agent.models.openai.client:OpenAIModel"
+_RESPONSES = "agent.models.openai.responses:ResponsesModel"
 _CLASSES: dict[str, str] = {
     "anthropic": "agent.models.anthropic.client:AnthropicModel",
     "openai": _OPENAI,
@@ -23,8 +26,34 @@ _CLASSES: dict[str, str] = {
 }
 
 
-def build_models(settings: ModelSettings) -> list[ChatModel]:
+# Source: CompletionCreateParams without what ResponseCreateParams has, OpenAI's SDK 3.54.0.
+CHAT_FIELDS = frozenset({
+    "audio",
+    "frequency_penalty",
+    "function_call",
+    "functions",
+    "logit_bias",
+    "logprobs",
+    "max_completion_tokens",
+    "max_tokens",
+    "modalities",
+    "n",
+    "prediction",
+    "presence_penalty",
+    "reasoning_effort",
+    "response_format",
+    "seed",
+    "stop",
+    "verbosity",
+    "web_search_options",
+})
+"""Fields of requests that Chat Completions alone knows."""
+
+
+def build_models(settings: ModelSettings, modes: ModeFile | None = None) -> list[ChatModel]:
     """Return the model once for each of its keys, in their order; they differ in nothing else.
+
+    `modes` keeps what is learned of servers; None for as long as the models live.
 
     Raises:
         ModelError: As for `build_model`.
@@ -32,11 +61,11 @@ def build_models(settings: ModelSettings) -> list[ChatModel]:
     keys = _keys(settings)
     # The demo model has no account that a second key could be of.
     if len(keys) < 2 or resolve_provider(settings) == "offline":
-        return [build_model(settings)]
-    return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
+        return [build_model(settings, modes)]
+    return [_build(settings, modes, key, number) for number, key in enumerate(keys, start=1)]
 
 
-def build_model(settings: ModelSettings) -> ChatModel:
+def build_model(settings: ModelSettings, modes: ModeFile | None = None) -> ChatModel:
     """Return the model that the settings name, with its first key; no network call is made.
 
     Raises:
@@ -44,7 +73,7 @@ def build_model(settings: ModelSettings) -> ChatModel:
         ModelNotFound: The provider has no default model and none is named.
         BadRequest: `extra_body` holds what Parley writes itself.
     """
-    return _build(settings, next(iter(_keys(settings)), None))
+    return _build(settings, modes, next(iter(_keys(settings)), None))
 
 
 def resolve_provider(settings: ModelSettings) -> Provider:
@@ -75,15 +104,35 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     return found
 
 
-def _build(settings: ModelSettings, key: SecretStr | None, number: int = 1) -> ChatModel:
+def _build(
+    settings: ModelSettings, modes: ModeFile | None, key: SecretStr | None, number: int = 1
+) -> ChatModel:
     provider = resolve_provider(settings)
+    chosen = settings.model_copy(update={"provider": provider, "api_key": key})
+    is_openai = _CLASSES[provider] == _OPENAI
     # By name: an SDK takes long to import, and only one of them is needed.
-    module, _, class_name = _CLASSES[provider].partition(":")
+    place = _RESPONSES if is_openai and speaks_responses(chosen) else _CLASSES[provider]
+    module, _, class_name = place.partition(":")
     build: Any = getattr(import_module(module), class_name)
-    chosen = {"provider": provider, "api_key": key}
     counted = {"key_number": number} if number > 1 else {}
-    model: ChatModel = build(settings.model_copy(update=chosen), **counted)
+    kept = {"modes": modes} if is_openai else {}
+    model: ChatModel = build(chosen, **counted, **kept)
     return model
+
+
+def speaks_responses(settings: ModelSettings) -> bool:
+    """Return which of OpenAI's two APIs a model is asked through; the provider is resolved.
+
+    By itself OpenAI's own reasoning models alone: other servers have Chat Completions for sure, and
+    what the operator adds to each request is written for one of the two.
+    """
+    if settings.api != "auto":
+        return settings.api == "responses"
+    if settings.provider != "openai" or not is_official(settings.base_url or OFFICIAL_URL):
+        return False
+    return reasons(settings.name or DEFAULT_NAMES["openai"]) and not (
+        CHAT_FIELDS & settings.extra_body.keys()
+    )
 
 
 def _keys(settings: ModelSettings) -> list[SecretStr]:

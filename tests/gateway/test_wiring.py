@@ -25,6 +25,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel, ModelInfo
+from agent.models.openai.mode import ModeFile
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.agent_ports.files import StoredFiles
@@ -116,7 +117,7 @@ def test_further_fields_go_to_the_same_provider_only(
     """Another one, or another server, may refuse what it does not know."""
     built: list[ModelSettings] = []
 
-    def build(settings: ModelSettings) -> ScriptedModel:
+    def build(settings: ModelSettings, modes: ModeFile) -> ScriptedModel:
         built.append(settings)
         return ScriptedModel([])
 

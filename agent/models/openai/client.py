@@ -4,15 +4,17 @@ What goes wrong becomes a ModelError: by status, code and type of the error. The
 decides only inside one status, where compatible servers have no code.
 """
 
+from abc import abstractmethod
 from collections.abc import AsyncIterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from agent.errors import (
+    BadRequest,
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
@@ -36,6 +38,7 @@ from agent.models.api import (
     sent,
     window_in,
 )
+from agent.models.arguments import parse_object
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.draft import (
@@ -49,8 +52,16 @@ from agent.models.draft import (
     tokens_in,
     usd_in,
 )
+from agent.models.openai.mode import (
+    OFFICIAL_URL,
+    ModeFile,
+    Negotiation,
+    Quirks,
+    ServerMode,
+    is_official,
+)
 from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
-from agent.models.openai.wire import Fields, OpaqueParts, origin_of, request_body
+from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
 from agent.models.reasoning import ReasoningFilter
 from agent.settings import ModelSettings
 from agent.usage import Usage
@@ -61,7 +72,9 @@ _STOP_REASONS: dict[str, StopReason] = {
     "length": "length",
     "content_filter": "refused",
 }
-_OFFICIAL_URL = "https://api.openai.com/v1"
+_BROKEN_CALL = "function_call_filter"
+"""Gemini's end of an answer in which the model began a call that cannot be read. Source: answers
+that users quote in issues, e.g. "function_call_filter: MALFORMED_FUNCTION_CALL"."""
 _PRESETS = {
     "openrouter": "https://openrouter.ai/api/v1",
     "nous": "https://inference-api.nousresearch.com/v1",
@@ -88,6 +101,21 @@ _BY_CODE: dict[str | None, type[ModelError]] = {
     "rate_limit_error": RateLimited,
     "content_filter": ModelRefused,
     "content_policy_violation": ModelRefused,
+    # Of the Responses API. Source: openai.types.responses.ResponseError, SDK 3.54.0.
+    "image_content_policy_violation": ModelRefused,
+    "bio_policy": ModelRefused,
+    "misalignment_policy_violation": ModelRefused,
+    "invalid_prompt": BadRequest,
+    "invalid_image": BadRequest,
+    "invalid_image_format": BadRequest,
+    "invalid_base64_image": BadRequest,
+    "invalid_image_mode": BadRequest,
+    "image_too_large": BadRequest,
+    "image_too_small": BadRequest,
+    "image_parse_error": BadRequest,
+    "image_file_too_large": BadRequest,
+    "unsupported_image_media_type": BadRequest,
+    "empty_image_file": BadRequest,
 }
 # Status, text, what it means then. vLLM, llama.cpp, Ollama, OpenRouter and its upstreams say of a
 # request that is too large only in words; OpenAI says of one above its rate limit alone. OpenRouter
@@ -100,6 +128,9 @@ _BY_TEXT: tuple[tuple[int, str, type[ModelError]], ...] = (
     (400, "input token count", ContextOverflow),
     (429, "request too large for", ContextOverflow),
     (403, "key limit exceeded", CreditUsedUp),
+    # Gemini calls a wrong key a wrong argument.
+    (400, "api key not valid", CredentialsRefused),
+    (400, "api key expired", CredentialsRefused),
 )
 _TOO_LARGE = 413
 _FORBIDDEN = 403
@@ -141,8 +172,11 @@ class OpenAIAnswer(StreamedAnswer):
 
     @override
     def completion(self, name: str) -> Completion:
-        if self._finish_reason in {None, "error"} and not self._draft.is_full:
+        ended = self._finish_reason or "error"
+        if ended == "error" and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
+        if ended.startswith(_BROKEN_CALL):
+            raise ModelUnreachable("OpenAI API: the model's call of a tool was broken off")
         self._draft.say(self._filter.close())
         if not self._structured:
             self._draft.think(self._filter.reasoning)
@@ -195,20 +229,32 @@ class OpenAIAnswer(StreamedAnswer):
     def _grow_call(self, delta: Fields) -> None:
         index = delta.get("index")
         slot = self._slots.get(index)
-        # Some servers give every call of a message the index 0 and tell them apart by id.
+        # Some servers give every call of a message the index 0, or none, and tell them apart by id.
         call_id = text_in(delta.get("id"))
-        if slot is None or (call_id and slot.id and call_id != slot.id):
+        function = delta.get("function")
+        if slot is None or _is_another(slot, call_id, function):
             slot = self._slots[index] = CallDraft()
             self._draft.admit_part()
             self._draft.calls.append(slot)
         slot.id = slot.id or call_id
-        if function := delta.get("function"):
+        if function:
             slot.name = slot.name or self._draft.admit(text_in(function.get("name")))
             if piece := arguments_in(function.get("arguments")):
                 slot.arguments.append(self._draft.admit(piece))
         if extra := delta.get("extra_content"):
             self._draft.admit_part(len(str(extra)))
             slot.opaque = extra
+
+
+def _is_another(slot: CallDraft, call_id: str, function: object) -> bool:
+    """Return whether a delta begins another call than the one under its index.
+
+    Gemini sends calls whole, at times without ids and all under one index.
+    """
+    if call_id and slot.id:
+        return call_id != slot.id
+    is_whole = bool(slot.name) and parse_object("".join(slot.arguments)) is not None
+    return is_whole and bool(text_in(field_in(function, "name")))
 
 
 def _usage(reported: object) -> Usage:
@@ -220,9 +266,12 @@ def _usage(reported: object) -> Usage:
         or tokens_in(reported, "prompt_cache_hit_tokens")
         or tokens_in(reported, "cached_tokens")
     )
+    prompt = tokens_in(reported, "prompt_tokens")
+    # Gemini counts what the model thought in the sum alone, and bills it as output.
+    thought = tokens_in(reported, "total_tokens") - prompt
     return Usage(
-        input_tokens=max(tokens_in(reported, "prompt_tokens") - cached - written, 0),
-        output_tokens=tokens_in(reported, "completion_tokens"),
+        input_tokens=max(prompt - cached - written, 0),
+        output_tokens=max(tokens_in(reported, "completion_tokens"), thought),
         cache_read_tokens=cached,
         cache_write_5m_tokens=written,
     )
@@ -242,21 +291,50 @@ def _cost_usd(reported: object) -> float | None:
     return cost + (usd_in(upstream) or 0.0)
 
 
-class OpenAIModel(ApiModel[OpenAIAnswer]):
-    """A model behind Chat Completions. `base_url` ends in /v1; most local servers need no key."""
+B = TypeVar("B", bound=StreamedAnswer)
+
+
+class OpenAIServerModel(ApiModel[B]):
+    """A model of a server that speaks one of OpenAI's APIs: what both have in common.
+
+    `base_url` ends in /v1; most local servers need no key.
+
+    Attributes:
+        path: Of the API, behind the address.
+        ends: Types of events that end an answer, where no `[DONE]` does.
+        mode: How requests to the server are formed.
+    """
 
     api = "OpenAI API"
+    path: ClassVar[str]
+    ends: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
-        """Prepare the client; `key_number` counts the keys of one model from 1."""
+    def __init__(
+        self, settings: ModelSettings, *, key_number: int = 1, modes: ModeFile | None = None
+    ) -> None:
+        """Prepare the client.
+
+        Args:
+            settings: Of the model.
+            key_number: Counts the keys of one model from 1.
+            modes: Keeps what is learned of servers; None for as long as the model lives.
+        """
         name = settings.name or _default_name(settings)
-        base_url = settings.base_url or _PRESETS.get(settings.provider, _OFFICIAL_URL)
-        official = (urlsplit(base_url).hostname or "").endswith("api.openai.com")
+        base_url = base_url_of(settings)
+        official = is_official(base_url)
         super().__init__(settings, name, base_url, _key(settings, official=official), key_number)
-        # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
-        self._limit_key = "max_completion_tokens" if official else "max_tokens"
         self._origin = origin_of(base_url, name)
         self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
+        host = urlsplit(base_url)
+        # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
+        usual: Quirks = frozenset({"max_completion_tokens"} if official else ())
+        self.mode = ServerMode(
+            f"{host.hostname}:{host.port or host.scheme}{host.path} {name}",
+            usual,
+            modes or ModeFile(),
+        )
+        # These two merge neighbours themselves, or have models that take them.
+        self._joins = not (official or self.provider == "openrouter" or self.cache_layout)
 
     @override
     def _use_key(self, key: str) -> None:
@@ -267,19 +345,31 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
         await self._server.close()
 
     @override
-    def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
-        return OpenAIAnswer(draft, clock, self._origin)
-
-    @override
     def _errors(self) -> AbstractContextManager[None]:
         return openai_errors(self._key)
 
     @override
-    async def _stream(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
-        body = request_body(request, self.name, self._limit_key, self.cache_layout, self._origin)
-        async with self._server.events("/chat/completions", sent(body | self._extra)) as events:
+    async def _stream(self, request: ModelRequest, answer: B) -> None:
+        talk = Negotiation(self.mode, lambda quirks: self._body(request, quirks) | self._extra)
+        while True:
+            try:
+                await self._exchange(sent(talk.body()), answer)
+            except ServerError as refusal:
+                # Some servers refuse inside of the stream; what was said is not said again.
+                if answer.has_begun or not talk.goes_on(refusal.status_code, refusal.text):
+                    raise
+            else:
+                talk.settle()
+                return
+
+    async def _exchange(self, body: bytes, answer: B) -> None:
+        async with self._server.events(self.path, body, self.ends) as events:
             with readable(self.api):
                 await answer.read(events)
+
+    @abstractmethod
+    def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
+        """Return the body of a request that keeps to quirks, without the operator's fields."""
 
     @override
     async def _asked(self) -> object:
@@ -294,6 +384,26 @@ class OpenAIModel(ApiModel[OpenAIAnswer]):
         if not isinstance(found, dict | list):
             return None
         return info_from_list(found, self.name) or ModelInfo()
+
+
+class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
+    """A model behind Chat Completions."""
+
+    path = "/chat/completions"
+
+    @override
+    def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
+        return OpenAIAnswer(draft, clock, self._origin)
+
+    @override
+    def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:
+        form = WireForm(self.cache_layout, self._origin, quirks, self._joins)
+        return request_body(request, self.name, form)
+
+
+def base_url_of(settings: ModelSettings) -> str:
+    """Return where a model is called."""
+    return settings.base_url or _PRESETS.get(settings.provider, OFFICIAL_URL)
 
 
 def _default_name(settings: ModelSettings) -> str:
@@ -355,24 +465,32 @@ def openai_errors(key: str) -> Iterator[None]:
 def _from_server(exc: ServerError, key: str) -> ModelError:
     message = exc.body.get("message")
     message = message if isinstance(message, str) else ""
-    reason = describe(exc.status_code, exc.code, message, key)
-    error = build_error(_classify(exc), exc.status_code, reason, exc.headers)
+    status = exc.body.get("status")
+    # Gemini's code is the status again; what it means stands beside it.
+    kind = status if isinstance(status, str) else exc.code
+    reason = describe(exc.status_code, kind, message, key)
+    error = build_error(_classify(exc), exc.status_code, reason, _waits(exc))
     if isinstance(error, ContextOverflow):
-        error.window_tokens = window_in(exc.body.get("n_ctx"), message, _raw(exc.body))
+        error.window_tokens = window_in(exc.body.get("n_ctx"), exc.text)
     return error
 
 
-def _raw(body: Mapping[str, Any]) -> object:
-    """Return what OpenRouter was told by who it asked."""
-    metadata = body.get("metadata")
-    return metadata.get("raw") if isinstance(metadata, dict) else None
+def _waits(exc: ServerError) -> Mapping[str, str]:
+    """Return the headers of a refusal; Gemini asks for a wait in the body, such as "34s".
+
+    Source: google.rpc.RetryInfo, https://cloud.google.com/apis/design/errors
+    """
+    details = exc.body.get("details")
+    asked = [field_in(each, "retryDelay") for each in details] if isinstance(details, list) else []
+    wait = next((text for text in asked if isinstance(text, str)), "")
+    return {"retry-after": wait.removesuffix("s")} if wait else exc.headers
 
 
 def _classify(exc: ServerError) -> type[ModelError]:
     status, body = exc.status_code, exc.body
     metadata = body.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    text = f"{body.get('message')} {metadata.get('raw')}".lower()
+    text = exc.text.lower()
     for known_status, sign, kind in _BY_TEXT:
         if status == known_status and sign in text:
             return kind

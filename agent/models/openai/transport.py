@@ -7,7 +7,7 @@ retries) costs more than the request itself, and nothing of it is used (decision
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,6 +40,13 @@ class ServerError(Exception):
         self.status_code = status_code
         self.headers = headers
         self.body: dict[str, Any] = body if isinstance(body, dict) else {}
+
+    @property
+    def text(self) -> str:
+        """Its message, and what an upstream server behind it said."""
+        metadata = self.body.get("metadata")
+        raw = metadata.get("raw") if isinstance(metadata, dict) else None
+        return f"{self.body.get('message')} {raw}"
 
     @property
     def code(self) -> str | None:
@@ -87,10 +94,13 @@ class JsonServer:
             return json.loads(text) if "json" in answer.content_type else text.decode()
 
     @asynccontextmanager
-    async def events(self, path: str, body: bytes) -> AsyncIterator[AsyncIterator[Any]]:
+    async def events(
+        self, path: str, body: bytes, ends: Collection[str] = ()
+    ) -> AsyncIterator[AsyncIterator[Any]]:
         """Make a request, and yield the parsed events of its answer, which may be anything.
 
-        Whoever leaves before the last event closes the connection.
+        Whoever leaves before the last event closes the connection. `ends` are the types of events
+        that nothing follows, where no `[DONE]` says so.
 
         Raises:
             ServerError: It says no; also while the events are read.
@@ -99,7 +109,7 @@ class JsonServer:
             JSONDecodeError: An event is no JSON.
         """
         async with self._answer("POST", path, body) as answer:
-            yield _events(answer)
+            yield _events(answer, ends)
 
     async def close(self) -> None:
         """Give back the connections."""
@@ -175,24 +185,32 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
 def _said(body: bytes) -> object:
     """Return what the body of a refusal says: its `error`, or all of it where it has none."""
     with suppress(ValueError):
-        said = json.loads(body)
+        said = _unlisted(json.loads(body))
         return said.get("error", said) if isinstance(said, dict) else said
     return None
 
 
-async def _events(answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
+def _unlisted(said: Any) -> Any:
+    """Return what is said; Gemini wraps a refusal in a list."""
+    return said[0] if isinstance(said, list) and len(said) == 1 else said
+
+
+async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> AsyncIterator[Any]:
     with _transport_errors():
         async for data in data_of(answer.content.iter_any()):
             if data.startswith(_DONE):
                 await _drain(answer)
                 return
-            event = _parsed(data)
+            event = _unlisted(_parsed(data))
             if isinstance(event, dict) and (failure := event.get("error")):
-                raise _failed(failure)
+                raise failed_inside(failure)
             yield event
+            if ends and isinstance(event, dict) and event.get("type") in ends:
+                await _drain(answer)
+                return
 
 
-def _failed(failure: object) -> ServerError:
+def failed_inside(failure: object) -> ServerError:
     """Return the error that stands inside of a stream; OpenRouter puts a status into its code."""
     failed = ServerError(_IN_STREAM, {}, failure)
     if failed.code and failed.code.isdecimal():

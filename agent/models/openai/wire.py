@@ -17,6 +17,7 @@ Fields that only the server understands are kept, and are sent back verbatim.
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +28,8 @@ from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
 from agent.models.draft import mend_surrogates
+from agent.models.openai.mode import Quirks
+from agent.models.openai.roles import shaped
 from agent.models.wire import (
     Part,
     Remembered,
@@ -49,43 +52,70 @@ _GROWING = ("text", "summary")
 _FAMILY = re.compile(r"[a-z]+")
 
 
-def request_body(
-    request: ModelRequest,
-    model: str,
-    limit_key: str,
-    layout: CacheLayout | None = None,
-    origin: str = "",
-) -> dict[str, Any]:
-    """Return the arguments of `chat.completions.create` for one call, without `stream`.
+@dataclass(frozen=True, slots=True)
+class WireForm:
+    """How the requests to one server are formed.
 
-    Args:
-        model: The provider's name of the model.
-        limit_key: What this server calls the output limit.
+    Attributes:
         layout: "envelope" where the model takes breakpoints; without it markers are left out.
         origin: Who it goes to, see `origin_of`; "" for no opaque fields.
+        quirks: What the server does not take.
+        join: Whether neighbours of one role become one message.
     """
-    wired = _in_parts(request.messages) if layout else _in_texts(request.messages)
-    if origin:
-        sent = (message for message in request.messages if not _is_empty(message))
-        wired = [with_opaque(*pair, origin) for pair in zip(wired, sent, strict=True)]
+
+    layout: CacheLayout | None = None
+    origin: str = ""
+    quirks: Quirks = frozenset()
+    join: bool = False
+
+
+_USUAL = WireForm()
+
+
+def request_body(request: ModelRequest, model: str, form: WireForm = _USUAL) -> dict[str, Any]:
+    """Return the arguments of `chat.completions.create` for one call, without `stream`.
+
+    `model` is the provider's name of it.
+    """
+    quirks = form.quirks
     body: dict[str, Any] = {
         "model": model,
-        "messages": wired,
-        limit_key: output_limit(model, request.max_output_tokens),
-        # Without it a stream ends with no report of what was used.
-        "stream_options": {"include_usage": True},
+        "messages": shaped(_wired(request.messages, form), quirks, join=form.join),
+        _limit_key(quirks): output_limit(model, request.max_output_tokens),
     }
-    if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
-        if not request.allow_tools:
+    if "no_stream_options" not in quirks:
+        # Without it a stream ends with no report of what was used.
+        body["stream_options"] = {"include_usage": True}
+    if request.tools and "no_tools" not in quirks:
+        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
+        if not request.allow_tools and "no_tool_choice" not in quirks:
             # The tools stay: without them the prefix would be another one.
             body["tool_choice"] = "none"
     return body
 
 
+def _limit_key(quirks: Quirks) -> str:
+    return "max_completion_tokens" if "max_completion_tokens" in quirks else "max_tokens"
+
+
+def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
+    wired = _in_parts(messages) if form.layout else _in_texts(messages)
+    if form.origin:
+        sent = (message for message in messages if not _is_empty(message))
+        wired = [with_opaque(*pair, form.origin) for pair in zip(wired, sent, strict=True)]
+    return wired
+
+
 def _in_texts(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
     """Return the messages with strings for contents, as every server takes them."""
-    return [_wire(each, _text_or_images(each)) for each in messages if not _is_empty(each)]
+    return [wire for each in messages if (wire := _known_text(each))]
+
+
+def _text_wire(message: ChatMessage) -> dict[str, Any] | None:
+    return None if _is_empty(message) else _wire(message, _text_or_images(message))
+
+
+_known_text = Remembered(_text_wire, text_bytes)
 
 
 def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
@@ -192,21 +222,72 @@ def _part(part: Part, message: ChatMessage) -> Part:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    name, arguments = wire_name(call["function"]["name"]), call["function"]["arguments"]
-    if parse_object(arguments) is None:
-        # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
-        arguments = orjson.dumps({"_invalid": arguments}).decode()
-    function = {"name": name, "arguments": arguments}
+    function = {"name": wire_name(call["function"]["name"]), "arguments": sound_arguments(call)}
     return {"id": call["id"], "type": "function", "function": function}
 
 
-def _tool(tool: ToolSchema) -> dict[str, Any]:
+def sound_arguments(call: ToolCall) -> str:
+    """Return the arguments of a call as JSON of an object."""
+    arguments = call["function"]["arguments"]
+    if parse_object(arguments) is None:
+        # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
+        return orjson.dumps({"_invalid": arguments}).decode()
+    return arguments
+
+
+def _tool(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
     function = {
         "name": tool.name,
         "description": tool.description,
-        "parameters": canonical_schema(tool),
+        "parameters": schema_of(tool, quirks),
     }
     return {"type": "function", "function": function}
+
+
+_PLAIN_WORDS = frozenset({
+    "type",
+    "description",
+    "properties",
+    "required",
+    "items",
+    "enum",
+    "anyOf",
+    "format",
+    "nullable",
+    "minimum",
+    "maximum",
+    "minItems",
+    "maxItems",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "title",
+    "default",
+})
+"""Words of JSON schemas that every server knows. Source: Gemini's `Schema`, the smallest set:
+https://ai.google.dev/api/caching#Schema"""
+
+
+def schema_of(tool: ToolSchema, quirks: Quirks) -> dict[str, Any]:
+    """Return the schema of a tool's arguments, as far as the server understands it."""
+    schema = canonical_schema(tool)
+    plain: dict[str, Any] = _plain_schema(schema) if "plain_schemas" in quirks else schema
+    return plain
+
+
+def _plain_schema(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_plain_schema(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {word: value for word, value in schema.items() if word in _PLAIN_WORDS}
+    for word in ("items", "anyOf"):
+        if word in kept:
+            kept[word] = _plain_schema(kept[word])
+    if isinstance(properties := kept.get("properties"), dict):
+        # Their names are no words of the schema.
+        kept["properties"] = {name: _plain_schema(each) for name, each in properties.items()}
+    return kept
 
 
 def origin_of(base_url: str, model: str) -> str:

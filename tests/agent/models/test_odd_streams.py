@@ -352,4 +352,4 @@ def check_message(message: ChatMessage) -> None:
         assert all(isinstance(text, str) for text in texts)
     request = ModelRequest([*ASK, message])
     orjson.dumps(anthropic_wire.request_body(request, "claude-x"))
-    orjson.dumps(openai_wire.request_body(request, "claude-x", "max_tokens"))
+    orjson.dumps(openai_wire.request_body(request, "claude-x"))

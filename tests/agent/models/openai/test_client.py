@@ -117,7 +117,7 @@ async def test_name_of_the_limit_follows_the_host(base_url: str | None, key: str
         "base_url": base_url,
     })
     model = OpenAIModel(settings)
-    assert model._limit_key == key
+    assert key in model._body(ModelRequest(ASK), model.mode.quirks)
     await model.close()
 
 
@@ -389,7 +389,7 @@ def test_foreign_fields_are_dropped_and_arguments_mended() -> None:
     asked = ChatMessage(role="assistant", content="", tool_calls=[call], reasoning="hm")
     thought = ChatMessage(role="assistant", content="", reasoning="hm", opaque={"anthropic": [1]})
     history = [user_message("x", synthetic=True), thought, asked, tool_message("t", "a", "r")]
-    wired = request_body(ModelRequest(history), "m", "max_tokens")["messages"]
+    wired = request_body(ModelRequest(history), "m")["messages"]
     function = {"name": "a", "arguments": '{"_invalid":"{oops"}'}
     assert wired == [
         {"role": "user", "content": "x"},

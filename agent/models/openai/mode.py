@@ -1,0 +1,336 @@
+"""What a server that speaks OpenAI's API does not take, learned from its refusals.
+
+Servers differ in what they refuse: the chat templates of many models want strict roles or know no
+system message, others know a field by another name. Nobody documents it all, and it changes with
+the server's software. So a request goes out in the usual form; where the server refuses it in known
+words, the quirk that meets them is noted, and the request is made again in the other form.
+
+What was learned holds for a server and a model. It is kept in a file, and looked at again once a
+day: a request without one quirk tells whether it still holds. `roles.py` and `wire.py` apply them.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import urlsplit
+
+import structlog
+
+log = structlog.get_logger()
+
+Quirk = Literal[
+    "strict_roles",
+    "no_system",
+    "no_tools",
+    "no_null",
+    "one_call",
+    "short_ids",
+    "signed_calls",
+    "max_tokens",
+    "max_completion_tokens",
+    "no_stream_options",
+    "no_tool_choice",
+    "no_encrypted_reasoning",
+    "plain_schemas",
+]
+"""Ways in which a server differs.
+
+- strict_roles: user and assistant by turns; no question right behind the results of tools.
+- no_system: it knows no system message; the text goes in front of the first question.
+- no_tools: it takes neither tools nor what belongs to them; earlier calls go as text.
+- no_null: a message that only calls needs a text, if an empty one.
+- one_call: an assistant message may hold one call alone.
+- short_ids: ids of calls are nine letters or digits.
+- signed_calls: a call needs a signature, also one that another model made (Gemini 3).
+- max_tokens, max_completion_tokens: what it calls the limit of the output.
+- no_stream_options, no_tool_choice: it does not know the field.
+- no_encrypted_reasoning: the model does not reason, so there is nothing to ask for (Responses).
+- plain_schemas: it knows only the common words of the JSON schemas of tools.
+"""
+Quirks = frozenset[Quirk]
+
+OFFICIAL_URL = "https://api.openai.com/v1"
+
+REFUSALS = frozenset({400, 422, 500})
+"""Statuses with which servers refuse a form; llama.cpp says 500 where a template raises."""
+LOOK_AGAIN_S = 24 * 3600.0
+"""After so long a request finds out whether a quirk still holds. Being wrong costs one refusal."""
+FILE_NAME = "server_modes.json"
+VERSION = 1
+
+_UNKNOWN = (
+    r"(?:un(?:supported|known|recognized|expected)|not (?:supported|permitted|allowed|recognized)"
+    r"|extra (?:inputs|fields)|cannot find field|does not support|invalid (?:field|argument))"
+)
+
+
+def _unknown(name: str) -> tuple[str, str]:
+    """Return the patterns of a refusal of one field, in the words of several servers."""
+    return rf"{_UNKNOWN}[^.]*\b{name}\b", rf"\b{name}\b[^.]*{_UNKNOWN}"
+
+
+_NOT_BY_TURNS = (
+    r"roles? must alternate",
+    r"roles should be alternating",
+    r"must alternate between",
+    r"multiturn requests alternate",
+    r"unexpected role .{0,3}user.{0,3} after role .{0,3}(?:tool|user)",
+    r"function call turn comes immediately after a user turn",
+)
+# In order: what says more first. Sources: the templates' own `raise_exception` (Llama 2 and 3.1,
+# Mistral, Gemma), and the texts of OpenAI, Mistral, Gemini, Perplexity, Ollama, vLLM, OpenRouter,
+# as their documentation and issue trackers quote them.
+_SIGNS: tuple[tuple[Quirk, tuple[str, ...]], ...] = (
+    ("signed_calls", (r"missing an? .{0,3}thought_signature",)),
+    (
+        "short_ids",
+        (r"alphanumeric strings? with length 9", r"a-z, A-Z, 0-9, with a length of 9"),
+    ),
+    (
+        "one_call",
+        (r"only supports? single tool.calls?", r"parallel tool calls are not supported"),
+    ),
+    ("max_completion_tokens", (r"max_tokens.{0,80}use .{0,3}max_completion_tokens",)),
+    ("max_tokens", _unknown("max_completion_tokens")),
+    ("no_stream_options", _unknown("stream_options")),
+    ("no_encrypted_reasoning", (r"encrypted content is not supported",)),
+    (
+        "plain_schemas",
+        (rf"{_UNKNOWN}.{{0,200}}(?:function_declarations|function\.parameters|json schema)",),
+    ),
+    (
+        "no_tools",
+        (
+            r"does not support (?:tools|function calling|tool use)",
+            r"(?:function calling|tool use) is not (?:enabled|supported)",
+            r"\btools?.? (?:is|are) not (?:supported|allowed|permitted)",
+            r"unsupported parameter: .?tools\b(?!\[)",
+            r"unrecognized request argument(?: supplied)?: .?tools\b(?!\[)",
+            r"requires --enable-auto-tool-choice",
+            r"only user and assistant roles are supported",
+            r"(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?tool\b",
+        ),
+    ),
+    (
+        "no_null",
+        (
+            r"NoneType",
+            r"\bcontent\b.{0,60}(?:valid string|must be a string|not be (?:null|none)|is required)",
+        ),
+    ),
+    ("no_tool_choice", _unknown("tool_choice")),
+    (
+        "no_system",
+        (
+            r"system (?:role|messages?|prompts?) (?:is |are )?not (?:supported|enabled|allowed)",
+            r"does not support .{0,3}system",
+            r"developer instruction is not enabled",
+            r"(?:unknown|unsupported|invalid|unexpected) (?:message )?role:? .?system\b",
+        ),
+    ),
+    ("strict_roles", _NOT_BY_TURNS),
+    # Older templates count every message, and say the same of each role that they do not know.
+    ("no_system", _NOT_BY_TURNS),
+    ("no_tools", _NOT_BY_TURNS),
+)
+_COMPILED = tuple(
+    (quirk, re.compile("|".join(signs), re.IGNORECASE | re.DOTALL)) for quirk, signs in _SIGNS
+)
+_OPPOSITE: dict[Quirk, Quirk] = {
+    "max_tokens": "max_completion_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+_SENT_WITH: dict[Quirk, Quirks] = {"max_tokens": frozenset({"max_completion_tokens"})}
+"""What can only be learned where something else was kept to."""
+_KNOWN: Mapping[str, Quirk] = {quirk: quirk for quirk in get_args(Quirk)}
+
+
+def is_official(base_url: str) -> bool:
+    """Return whether a URL is OpenAI's own."""
+    return (urlsplit(base_url).hostname or "").endswith("api.openai.com")
+
+
+class ModeFile:
+    """The file that keeps what was learned of all servers; one for the whole process.
+
+    Nothing depends on it but the number of refused requests: a file that cannot be read is empty,
+    one that cannot be written is left.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        """`path` is read when the first server is asked about; None keeps nothing."""
+        self._path = path
+        self._modes: dict[str, dict[Quirk, float]] | None = None
+
+    def of(self, server: str) -> dict[Quirk, float]:
+        """Return what is known of a server and model, with when it was seen last; may be changed.
+
+        The same object for each of the keys of a model.
+        """
+        if self._modes is None:
+            self._modes = self._read()
+        return self._modes.setdefault(server, {})
+
+    def keep(self) -> None:
+        """Write all of it down, where there is a file."""
+        if self._path is None:
+            return
+        modes = {server: known for server, known in (self._modes or {}).items() if known}
+        draft = self._path.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps({"version": VERSION, "modes": modes}, indent=1) + "\n")
+            draft.replace(self._path)
+        except OSError as exc:
+            log.warning("server_modes_not_kept", error=type(exc).__name__)
+
+    def _read(self) -> dict[str, dict[Quirk, float]]:
+        try:
+            found = json.loads(self._path.read_text()) if self._path else {}
+            modes = found.get("modes", {}) if found.get("version") == VERSION else {}
+            return {server: _known(quirks) for server, quirks in modes.items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError, TypeError) as exc:
+            log.warning("server_modes_not_read", error=type(exc).__name__)
+            return {}
+
+
+@cache
+def modes_in(home: Path) -> ModeFile:
+    """Return the file of a home; the same object for everybody in this process."""
+    return ModeFile(home / FILE_NAME)
+
+
+def _known(quirks: Mapping[str, float]) -> dict[Quirk, float]:
+    """Return the quirks that this version knows."""
+    return {_KNOWN[name]: float(seen) for name, seen in quirks.items() if name in _KNOWN}
+
+
+@dataclass(slots=True)
+class ServerMode:
+    """How requests to one server and model are formed.
+
+    Attributes:
+        server: Who that is, in the log and in the file.
+        usual: What is known of it without any refusal.
+        file: Where it is kept.
+        now: Seconds since the epoch.
+    """
+
+    server: str
+    usual: Quirks = frozenset()
+    file: ModeFile = field(default_factory=ModeFile)
+    now: Callable[[], float] = time.time
+
+    @property
+    def quirks(self) -> Quirks:
+        """What the next request keeps to."""
+        return _with(self.usual, self.file.of(self.server))
+
+    def doubtful(self) -> Quirk | None:
+        """Return a learned quirk that was not seen for a day; None if there is none."""
+        learned = self.file.of(self.server)
+        if not learned:
+            return None
+        oldest = min(learned, key=lambda quirk: learned[quirk])
+        return oldest if self.now() - learned[oldest] > LOOK_AGAIN_S else None
+
+    def keep_to(self, quirks: Iterable[Quirk]) -> None:
+        """Keep to quirks from now on: requests that kept to them were taken."""
+        learned = self.file.of(self.server)
+        for quirk in sorted(quirks):
+            learned.pop(_OPPOSITE.get(quirk, quirk), None)
+            learned[quirk] = self.now()
+            # Not the server's words: it may repeat what it was sent.
+            log.warning("server_mode_learned", server=self.server, quirk=quirk)
+        self.file.keep()
+
+    def renew(self, quirk: Quirk) -> None:
+        """Take note that a learned quirk still holds."""
+        self.file.of(self.server)[quirk] = self.now()
+        self.file.keep()
+
+    def forget(self, quirk: Quirk) -> None:
+        """Take note that a learned quirk holds no longer."""
+        self.file.of(self.server).pop(quirk, None)
+        self.file.keep()
+        log.info("server_mode_forgotten", server=self.server, quirk=quirk)
+
+
+def _with(quirks: Quirks, learned: Iterable[Quirk]) -> Quirks:
+    """Return quirks with those that were learned; of two opposites the learned one."""
+    new = frozenset(learned)
+    return new | {quirk for quirk in quirks if _OPPOSITE.get(quirk) not in new}
+
+
+def meaning_of(refusal: str, known: Quirks) -> Quirk | None:
+    """Return what the words of a refusal say of a server; None for nothing that is known.
+
+    `known` are the quirks that the refused request kept to, or that others before it did: a server
+    that refuses both of two forms is not asked for ever.
+    """
+    for quirk, sign in _COMPILED:
+        met = quirk in known or not _SENT_WITH.get(quirk, known) <= known
+        if not met and sign.search(refusal):
+            return quirk
+    return None
+
+
+class Negotiation:
+    """What becomes of the form of one request until the server takes or refuses it.
+
+    `build` makes the body that keeps to quirks.
+    """
+
+    def __init__(self, mode: ServerMode, build: Callable[[Quirks], dict[str, Any]]) -> None:
+        self._mode = mode
+        self._build = build
+        self._quirks = mode.quirks
+        self._learned: Quirks = frozenset()
+        self._doubtful = mode.doubtful()
+
+    def body(self) -> dict[str, Any]:
+        """Return the body to send now.
+
+        Once a day it is one that finds out whether a quirk still holds, where that makes another.
+        """
+        body = self._build(self._quirks)
+        if self._doubtful is not None:
+            trial = self._build(self._quirks - {self._doubtful})
+            if trial != body:
+                return trial
+            self._doubtful = None
+        return body
+
+    def goes_on(self, status: int, refusal: str) -> bool:
+        """Return whether the server may take another form than the one that it refused."""
+        if status not in REFUSALS:
+            return False
+        if self._doubtful is not None:
+            # Whatever it says: without the trial the request would have been another one.
+            self._mode.renew(self._doubtful)
+            self._doubtful = None
+            return True
+        refused = self._build(self._quirks)
+        known = self._quirks | self._learned
+        # What would change nothing of the request is not what it was refused for.
+        while (quirk := meaning_of(refusal, known)) is not None:
+            other = _with(self._quirks, {quirk})
+            if self._build(other) != refused:
+                self._learned |= {quirk}
+                self._quirks = other
+                return True
+            known |= {quirk}
+        return False
+
+    def settle(self) -> None:
+        """Take note that the server took the request, in the form that it was made in."""
+        if self._doubtful is not None:
+            self._mode.forget(self._doubtful)
+        if self._learned:
+            self._mode.keep_to(self._learned & self._quirks)

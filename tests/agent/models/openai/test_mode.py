@@ -1,0 +1,375 @@
+"""What is learned of servers from their refusals: noticed, applied, kept, and forgotten again."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.errors import BadRequest, ContextOverflow, ModelError
+from agent.messages import ChatMessage, ToolSchema, assistant_message, tool_message, user_message
+from agent.models.base import ModelRequest
+from agent.models.openai.client import OpenAIModel
+from agent.models.openai.mode import (
+    LOOK_AGAIN_S,
+    ModeFile,
+    Quirk,
+    Quirks,
+    ServerMode,
+    meaning_of,
+)
+from agent.models.openai.roles import NOT_ANSWERED
+from agent.settings import ModelSettings
+from tests.support.chat_templates import TemplateServer
+from tests.support.model_server import Fault, Refusal, Reply, SinkSpy
+from tests.support.openai_server import OpenAIServer
+from tests.support.scripted_model import tool_call
+
+TOOL = ToolSchema("look", "Looks.", {"type": "object", "properties": {}})
+SYSTEM = ChatMessage(role="system", content="Be brief.")
+CALL = tool_call("look", {}, "call_1")
+CALLED = ChatMessage(role="assistant", content=None, tool_calls=[CALL])
+INTERRUPTED = [
+    SYSTEM,
+    user_message("one"),
+    CALLED,
+    tool_message("call_1", "look", "found"),
+    user_message("two"),
+]
+
+
+@asynccontextmanager
+async def connect(
+    server: OpenAIServer, modes: ModeFile | None = None, **settings: Any
+) -> AsyncIterator[OpenAIModel]:
+    defaults = {"provider": "openai", "name": "local-1", "base_url": server.url}
+    model = OpenAIModel(ModelSettings.model_validate(defaults | settings), modes=modes)
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+# Each as the server says it; sources: their documentation, code and issue trackers.
+REFUSALS: tuple[tuple[str, Quirk], ...] = (
+    ("Conversation roles must alternate user/assistant/user/assistant/...", "strict_roles"),
+    (
+        (
+            "After the optional system message, conversation roles must alternate user and"
+            " assistant roles except for tool calls and results."
+        ),
+        "strict_roles",
+    ),
+    (
+        "After the (optional) system message(s), user and assistant roles should be alternating.",
+        "strict_roles",
+    ),
+    ("Unexpected role 'user' after role 'tool'", "strict_roles"),
+    ("Please ensure that multiturn requests alternate between user and model.", "strict_roles"),
+    (
+        (
+            "Please ensure that function call turn comes immediately after a user turn or after a"
+            " function response turn."
+        ),
+        "strict_roles",
+    ),
+    ("System role not supported", "no_system"),
+    ("Developer instruction is not enabled for models/gemma-3-27b-it", "no_system"),
+    (
+        "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+        "no_system",
+    ),
+    ("registry.ollama.ai/library/gemma:latest does not support tools", "no_tools"),
+    ("Function calling is not enabled for models/gemma-3-27b-it", "no_tools"),
+    (
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "no_tools",
+    ),
+    ("Only user and assistant roles are supported!", "no_tools"),
+    ("This model only supports single tool-calls at once!", "one_call"),
+    ("Tool call IDs should be alphanumeric strings with length 9!", "short_ids"),
+    (
+        "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9.",
+        "short_ids",
+    ),
+    (
+        "Function call is missing a thought_signature in functionCall parts.",
+        "signed_calls",
+    ),
+    (
+        (
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+            " 'max_completion_tokens' instead."
+        ),
+        "max_completion_tokens",
+    ),
+    ("Unrecognized request argument supplied: stream_options", "no_stream_options"),
+    ("body.stream_options: Extra inputs are not permitted", "no_stream_options"),
+    ('Invalid JSON payload received. Unknown name "tool_choice": Cannot find', "no_tool_choice"),
+    ("Encrypted content is not supported with this model.", "no_encrypted_reasoning"),
+    (
+        'Unknown name "const" at tools[0].function_declarations[0]: Cannot find field.',
+        "plain_schemas",
+    ),
+    ("unsupported operand type(s) for +: 'NoneType' and 'str'", "no_null"),
+    ("messages.2.content: Input should be a valid string", "no_null"),
+)
+NOTHING: Quirks = frozenset()
+
+
+@pytest.mark.parametrize(("refusal", "quirk"), REFUSALS)
+def test_refusals_are_understood(refusal: str, quirk: Quirk) -> None:
+    """In the words of servers and templates."""
+    assert meaning_of(refusal, NOTHING) == quirk
+
+
+def test_every_quirk_has_its_refusal() -> None:
+    """What cannot be learned would be dead; OpenAI's own limit is refused by others."""
+    limit: Quirks = frozenset({"max_completion_tokens"})
+    assert meaning_of("max_completion_tokens: Extra inputs are not permitted", limit)
+    taught = {quirk for _, quirk in REFUSALS} | {"max_tokens"}
+    assert taught == set(get_args(Quirk))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        (
+            "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens"
+            " (8000 in the messages, 1000 in the functions)."
+        ),
+        "Invalid value for 'temperature': must be at most 2.",
+        "tool_choice is only allowed when tools are specified",
+        "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'.",
+        "Provider returned error",
+        "Could not process image",
+        "",
+    ],
+)
+def test_other_refusals_teach_nothing(refusal: str) -> None:
+    """They are met elsewhere."""
+    assert meaning_of(refusal, NOTHING) is None
+
+
+async def test_a_refusal_is_learned_once_and_kept(tmp_path: Path) -> None:
+    """The first request is made twice; those after it, and after a restart, are taken at once."""
+    path = tmp_path / "server_modes.json"
+    request = ModelRequest([SYSTEM, user_message("hi")])
+    with capture_logs() as logs:
+        async with TemplateServer("gemma-2") as server:
+            async with connect(server, ModeFile(path)) as model:
+                await model.complete(request, SinkSpy())
+                await model.complete(request, SinkSpy())
+            async with connect(server, ModeFile(path)) as model:
+                await model.complete(request, SinkSpy())
+    assert server.refused == ["System role not supported"]
+    assert len(server.requests) == 4
+    assert {entry["event"]: entry["quirk"] for entry in logs} == {
+        "server_mode_learned": "no_system"
+    }
+    assert len(logs) == 1
+    [known] = json.loads(path.read_text())["modes"].values()
+    assert set(known) == {"no_system"}
+
+
+@pytest.mark.parametrize("status", [400, 422, 500, 0])
+async def test_servers_refuse_in_several_ways(status: int) -> None:
+    """VLLM and LM Studio, Mistral, llama.cpp; 0 is an error inside of the stream."""
+    async with TemplateServer("mistral-v3", status) as server, connect(server) as model:
+        sink = SinkSpy()
+        done = await model.complete(ModelRequest(INTERRUPTED, (TOOL,)), sink)
+        assert (done.message["content"], sink.text) == ("ok", "ok")
+        sent = server.requests[-1].body["messages"]
+        assert sent[-2] == {"role": "assistant", "content": NOT_ANSWERED}
+        assert model.mode.quirks == {"strict_roles", "short_ids"}
+
+
+async def test_what_does_not_help_is_not_kept() -> None:
+    """A server that goes on refusing taught nothing, and its refusal is told."""
+    refusal = Fault(status=400, message="Conversation roles must alternate, whatever you do")
+    async with OpenAIServer() as server, connect(server) as model:
+        server.script(*[refusal] * 9)
+        with pytest.raises(BadRequest, match="whatever you do"), capture_logs() as logs:
+            await model.complete(ModelRequest(INTERRUPTED, (TOOL,)), SinkSpy())
+        assert len(server.requests) == 4
+        assert (model.mode.quirks, logs) == (NOTHING, [])
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault(status=400, message="maximum context length is 9 tokens"), ContextOverflow),
+        (Fault(status=403, message="System role not supported"), ModelError),
+        (Fault(status=400, message="This model only supports single tool-calls"), BadRequest),
+    ],
+)
+async def test_other_failures_are_told_at_once(fault: Fault, expected: type[ModelError]) -> None:
+    """Also a refusal of what the request does not have."""
+    async with OpenAIServer() as server, connect(server) as model:
+        server.script(fault)
+        with pytest.raises(expected):
+            await model.complete(ModelRequest([SYSTEM, user_message("hi")]), SinkSpy())
+        assert len(server.requests) == 1
+
+
+async def test_nothing_is_asked_again_once_something_was_said() -> None:
+    """A refusal behind the beginning of an answer is a failure like others."""
+    async with OpenAIServer() as server, connect(server) as model:
+        frames = server.frames
+
+        def broken(body: dict[str, Any], reply: Reply) -> list[bytes]:
+            error = {"error": {"message": "Conversation roles must alternate"}}
+            return [*frames(body, reply)[:3], f"data: {json.dumps(error)}\n\n".encode()]
+
+        server.frames = broken  # type: ignore[method-assign]
+        server.script(Reply(text="Well, well, well"))
+        with pytest.raises(ModelError):
+            await model.complete(ModelRequest(INTERRUPTED), SinkSpy())
+        assert len(server.requests) == 1
+
+
+class LimitServer(OpenAIServer):
+    """Takes one name of the limit alone, and no `stream_options`."""
+
+    limit = "max_tokens"
+
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        super().check(headers, body)
+        for name in ("max_tokens", "max_completion_tokens", "stream_options"):
+            if name in body and name != self.limit:
+                text = f"Unsupported parameter: '{name}' is not supported with this model."
+                raise Refusal(400, "unsupported_parameter", f"{text} {self.advice}")
+
+    @property
+    def advice(self) -> str:
+        return f"Use '{self.limit}' instead."
+
+
+async def test_the_name_of_the_limit_is_learned(tmp_path: Path) -> None:
+    """In both directions, as the server changes; and the field of the report."""
+    modes = ModeFile(tmp_path / "modes.json")
+    async with LimitServer(default=Reply(text="ok")) as server, connect(server, modes) as model:
+        server.limit = "max_completion_tokens"
+        await model.complete(ModelRequest([user_message("hi")]), SinkSpy())
+        assert model.mode.quirks == {"max_completion_tokens", "no_stream_options"}
+        server.limit = "max_tokens"
+        await model.complete(ModelRequest([user_message("hi")]), SinkSpy())
+        assert model.mode.quirks == {"max_tokens", "no_stream_options"}
+        assert "max_tokens" in server.requests[-1].body
+
+
+class Clock:
+    """A time that is set."""
+
+    def __init__(self) -> None:
+        self.at = 1e9
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    built = ServerMode.__init__
+
+    def with_clock(self: ServerMode, *given: Any, **named: Any) -> None:
+        built(self, *given, **named)
+        self.now = clock
+
+    monkeypatch.setattr(ServerMode, "__init__", with_clock)
+    return clock
+
+
+async def test_what_holds_no_longer_is_forgotten(tmp_path: Path, clock: Clock) -> None:
+    """Once a day a request goes out without it; a server that takes it is not asked again."""
+    path = tmp_path / "modes.json"
+    request = ModelRequest([SYSTEM, user_message("hi")])
+    async with TemplateServer("gemma-2") as server, connect(server, ModeFile(path)) as model:
+        await model.complete(request, SinkSpy())
+        server.template = None
+        await model.complete(request, SinkSpy())
+        assert model.mode.quirks == {"no_system"}
+        clock.at += LOOK_AGAIN_S + 1
+        with capture_logs() as logs:
+            await model.complete(request, SinkSpy())
+        assert [entry["event"] for entry in logs] == ["server_mode_forgotten"]
+        assert server.requests[-1].body["messages"][0] == SYSTEM
+        assert len(server.requests) == 4
+    assert json.loads(path.read_text())["modes"] == {}
+
+
+async def test_what_still_holds_costs_one_refusal_a_day(clock: Clock) -> None:
+    """And no line in the log."""
+    request = ModelRequest([SYSTEM, user_message("hi")])
+    async with TemplateServer("gemma-2") as server, connect(server) as model:
+        await model.complete(request, SinkSpy())
+        clock.at += LOOK_AGAIN_S + 1
+        with capture_logs() as logs:
+            for _ in range(3):
+                await model.complete(request, SinkSpy())
+        assert (len(server.refused), len(server.requests), logs) == (2, 6, [])
+
+
+async def test_a_request_that_tells_nothing_finds_nothing_out(clock: Clock) -> None:
+    """Without a system prompt both forms are one."""
+    async with TemplateServer("gemma-2") as server, connect(server) as model:
+        await model.complete(ModelRequest([SYSTEM, user_message("hi")]), SinkSpy())
+        server.template = None
+        clock.at += LOOK_AGAIN_S + 1
+        await model.complete(ModelRequest([user_message("hi")]), SinkSpy())
+        assert model.mode.quirks == {"no_system"}
+
+
+async def test_servers_and_models_are_told_apart(tmp_path: Path) -> None:
+    """What one refuses the other may take."""
+    modes = ModeFile(tmp_path / "modes.json")
+    request = ModelRequest([SYSTEM, user_message("hi")])
+    async with TemplateServer("gemma-2") as strict, TemplateServer(None) as other:
+        async with connect(strict, modes) as model:
+            await model.complete(request, SinkSpy())
+        for server, name in ((strict, "another"), (other, "local-1")):
+            async with connect(server, modes, name=name) as model:
+                assert model.mode.quirks == NOTHING
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"version": 9}', '{"version": 1, "modes": {"s": {"new_quirk": 1}}}']
+)
+def test_a_file_that_cannot_be_read_is_empty(tmp_path: Path, text: str) -> None:
+    """Damaged, or of another version: it costs refusals and nothing else."""
+    path = tmp_path / "modes.json"
+    path.write_text(text)
+    mode = ServerMode("s", file=ModeFile(path))
+    assert mode.quirks == NOTHING
+    mode.keep_to(["no_system"])
+    assert ServerMode("s", file=ModeFile(path)).quirks == {"no_system"}
+
+
+def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    """It is learned all the same, and the log tells."""
+    mode = ServerMode("s", file=ModeFile(tmp_path / "no" / "modes.json"))
+    with capture_logs() as logs:
+        mode.keep_to(["no_system"])
+    assert mode.quirks == {"no_system"}
+    assert [entry["event"] for entry in logs] == ["server_mode_learned", "server_modes_not_kept"]
+
+
+async def test_ephemeral_context_and_question_are_one_message() -> None:
+    """Where nothing is known of a server; OpenAI's own takes two."""
+    context = ChatMessage(role="user", content="Recalled.", synthetic=True, ephemeral=True)
+    asked = [context, user_message("hi"), assistant_message("yes"), context, user_message("so?")]
+    async with TemplateServer("gemma-2") as server, connect(server) as model:
+        await model.complete(ModelRequest(asked), SinkSpy())
+        assert [each["content"] for each in server.requests[0].body["messages"]] == [
+            "Recalled.\n\nhi",
+            "yes",
+            "Recalled.\n\nso?",
+        ]
+    official = OpenAIModel(ModelSettings(provider="openai", api_key="k"))  # type: ignore[arg-type]
+    sent = official._body(ModelRequest(asked), NOTHING)["messages"]
+    assert len(sent) == 5
+    await official.close()
