@@ -183,7 +183,10 @@ class _Postgres:
         self.conn: Connection = conn
         # The driver's types would be loaded for files, too.
         self._own: Any = conn
-        self._driver: Any = conn.driver
+
+    @property
+    def _driver(self) -> Any:
+        return self._own.in_turn()
 
     def transaction(self) -> AbstractContextManager[Any]:
         begun: AbstractContextManager[Any] = self._own.transaction()

@@ -4,12 +4,16 @@ What statements keep compiled (statements.py) is prepared by each connection and
 directly, a third of what psycopg takes and a sixth of asyncpg (decision 250). All else goes by way
 of SQLAlchemy and psycopg, on the same connection.
 
+What nobody waits for is not sent by itself: BEGIN goes with the first statement of a transaction, a
+write with the next statement that is read, or with the COMMIT (decision 325).
+
 A transaction is READ COMMITTED: of two that change one conversation the second one waits for the
 first. A statement sees what was committed when it began, not when it got the lock (decision 252).
 """
 
 import asyncio
 import os
+import select
 import threading
 import time
 from collections import namedtuple
@@ -17,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from socket import SHUT_RDWR, socket
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -80,9 +84,12 @@ _SCRUB = (
     # It keeps each word that it has ever had. Source: PostgreSQL's src/backend/access/gin/README.
     f"REINDEX INDEX CONCURRENTLY {SEARCH_INDEX}_terms",
 )
-WRITE = b"BEGIN"
-READ = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+WRITE = "BEGIN"
+READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """One snapshot for all statements."""
+COMMIT = "COMMIT"
+MOST_UNSENT = 200
+"""Statements; a bound for what an import of many rows keeps in memory."""
 _AGAIN = (
     psycopg.errors.SerializationFailure,
     psycopg.errors.DeadlockDetected,
@@ -146,11 +153,15 @@ _DUMPED: dict[type, Any] = {
 
 
 class _Prepared:
-    """A statement as libpq takes it: its text, the order of its values, its rows with names."""
+    """A statement as libpq takes it: its text, the order of its values, its rows with names.
 
-    def __init__(self, compiled: Any) -> None:
+    Attributes:
+        is_read: It answers with rows.
+    """
+
+    def __init__(self, compiled: Any, *, is_read: bool) -> None:
         self.text: str = compiled.string
-        self.sent = self.text.encode()
+        self.is_read = is_read
         self._fixed = {
             key: each.effective_value for key, each in compiled.binds.items() if not each.required
         }
@@ -161,6 +172,29 @@ class _Prepared:
         """Return the values of a row, as the statement has places."""
         values = {**self._fixed, **row} if self._fixed else row
         return [_DUMPED[type(value)](value) for value in map(values.__getitem__, self._places)]
+
+
+class Changed:
+    """How many rows a write has changed; waited for where somebody asks."""
+
+    def __init__(self, conn: "PostgresConnection") -> None:
+        self._conn = conn
+        self.known = 0
+
+    @property
+    def rowcount(self) -> int:
+        """So many, of all of its statements."""
+        self._conn.send()
+        return self.known
+
+
+class _Unsent(NamedTuple):
+    """A statement that is still to be sent; without a form it is its text alone."""
+
+    text: str
+    form: _Prepared | None = None
+    values: list[bytes | None] | None = None
+    changed: Changed | None = None
 
 
 class PostgresConnection(PreparedConnection):
@@ -180,11 +214,13 @@ class PostgresConnection(PreparedConnection):
         self._libpq = self.driver.pgconn
         self._rows = Transformer(self.driver)
         self._prepared: dict[_Prepared, bytes] = {}
+        self._unsent: list[_Unsent] = []
+        self._may_wait = False
         self._is_broken = False
         self._asked_at: float | None = None
         self._pooled = pooled
-        settings = "".join(f"; SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items())
-        self._begun_with = settings.encode() if pooled else b""
+        limits = [f"SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items()]
+        self._begun_with = [_Unsent(each) for each in limits if pooled]
 
     @property
     def is_lost(self) -> bool:
@@ -209,88 +245,162 @@ class PostgresConnection(PreparedConnection):
         _shut(self.driver)
 
     @contextmanager
-    def transaction(self, begin: bytes = WRITE) -> Iterator[None]:
+    def transaction(self, begin: str = WRITE) -> Iterator[None]:
         """Commit what is done meanwhile, or roll it back where an exception ends it.
 
         Raises:
             CommitUnknown: The answer to the COMMIT was lost.
         """
         self._asked_at = time.monotonic()
-        try:
-            with self._begun(begin):
-                yield
-        finally:
-            self._asked_at = None
-
-    @contextmanager
-    def _begun(self, begin: bytes) -> Iterator[None]:
-        self._send(begin + self._begun_with)
+        self._may_wait = True
+        self._unsent = [_Unsent(begin), *self._begun_with]
+        only_begun = [*self._unsent]
         try:
             yield
+            # Where nothing was asked there is nothing to commit.
+            if self._unsent != only_begun:
+                self._commit()
         except BaseException:
             with suppress(DBAPIError):
-                self._send(b"ROLLBACK")
+                self._roll_back(only_begun)
             raise
+        finally:
+            self._unsent = []
+            self._may_wait = False
+            self._asked_at = None
+
+    def _commit(self) -> None:
         self._asked_at = time.monotonic()
+        self._unsent.append(_Unsent(COMMIT))
         try:
-            self._send(b"COMMIT")
+            ended = self.send()
         except DBAPIError as exc:
             if self.is_lost:
                 raise CommitUnknown("the answer to a COMMIT was lost") from exc
             raise
-
-    def _send(self, command: bytes) -> None:
-        result = self._answer(command.decode(), self._libpq.exec_, command)
-        if command == b"COMMIT" and result.command_status != command:
+        if ended.command_status != COMMIT.encode():
             raise StorageUnavailable("the database has rolled back what was to be committed")
+
+    def _roll_back(self, only_begun: list[_Unsent]) -> None:
+        if self._unsent[: len(only_begun)] != only_begun:
+            self._unsent = [_Unsent("ROLLBACK")]
+            self.send()
 
     @override
     def form_of(self, statement: Any, names: tuple[str, ...]) -> _Prepared | None:
         compiled = compiled_once(statement, names, _DIRECT)
-        return None if compiled is None else _Prepared(compiled)
+        is_read = bool(len(statement.exported_columns))
+        return None if compiled is None else _Prepared(compiled, is_read=is_read)
 
     @override
-    def run(self, form: Any, rows: list[Any]) -> Rows:
-        result: Any = None
-        changed = 0
+    def run(self, form: Any, rows: list[Any]) -> Any:
+        changed = Changed(self)
         for row in rows:
-            result = self._result(form, form.bound(row))
-            changed += result.command_tuples or 0
-        if result.status == ExecStatus.COMMAND_OK:
-            return Rows((), changed)
+            if len(self._unsent) >= MOST_UNSENT:
+                self.send()
+            self._unsent.append(_Unsent(form.text, form, form.bound(row), changed))
+        if not form.is_read:
+            if not self._may_wait:
+                self.send()
+            return changed
+        result = self.send()
         if form.make_row is None:
             names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
             # Where two tables have a column of the same name the first one keeps it.
             kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
             form.make_row = kind._make
         self._rows.set_pgresult(result)
-        return Rows(self._rows.load_rows(0, result.ntuples, form.make_row), changed)
+        return Rows(self._rows.load_rows(0, result.ntuples, form.make_row), changed.known)
 
-    def _result(self, form: _Prepared, values: Any) -> Any:
-        libpq, text = self._libpq, form.text
-        if self._pooled:
-            return self._answer(
-                text, libpq.exec_params, form.sent, values, None, None, Format.BINARY
-            )
+    @override
+    def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
+        self.send()
+        return super().execute_otherwise(statement, parameters, **options)
+
+    @override
+    def exec_driver_sql(self, statement: Any, *args: Any, **options: Any) -> Any:
+        self._asked_at = time.monotonic()
+        self.send()
+        return super().exec_driver_sql(statement, *args, **options)
+
+    def in_turn(self) -> "psycopg.Connection[Any]":
+        """Return the driver's connection for what comes behind all that was executed here."""
+        self.send()
+        return self.driver
+
+    def send(self) -> Any:
+        """Send what is still to be sent, in one go, and return what libpq has got for the last.
+
+        Raises:
+            DBAPIError: As SQLAlchemy raises it, of the first statement that failed; those behind
+                it were passed over.
+        """
+        unsent, self._unsent = self._unsent, []
+        result: Any = None
+        for each, result in zip(unsent, self._exchanged(unsent) if unsent else (), strict=True):
+            self._check(each.text, result)
+            if each.changed is not None:
+                each.changed.known += result.command_tuples or 0
+        return result
+
+    def _exchanged(self, unsent: list[_Unsent]) -> list[Any]:
+        names = [self._name_of(each.form) for each in unsent]
+        libpq = self._libpq
+        try:
+            libpq.enter_pipeline_mode()
+            for each, name in zip(unsent, names, strict=True):
+                if name is None:
+                    text = each.text.encode()
+                    libpq.send_query_params(text, each.values, None, None, Format.BINARY)
+                else:
+                    libpq.send_query_prepared(name, each.values, None, Format.BINARY)
+            libpq.pipeline_sync()
+            while libpq.flush():
+                self._wait(select.POLLIN | select.POLLOUT)
+            # After each answer comes a None, and after all of them that they have ended.
+            results = [(self._answer(), self._answer())[0] for _ in unsent]
+            self._answer()
+            libpq.exit_pipeline_mode()
+        except psycopg.Error as exc:
+            self._fail(unsent[-1].text, exc)
+        return results
+
+    def _name_of(self, form: _Prepared | None) -> bytes | None:
+        """Return the name under which a statement is prepared; None for one that is not."""
+        if form is None or self._pooled:
+            return None
         name = self._prepared.get(form)
         if name is None:
             name = b"parley_%d" % len(self._prepared)
-            self._answer(text, libpq.prepare, name, form.sent)
+            try:
+                self._check(form.text, self._libpq.prepare(name, form.text.encode()))
+            except psycopg.Error as exc:
+                self._fail(form.text, exc)
             self._prepared[form] = name
-        return self._answer(text, libpq.exec_prepared, name, values, None, Format.BINARY)
+        return name
 
-    def _answer(self, statement: str, ask: Callable[..., Any], *args: Any) -> Any:
-        """Return what libpq has got; raises DBAPIError as SQLAlchemy does."""
-        try:
-            result = ask(*args)
-            if result.status in _DONE:
-                return result
+    def _answer(self) -> Any:
+        while self._libpq.is_busy():
+            self._wait(select.POLLIN)
+        return self._libpq.get_result()
+
+    def _wait(self, what: int) -> None:
+        waiting = select.poll()
+        waiting.register(self._libpq.socket, what)
+        waiting.poll()
+        self._libpq.consume_input()
+
+    def _check(self, statement: str, result: Any) -> None:
+        if result is None:
+            self._fail(statement, psycopg.OperationalError("no answer"))
+        if result.status not in _DONE:
             # An error without a code is libpq's own. It could not write: it says so, at this
             # statement and at all that follow, and calls the connection a good one all the same.
             self._is_broken |= result.error_field(DiagnosticField.SQLSTATE) is None
-            cause: psycopg.Error = psycopg.errors.error_from_result(result)
-        except psycopg.Error as exc:
-            cause = exc
+            self._fail(statement, psycopg.errors.error_from_result(result))
+
+    def _fail(self, statement: str, cause: psycopg.Error) -> NoReturn:
+        """Raise DBAPIError as SQLAlchemy does."""
         if self.is_lost:
             cause = psycopg.OperationalError("the connection to the database was lost")
         # Of what the driver raises it makes its own class; else it would leave it as it is.
@@ -498,14 +608,14 @@ class PostgresDatabase:
                 await asyncio.to_thread(search.done.wait, CANCEL_EVERY_S)
             raise
 
-    async def _run(self, threads: ThreadPoolExecutor, begin: bytes, fn: Callable[..., T]) -> T:
+    async def _run(self, threads: ThreadPoolExecutor, begin: str, fn: Callable[..., T]) -> T:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         running = self._loop.run_in_executor(threads, self._transact, begin, fn)
         running.add_done_callback(_retrieve)
         return await asyncio.shield(running)
 
-    def _transact(self, begin: bytes, fn: Callable[..., T]) -> T:
+    def _transact(self, begin: str, fn: Callable[..., T]) -> T:
         for tries_left in range(TRIES - 1, -1, -1):
             conn = self._of_this_thread()
             try:
@@ -594,7 +704,7 @@ class _Search:
             self._conn.driver.cancel_safe()
 
 
-def _storage_error(exc: DBAPIError, begin: bytes) -> Exception:
+def _storage_error(exc: DBAPIError, begin: str) -> Exception:
     """Return StorageUnavailable for trouble with the server, anything else without its details."""
     # What cannot be read is not there to be read, whyever; as for a file. And so answers a server
     # that follows another one, as long as nobody makes it the first.

@@ -70,7 +70,7 @@ class PreparedConnection(Connection):
     """A connection to SQLite; the rows of what is kept are all read at once.
 
     All else, and everything as long as somebody listens to SQLAlchemy's events, goes its way.
-    Another dialect has its own `kept_forms`, `form_of` and `run`.
+    Another dialect has its own `kept_forms`, `form_of`, `run` and `execute_otherwise`.
     """
 
     kept_forms: Forms = KEPT["sqlite"]
@@ -81,14 +81,18 @@ class PreparedConnection(Connection):
         forms = self.kept_forms.get(id(statement))
         # Nothing public tells whether anybody listens.
         if forms is None or self._has_events or self.engine._has_events:  # noqa: SLF001
-            return super().execute(statement, parameters, **options)
+            return self.execute_otherwise(statement, parameters, **options)
         rows = parameters if isinstance(parameters, list) else [parameters or {}]
         names = tuple(rows[0])
         if names not in forms:
             forms[names] = self.form_of(statement, names)
         if (form := forms[names]) is None:
-            return super().execute(statement, parameters, **options)
+            return self.execute_otherwise(statement, parameters, **options)
         return self.run(form, rows)
+
+    def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
+        """Run a statement that is compiled for this time only."""
+        return super().execute(statement, parameters, **options)
 
     def form_of(self, statement: Any, names: tuple[str, ...]) -> Any:
         """Compile a statement for values of these names; None where that has to be done anew."""

@@ -162,18 +162,18 @@ def counting_on_server() -> Iterator[list[str]]:
     Not that a connection prepares a statement: it does so once.
     """
     found: list[str] = []
+    exchanged, execute = PostgresConnection._exchanged, psycopg.Cursor.execute
 
-    def noting(run: Callable[..., Any], said: Callable[[Any], str]) -> Callable[..., Any]:
-        def noted(asked: Any, statement: Any, *args: Any, **options: Any) -> Any:
-            found.append(said(statement))
-            return run(asked, statement, *args, **options)
+    def together(conn: PostgresConnection, unsent: list[Any]) -> list[Any]:
+        found.extend(each.text for each in unsent)
+        return exchanged(conn, unsent)
 
-        return noted
+    def alone(cursor: Any, statement: Any, *args: Any, **options: Any) -> Any:
+        found.append(str(statement))
+        return execute(cursor, statement, *args, **options)
 
-    kept, sent, other = PostgresConnection._result, PostgresConnection._send, psycopg.Cursor.execute
     with (
-        patch.object(PostgresConnection, "_result", noting(kept, lambda form: form.text)),
-        patch.object(PostgresConnection, "_send", noting(sent, bytes.decode)),
-        patch.object(psycopg.Cursor, "execute", noting(other, str)),
+        patch.object(PostgresConnection, "_exchanged", together),
+        patch.object(psycopg.Cursor, "execute", alone),
     ):
         yield found

@@ -1,10 +1,11 @@
 """The way between one replica and PostgreSQL, which a test can break.
 
-Bytes go through as they come. Only a COMMIT is looked for, where one is to be lost: libpq sends it
-as a message of its own.
+Bytes go through as they come. Only a COMMIT is looked for, where one is to be lost, with what was
+sent together with it.
 """
 
 import asyncio
+import re
 import socket
 import struct
 from typing import Literal, Self, cast
@@ -15,8 +16,11 @@ HOST = "127.0.0.1"
 Side = Literal["client", "server"]
 Loss = Literal["request", "answer"]
 """request: the COMMIT does not reach the server. answer: it does, and nobody is told."""
-_COMMIT = b"Q" + struct.pack("!i", 11) + b"COMMIT\0"
-"""Source: postgresql.org/docs/18/protocol-message-formats.html, Query."""
+_COMMIT = re.compile(rb"Q\0\0\0\x0bCOMMIT\0|P\0\0\0\x0e\0COMMIT\0")
+"""As psycopg sends it, and as Parley does, behind writes that nobody has waited for.
+
+Source: postgresql.org/docs/18/protocol-message-formats.html, Query and Parse.
+"""
 
 
 class DatabaseProxy:
@@ -163,7 +167,7 @@ class _Way:
                 self._pass_on(side, data)
 
     def _pass_on(self, side: Side, data: bytes) -> None:
-        if side == "client" and _COMMIT in data and (taken := self._proxy.take_loss()):
+        if side == "client" and _COMMIT.search(data) and (taken := self._proxy.take_loss()):
             loss, self._losing = taken
             if loss == "request":
                 self.reset()

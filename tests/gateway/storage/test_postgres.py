@@ -428,7 +428,7 @@ async def test_an_error_of_libpqs_own_is_a_lost_connection(postgres_url: str) ->
     unable = conn.driver.pgconn.make_empty_result(ExecStatus.FATAL_ERROR)
     assert not conn.is_lost
     with pytest.raises(DBAPIError, match="was lost"):
-        conn._answer("SELECT 1", lambda: unable)
+        conn._check("SELECT 1", unable)
     assert conn.is_lost
     conn.driver.close()
 
