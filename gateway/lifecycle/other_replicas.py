@@ -92,11 +92,13 @@ class SharedChats(Elsewhere):
 
     Attributes:
         stirred: Set when others are to be told something.
+        grown: Set when an answer has grown that is made here.
         made_here: The answers that grow here, by session key.
     """
 
     def __init__(self) -> None:
         self.stirred = asyncio.Event()
+        self.grown = asyncio.Event()
         self.made_here: dict[str, GrowingHere] = {}
         self._viewers: Viewers | None = None
         self._watched: dict[str, WatchedChat] = {}
@@ -132,7 +134,7 @@ class SharedChats(Elsewhere):
     def growing(self, chat: str, text: str) -> None:
         key = key_of(chat)
         self.made_here[key] = GrowingHere(chat, time.monotonic(), text)
-        self._unstored.add(key)
+        self.store_again(key)
 
     @override
     def working(self, chat: str) -> None:
@@ -169,6 +171,7 @@ class SharedChats(Elsewhere):
         """Have an answer that is made here be stored: somebody looks at it elsewhere now."""
         if key in self.made_here:
             self._unstored.add(key)
+            self.grown.set()
 
     def take(self, key: str, found: SharedChat) -> None:
         """Show those who look at a chat what a look at the rows has found."""
@@ -369,6 +372,9 @@ class OtherReplicas:
             self._chats.take(key, by_key.get(key) or SharedChat(key, (0, 0), None, ""))
         if found.is_watched is not None:
             self._is_watched = found.is_watched
+            # What has grown while nobody looked is stored now.
+            if found.is_watched:
+                self._chats.grown.set()
         if found.news is not None:
             self._take_news(found.news)
 
@@ -381,9 +387,10 @@ class OtherReplicas:
                 hint()
 
     async def _show_growing(self) -> NoReturn:
-        """Store, a few times a second, how far answers have grown that others look at."""
+        """Store, a few times a second at most, how far answers have grown that others look at."""
         while True:
-            await asyncio.sleep(SHOW_EVERY_S)
+            await self._chats.grown.wait()
+            self._chats.grown.clear()
             # Not beside `_tell`: what is stored after the end of an answer would stay.
             async with _trying(), self._one:
                 growing = self._chats.take_unstored() if self._is_watched else {}
@@ -391,6 +398,7 @@ class OtherReplicas:
                     show = sharing.show
                     seen = await self._database.write(show, self.known_as, growing)
                     self._tell_watchers(seen)
+            await asyncio.sleep(SHOW_EVERY_S)
 
 
 @asynccontextmanager

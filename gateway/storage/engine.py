@@ -18,7 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
@@ -35,6 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.identity import FileWatch
+from gateway.storage.jobs import Job, JobResult, Results, retrieve
 from gateway.storage.scrubbing import Scrubber, empty_log
 from gateway.storage.statements import PreparedConnection
 
@@ -65,25 +66,6 @@ NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "
 """SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
 
 
-class Job(NamedTuple):
-    """One transaction function that waits for the writer, and the future of its caller.
-
-    One that is `apart` runs outside of transactions, and gets the driver's connection.
-    """
-
-    fn: Callable[[Any], Any]
-    future: asyncio.Future[Any]
-    apart: bool = False
-
-
-class JobResult(NamedTuple):
-    """What became of a job: its value, or the exception that its caller gets."""
-
-    job: Job
-    value: Any
-    error: Exception | None
-
-
 _DISCREET: dict[str, Any] = {"hide_parameters": True}
 """Errors and logs do not quote what people wrote."""
 # `_read` begins and ends its snapshot itself: a rollback by SQLAlchemy would be one of nothing.
@@ -110,6 +92,7 @@ class SqliteDatabase:
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._results = Results(self._loop)
         self._closed = False
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
@@ -235,7 +218,7 @@ class SqliteDatabase:
 
     def _forget_search(self, searching: asyncio.Future[Any]) -> None:
         del self._searches[searching]
-        _retrieve(searching)
+        retrieve(searching)
 
     async def scrub(self) -> None:
         """Empty the log and overwrite what erased rows have left, so that nothing is left of them.
@@ -284,7 +267,7 @@ class SqliteDatabase:
         while batch := self._next_batch():
             done = self._commit([job for job in batch if not job.apart])
             done += [self._run_apart(job) for job in batch if job.apart]
-            self._loop.call_soon_threadsafe(_report, done)
+            self._results.add(done)
 
     def _next_batch(self) -> list[Job]:
         """Return at least one job, or an empty list when the database closes."""
@@ -360,23 +343,6 @@ def _storage_error(exc: Exception) -> Exception:
         error.__cause__ = exc
         return error
     return exc
-
-
-def _report(done: list[JobResult]) -> None:
-    for job, value, error in done:
-        if job.future.done():
-            continue
-        if error is None:
-            job.future.set_result(value)
-        else:
-            job.future.set_exception(error)
-            _retrieve(job.future)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining where the caller was cancelled, and nobody asks any more."""
-    if not future.cancelled():
-        future.exception()
 
 
 def lock_database(path: Path) -> FileLock:

@@ -13,6 +13,7 @@ first. A statement sees what was committed when it began, not when it got the lo
 
 import asyncio
 import os
+import queue
 import select
 import threading
 import time
@@ -37,6 +38,7 @@ from typing_extensions import override
 
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage.database import DatabaseServer
+from gateway.storage.jobs import Job, JobResult, Results, retrieve
 from gateway.storage.schema import SEARCH_INDEX
 from gateway.storage.statements import KEPT, Forms, PreparedConnection, Rows, compiled_once
 
@@ -554,7 +556,10 @@ class PostgresDatabase:
         self._loop = asyncio.get_running_loop()
         self._own = threading.local()
         self._connections: set[PostgresConnection] = set()
-        self._workers = ThreadPoolExecutor(server.connections, thread_name_prefix="postgres-worker")
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._results = Results(self._loop)
+        self._workers: list[threading.Thread] = []
+        self._waiting = 0
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
         self._closed = False
         self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
@@ -579,7 +584,7 @@ class PostgresDatabase:
             StorageUnavailable: Rolled back; the database, not the function, is to blame.
             Exception: Whatever `fn` raised; its writes are rolled back.
         """
-        return await self._run(self._workers, WRITE, _bound(fn, *args, **kwargs))
+        return cast("T", await self._queued(WRITE, _bound(fn, *args, **kwargs)))
 
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -589,7 +594,7 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        return await self._run(self._workers, READ, _bound(fn, *args, **kwargs))
+        return cast("T", await self._queued(READ, _bound(fn, *args, **kwargs)))
 
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -601,18 +606,47 @@ class PostgresDatabase:
         """
         search = _Search(_bound(fn, *args, **kwargs))
         try:
-            return cast("T", await self._run(self._searchers, READ, search.run))
+            return cast("T", await self._searched(search))
         except asyncio.CancelledError:
             while not search.done.is_set():
                 await asyncio.to_thread(search.cancel)
                 await asyncio.to_thread(search.done.wait, CANCEL_EVERY_S)
             raise
 
-    async def _run(self, threads: ThreadPoolExecutor, begin: str, fn: Callable[..., T]) -> T:
+    async def _queued(self, begin: str, fn: Callable[[Any], Any]) -> Any:
+        """Run a function on a worker; there are as many as have been needed at once."""
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        running = self._loop.run_in_executor(threads, self._transact, begin, fn)
-        running.add_done_callback(_retrieve)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        future.add_done_callback(self._count_down)
+        self._waiting += 1
+        if len(self._workers) < min(self._waiting, self.server.connections):
+            name = f"postgres-worker-{len(self._workers)}"
+            self._workers.append(threading.Thread(target=self._work, name=name, daemon=True))
+            self._workers[-1].start()
+        self._jobs.put(Job(fn, future, begin))
+        return await asyncio.shield(future)
+
+    def _count_down(self, _: asyncio.Future[Any]) -> None:
+        self._waiting -= 1
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._results.add([self._result_of(job)])
+        # The next one ends by it, too.
+        self._jobs.put(None)
+
+    def _result_of(self, job: Job) -> JobResult:
+        try:
+            return JobResult(job, self._transact(job.begin, job.fn), None)
+        except BaseException as exc:  # noqa: BLE001 - carried to the caller, whatever it is
+            return JobResult(job, None, exc)
+
+    async def _searched(self, search: "_Search") -> Any:
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        running = self._loop.run_in_executor(self._searchers, self._transact, READ, search.run)
+        running.add_done_callback(retrieve)
         return await asyncio.shield(running)
 
     def _transact(self, begin: str, fn: Callable[..., T]) -> T:
@@ -669,8 +703,10 @@ class PostgresDatabase:
     async def close(self) -> None:
         """Finish what was begun, then close all connections. Idempotent."""
         self._closed = True
-        for threads in (self._workers, self._searchers):
-            await asyncio.to_thread(threads.shutdown)
+        self._jobs.put(None)
+        for worker in self._workers:
+            await asyncio.to_thread(worker.join)
+        await asyncio.to_thread(self._searchers.shutdown)
         self._watching.cancel()
         for conn in list(self._connections):
             self._drop(conn)
@@ -712,9 +748,3 @@ def _storage_error(exc: DBAPIError, begin: str) -> Exception:
     if cannot or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))
     return type(exc)(exc.statement, None, psycopg.Error(reason(exc)), hide_parameters=True)
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Keep asyncio from complaining where the caller was cancelled, and nobody asks any more."""
-    if not future.cancelled():
-        future.exception()
