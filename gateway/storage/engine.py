@@ -34,8 +34,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
+from gateway.storage.database import Job, JobResult, Results, retrieve
 from gateway.storage.identity import FileWatch
-from gateway.storage.jobs import Job, JobResult, Results, retrieve
 from gateway.storage.scrubbing import Scrubber, empty_log
 from gateway.storage.statements import PreparedConnection
 

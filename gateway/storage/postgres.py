@@ -37,8 +37,7 @@ from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
 
 from gateway.errors import CommitUnknown, StorageUnavailable
-from gateway.storage.database import DatabaseServer
-from gateway.storage.jobs import Job, JobResult, Results, retrieve
+from gateway.storage.database import DatabaseServer, Job, JobResult, Results, retrieve
 from gateway.storage.schema import SEARCH_INDEX
 from gateway.storage.statements import KEPT, Forms, PreparedConnection, Rows, compiled_once
 
