@@ -173,6 +173,12 @@ def shorten_leases(lease_s: float) -> None:
             replace_in(module, LEASE_S=lease_s)
 
 
+def _storage(spec: Spec) -> StorageSettings:
+    ways = {"url": spec.url, "direct_url": spec.direct_url}
+    known = {key: SecretStr(url) for key, url in ways.items() if url is not None}
+    return StorageSettings(pooled=spec.direct_url is not None, **known)
+
+
 def burst_or_fail(entries: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
     """Return the next turn's entries; fail, as a bug would, at one that asks for it."""
     if asks(entries[0].text, "stuck"):
@@ -263,7 +269,7 @@ class Life:
                 give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
-            storage=StorageSettings(url=None if spec.url is None else SecretStr(spec.url)),
+            storage=_storage(spec),
             web=WebSettings(port=spec.web_port, token=SecretStr(TOKEN)),
             compression=CompressionSettings(protect_last_n=2),
             context=ContextSettings(engine=spec.engine),

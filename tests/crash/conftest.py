@@ -11,6 +11,7 @@ from tests.support.crash import Crashes, Nursery
 from tests.support.crash_cluster import Cluster
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.database_proxy import DatabaseProxy
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import HONEST, PostgresServer, postgres_server, server_at
 
 REPLICAS = 3
@@ -87,14 +88,17 @@ async def cluster(
 
 @asynccontextmanager
 async def in_cluster(
-    nursery: Nursery, folder: Path, server: PostgresServer, database: str
+    nursery: Nursery,
+    folder: Path,
+    server: PostgresServer,
+    database: str,
+    pooler: PgBouncer | None = None,
 ) -> AsyncIterator[Cluster]:
     """Make the places of three replicas; whoever lives in them at the end is killed."""
+    port = server.port if pooler is None else pooler.port
     async with AsyncExitStack() as stack:
         platform = await stack.enter_async_context(LoopbackPlatform(one_poller=True))
-        proxies = [
-            await stack.enter_async_context(DatabaseProxy(server.port)) for _ in range(REPLICAS)
-        ]
-        cluster = Cluster(nursery, platform, folder, server, database, proxies)
+        proxies = [await stack.enter_async_context(DatabaseProxy(port)) for _ in range(REPLICAS)]
+        cluster = Cluster(nursery, platform, folder, server, database, proxies, pooler)
         stack.callback(cluster.close)
         yield cluster

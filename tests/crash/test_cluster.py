@@ -8,7 +8,7 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -96,6 +96,15 @@ OFTEN: dict[Disruption, int] = {kill: 6, freeze: 3, part: 3, cut: 3, lose_commit
 async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) -> None:
     """Fifty disruptions, some of them at the same time, while people write."""
     dice = Random(seed)  # noqa: S311 - repeatable on purpose
+    await live_through(cluster, dice, OFTEN)
+    told = f"{cluster.refused} starts refused, {cluster.late_copies()} late copies"
+    print(f"seed {seed}: {dict(cluster.disruptions)}, {told}")
+    assert sum(cluster.disruptions.values()) >= DISRUPTIONS
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+async def live_through(cluster: Cluster, dice: Random, often: Mapping[Disruption, int]) -> None:
+    """Draw how the cluster works, disturb it, and have everything be answered in the end."""
     style = dice.choice(["plain", "once", "edit"])
     cluster.platform.show_once = style == "once"
     window = dice.choice([100_000, SMALL_WINDOW])
@@ -110,15 +119,11 @@ async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) 
         lease_s=LEASE_S,
     )
     await cluster.run_all()
-    await disturb(cluster, dice)
+    await disturb(cluster, dice, often)
     await cluster.live_on()
-    told = f"{cluster.refused} starts refused, {cluster.late_copies()} late copies, {style}"
-    print(f"seed {seed}: {dict(cluster.disruptions)}, {told}")
-    assert sum(cluster.disruptions.values()) >= DISRUPTIONS
-    assert not (found := cluster.violations()), describe(found, cluster)
 
 
-async def disturb(cluster: Cluster, dice: Random) -> None:
+async def disturb(cluster: Cluster, dice: Random, often: Mapping[Disruption, int]) -> None:
     """Disturb the replicas, at most two of them at once, while people write."""
     under_way: dict[asyncio.Task[None], Replica] = {}
     while (happened := sum(cluster.disruptions.values())) < DISRUPTIONS:
@@ -128,7 +133,7 @@ async def disturb(cluster: Cluster, dice: Random) -> None:
             await asyncio.sleep(dice.uniform(0.02, 0.2))
             at_rest = [each for each in cluster.replicas if each not in under_way.values()]
             await fill_places(cluster, at_rest, dice)
-            one, [kind] = dice.choice(at_rest), dice.choices([*OFTEN], [*OFTEN.values()])
+            one, [kind] = dice.choice(at_rest), dice.choices([*often], [*often.values()])
             under_way[asyncio.create_task(happens(kind, cluster, one, dice))] = one
         else:
             await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)

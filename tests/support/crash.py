@@ -69,6 +69,7 @@ class Spec:
         mcp: Its MCP servers.
         real: A real platform to use instead of the loopback one: its name and its settings.
         url: Of its database on PostgreSQL; None for SQLite in its home.
+        direct_url: Past the pooler that `url` leads to; None where there is none.
         losses: Where the next COMMIT is lost: a point, and whether the request or the answer is.
         lease_s: How long a lease lasts without a heartbeat; None for as long as in earnest.
     """
@@ -102,6 +103,7 @@ class Spec:
     engine: str = "compressor"
     mcp: dict[str, Any] = field(default_factory=dict)
     url: str | None = None
+    direct_url: str | None = None
     lease_s: float | None = None
     losses: list[list[Any]] = field(default_factory=list)
 

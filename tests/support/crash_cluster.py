@@ -24,6 +24,7 @@ from tests.support.crash_oracle import Evidence, finished_ids
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import RESENT
 from tests.support.database_proxy import DatabaseProxy, Loss
+from tests.support.pgbouncer import PgBouncer
 from tests.support.postgres import End, PostgresServer
 
 REFUSED = 3
@@ -65,6 +66,7 @@ class Cluster(Crashes):
         server: Where the database is.
         database: Its name.
         proxies: One for each replica.
+        pooler: Where these lead; None where they lead to the server itself.
 
     Attributes:
         replicas: Their places.
@@ -81,10 +83,12 @@ class Cluster(Crashes):
         server: PostgresServer,
         database: str,
         proxies: list[DatabaseProxy],
+        pooler: PgBouncer | None = None,
     ) -> None:
         super().__init__(nursery, platform, folder)
         self.server = server
         self.name = database
+        self.pooler = pooler
         self.replicas = [
             Replica(number, self.home / f"replica-{number}", proxy)
             for number, proxy in enumerate(proxies)
@@ -118,7 +122,9 @@ class Cluster(Crashes):
         assert not one.runs
         with suppress(psycopg.OperationalError):
             self._note(what="boot", finished=finished_ids(self.books))
-        spec = replace(self.spec, home=str(one.home), url=one.proxy.url(self.name), **changes)
+        direct = None if self.pooler is None else self.books
+        ways = {"url": one.proxy.url(self.name), "direct_url": direct}
+        spec = replace(self.spec, home=str(one.home), **ways, **changes)
         one.faulty = bool(spec.kill or spec.pause)
         one.pid = self._begin(spec)
         one.ends = asyncio.create_task(self.ended(one.pid), name=f"replica {one.number}")
@@ -190,6 +196,16 @@ class Cluster(Crashes):
             await asyncio.sleep(away_s)
             self.server.spawn()
             await asyncio.to_thread(self.server.wait_until_it_answers)
+            self.disturb_now(*self.replicas)
+
+    async def restart_pooler(self, *, away_s: float = 0.0) -> None:
+        """Kill the pooler, and start it again."""
+        assert self.pooler is not None
+        async with self._restarting:
+            self.disturb_now(*self.replicas)
+            self.pooler.stop()
+            await asyncio.sleep(away_s)
+            await asyncio.to_thread(self.pooler.start)
             self.disturb_now(*self.replicas)
 
     async def heal(self) -> None:
