@@ -25,6 +25,7 @@ from tests import asserted
 from tests.support.browser import CHROMIUM, browser
 from tests.support.engines import storage_of
 from tests.support.nginx import NGINX
+from tests.support.pgbouncer import PGBOUNCER, PgBouncer, pgbouncer
 from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.shared import SHARED
 from tests.support.storage import PostgresStore, Store, copy_database, migrated_file
@@ -260,6 +261,13 @@ def postgres_url(postgres_worker: PostgresServer, postgres_template: str) -> Ite
     postgres_worker.drop(name)
 
 
+@pytest.fixture(scope="session")
+def pooler(postgres_worker: PostgresServer) -> Iterator[PgBouncer]:
+    """A pooler before the server of this worker."""
+    with pgbouncer(postgres_worker) as started:
+        yield started
+
+
 @pytest.fixture
 def sqlite_alone() -> None:
     """What the test is about: SQLite's plans, file, pragmas, or the order of its one writer."""
@@ -286,6 +294,8 @@ def pytest_terminal_summary(
         terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
     if NGINX is None:
         terminalreporter.write_line("tests behind a real proxy: not run, nginx is not installed")
+    if PGBOUNCER is None:
+        terminalreporter.write_line("tests behind a pooler: not run, pgbouncer is not installed")
     if SHARED is None:
         terminalreporter.write_line("real conversations: not replayed, ../shared is not there")
     if missing := confinement.why_not():

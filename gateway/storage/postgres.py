@@ -20,7 +20,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from socket import SHUT_RDWR, socket
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
@@ -687,17 +687,14 @@ class PostgresDatabase:
         await self._loop.run_in_executor(self._searchers, self._vacuum)
 
     def _vacuum(self) -> None:
-        driver = self._of_this_thread().driver
-        try:
-            driver.execute("SET statement_timeout = 0")
-            driver.execute(f"SET lock_timeout = {SCRUB_WAIT_MS}")
-            for statement in _SCRUB:
-                driver.execute(statement)
-        except psycopg.Error as exc:
-            raise StorageUnavailable(str(exc.diag.message_primary or exc)) from None
-        finally:
-            driver.execute("RESET statement_timeout")
-            driver.execute("RESET lock_timeout")
+        # No transaction, and limits of its own: behind a pooler others would get that session next.
+        with closing(open_direct(self.server)) as driver:
+            try:
+                driver.execute(f"SET lock_timeout = {SCRUB_WAIT_MS}")
+                for statement in _SCRUB:
+                    driver.execute(statement)
+            except psycopg.Error as exc:
+                raise StorageUnavailable(str(exc.diag.message_primary or exc)) from None
 
     async def close(self) -> None:
         """Finish what was begun, then close all connections. Idempotent."""

@@ -23,6 +23,8 @@ from tests.support.process import free_port
 
 PGBOUNCER = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
 TAKES_PGBOUNCER = pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+BOTH_WAYS = ["direct", pytest.param("pooled", marks=TAKES_PGBOUNCER)]
+"""For tests that hold with a pooler and without it."""
 SESSIONS = 4
 """Of the server, for all clients: fewer than one replica has connections."""
 STARTS_IN_S = 20

@@ -44,11 +44,19 @@ class ReplicaAtWork:
 
 @asynccontextmanager
 async def replica(
-    home: Path, url: str, answers: ChatModel | Agent, **sections: dict[str, Any]
+    home: Path, url: str | dict[str, Any], answers: ChatModel | Agent, **sections: dict[str, Any]
 ) -> AsyncIterator[ReplicaAtWork]:
-    """Run a gateway with everything it has, on this database; leaving stops it."""
+    """Run a gateway with everything it has, on this database; leaving stops it.
+
+    Args:
+        home: Its PARLEY_HOME.
+        url: Of the database, or all of `storage`.
+        answers: Its model, or its agent.
+        sections: Of the settings.
+    """
     await asyncio.to_thread(home.mkdir, exist_ok=True)
-    settings = settings_of(home, storage={"url": url}, **sections)
+    storage = {"url": url} if isinstance(url, str) else url
+    settings = settings_of(home, storage=storage, **sections)
     agent = answers if isinstance(answers, Agent) else agent_of(answers)
     async with (
         open_database(location_of(settings)) as database,

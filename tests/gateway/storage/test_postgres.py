@@ -21,6 +21,7 @@ from gateway.storage.postgres import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
 from gateway.storage.statements import kept
 from tests.support.database_proxy import DatabaseProxy
+from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import PostgresServer, server_at
 
 WHO = member.c.sender_name
@@ -47,9 +48,15 @@ def names(conn: Connection) -> list[str]:
     return list(conn.execute(NAMES).scalars())
 
 
-@pytest.fixture
-async def database(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
-    opened = PostgresDatabase(server_at(postgres_url))
+@pytest.fixture(params=BOTH_WAYS)
+async def database(
+    request: pytest.FixtureRequest, postgres_url: str
+) -> AsyncIterator[PostgresDatabase]:
+    if request.param == "pooled":
+        server = behind(request.getfixturevalue("pooler"), postgres_url)
+    else:
+        server = server_at(postgres_url)
+    opened = PostgresDatabase(server)
     yield opened
     await opened.close()
 
@@ -304,13 +311,23 @@ async def test_behind_a_pooler_nothing_is_left_in_a_session(postgres_url: str) -
 
 
 async def test_scrubbing_takes_erased_rows_out(database: PostgresDatabase) -> None:
-    """Nothing that was deleted is left in the tables; the time limits hold again afterwards."""
+    """Nothing that was deleted is left in the tables."""
     await database.write(enter)
     await database.write(lambda conn: conn.execute(member.delete()) and None)
     pages = "SELECT pg_relation_size('member')"
     assert await database.read(lambda conn: conn.exec_driver_sql(pages).scalar_one()) > 0
     await database.scrub()
     assert await database.read(lambda conn: conn.exec_driver_sql(pages).scalar_one()) == 0
+
+
+async def test_scrubbing_goes_past_the_pooler(postgres_url: str) -> None:
+    """What it sets for itself would stay in a session that somebody else gets."""
+    nowhere, direct = "postgresql://127.0.0.1:1/nowhere", SecretStr(postgres_url)
+    database = PostgresDatabase(server_at(nowhere, direct_url=direct, pooled=True))
+    await database.scrub()
+    with pytest.raises(StorageUnavailable, match="cannot reach the database"):
+        await database.write(names)
+    await database.close()
 
 
 async def test_nobody_is_let_in_without_a_server() -> None:

@@ -4,7 +4,6 @@ Each race is played in the order in which it went wrong: one transaction changes
 not commit; the other one begins to wait for it; then the first one commits.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,11 +26,13 @@ from gateway.storage.conversation import (
 )
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.database import DatabaseServer
 from gateway.storage.people import members
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import conversation, inquiry, step
+from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import server_at
 from tests.support.storage import ACCOUNTS, admit, claim_one, inbound, turn_of
 
@@ -39,10 +40,14 @@ WAITS = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND wait_event_typ
 
 
 class Race:
-    """Two connections to one database, and one that looks at them."""
+    """Two connections to one database, and one that looks at them.
 
-    def __init__(self, url: str) -> None:
-        server = server_at(url)
+    Args:
+        url: Where the database is.
+        server: The same, as the two are told of it.
+    """
+
+    def __init__(self, url: str, server: DatabaseServer) -> None:
         self._one = postgres.connect(server)
         self._other = postgres.connect(server)
         self._watch = psycopg.connect(url, autocommit=True)
@@ -61,16 +66,17 @@ class Race:
 
     def begin(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
         """Begin another transaction, which waits for the first one when this returns."""
-        began = threading.Event()
+        began: Future[int] = Future()
 
         def run() -> Any:
             with self._other.transaction():
-                began.set()
+                # Behind a pooler it is another one each time.
+                mine = self._other.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+                began.set_result(mine)
                 return fn(self._other, *args, **kwargs)
 
         running = self._threads.submit(run)
-        began.wait()
-        pid = self._other.driver.info.backend_pid
+        pid = began.result()
         while self._watch.execute(WAITS, [pid]).fetchone() == (0,):
             assert not running.done(), running.exception() or "it did not wait"
         return running
@@ -83,9 +89,13 @@ class Race:
         self._watch.close()
 
 
-@pytest.fixture
-def race(postgres_url: str) -> Iterator[Race]:
-    opened = Race(postgres_url)
+@pytest.fixture(params=BOTH_WAYS)
+def race(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Race]:
+    if request.param == "pooled":
+        server = behind(request.getfixturevalue("pooler"), postgres_url)
+    else:
+        server = server_at(postgres_url)
+    opened = Race(postgres_url, server)
     yield opened
     opened.close()
 
