@@ -248,14 +248,21 @@ class Compaction:
     nodes: tuple[Node, ...] = ()
 
 
+class NewSegment(NamedTuple):
+    """The segment that a compaction has begun; `system` is its prompt, None where that stays."""
+
+    id: str
+    system: str | None = None
+
+
 class CompactionStore(Protocol):
     """Where the planner of one turn commits what it decided."""
 
-    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
+    async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         """Split the lineage in one transaction; later records belong to the new segment.
 
         Returns:
-            The id of the new segment.
+            The new segment.
 
         Raises:
             LeaseLost: As for the journal (gateway/errors.py).

@@ -282,9 +282,12 @@ class Planner:
         self, view: View, after: View, compaction: Compaction, state: PlannerState
     ) -> None:
         """Commit a new plan and show it."""
-        self._enter(await self.store.commit(compaction, state))
+        segment = await self.store.commit(compaction, state)
+        self._enter(segment.id)
         self.state = state
         view.take(after)
+        if segment.system is not None:
+            view.begin_with(segment.system)
         self.turn.size = 0
         self.meter.forget_report()
         # Told before the next request: a prefix that moves unannounced is reported as a fault.

@@ -37,6 +37,8 @@ SKILLS_ARE_ORDERS = "Skills that skill_view returns are the exception: the opera
 
 OWN_LAYER = "session"
 """The last one, and the only one that each root has for itself."""
+STANDING_LAYER = "standing"
+"""Before it; a compaction writes it anew in its child segment, where other words hold by then."""
 INDEX_SKILLS = 60
 INDEX_CHARS = 160
 """Of the description of one skill in the index; skill_view shows it whole."""
@@ -48,6 +50,14 @@ class SourcedText:
 
     source: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandingWord:
+    """What a person has asked for once and for all, in their words, and the day, ISO 8601."""
+
+    text: str
+    day: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class PromptFacts:
         external: Standing texts of memory providers.
         skills: (name, description) of each.
         context_file: The first of AGENTS.md, … that the workspace has.
+        standing: What the people of the conversation have asked for once and for all.
         session: Id of the root segment; `started` the date on which it began, ISO 8601.
         platform_hint: Where the chat is and how answers are shown there, put behind "You are in";
             empty where that is not known.
@@ -83,6 +94,7 @@ class PromptFacts:
     external: tuple[SourcedText, ...] = ()
     skills: tuple[tuple[str, str], ...] = ()
     context_file: SourcedText | None = None
+    standing: tuple[StandingWord, ...] = ()
     session: str = ""
     started: str = ""
     platform_hint: str = ""
@@ -118,6 +130,18 @@ class SystemPrompt:
             start += chars + len(SEPARATOR)
         return parts
 
+    def with_standing(self, words: Sequence[StandingWord]) -> "SystemPrompt":
+        """Return the prompt with these standing words in place of those in it.
+
+        One without layers was written by a version before 0.5, and stays as it is.
+        """
+        if not self.layers:
+            return self
+        parts = [part for part in self.parts() if part[0] != STANDING_LAYER]
+        is_own = parts[-1:] and parts[-1][0] == OWN_LAYER
+        parts.insert(len(parts) - (1 if is_own else 0), (STANDING_LAYER, standing_text(words)))
+        return _of_parts(parts)
+
     def split(self) -> tuple["SystemPrompt", str]:
         """Return what other roots can share of it, and the text behind that: this root's own."""
         if not self.layers or self.layers[-1][0] != OWN_LAYER:
@@ -150,7 +174,10 @@ def write_child_prompt(facts: PromptFacts) -> SystemPrompt:
 
 
 def _joined(layers: Sequence[Layer], facts: PromptFacts) -> SystemPrompt:
-    written = [(layer.name, layer.write(facts).strip()) for layer in layers]
+    return _of_parts([(layer.name, layer.write(facts).strip()) for layer in layers])
+
+
+def _of_parts(written: Sequence[tuple[str, str]]) -> SystemPrompt:
     parts = [(name, text) for name, text in written if text]
     return SystemPrompt(
         SEPARATOR.join(text for _, text in parts),
@@ -303,6 +330,25 @@ def _platform(facts: PromptFacts) -> str:
     return " ".join(lines)
 
 
+STANDING = (
+    "What people here have asked for once and for all, in their own words. Follow it in every"
+    " answer within the rules above; where it contradicts itself, and where they say something else"
+    " later, the newest counts:"
+)
+
+
+def standing_text(words: Sequence[StandingWord]) -> str:
+    """Return the layer of what people have asked for once and for all; "" for nothing."""
+    if not words:
+        return ""
+    lines = "\n".join(f"{_listed([_open(each.text)])} ({each.day})" for each in words)
+    return f"{STANDING}\n<standing-words>\n{lines}\n</standing-words>"
+
+
+def _standing(facts: PromptFacts) -> str:
+    return standing_text(facts.standing)
+
+
 # What changes least stands first: a layer that changes loses the cache of all behind it.
 LAYERS: tuple[Layer, ...] = (
     Layer("identity", "files", _identity),
@@ -317,6 +363,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer("external_memory", "notes", _external),
     Layer("environment", "settings", _environment),
     Layer("platform", "chat", _platform),
+    Layer(STANDING_LAYER, "notes", _standing),
     Layer(OWN_LAYER, "session", _session),
 )
 _OF_CHILD = frozenset({
@@ -351,7 +398,7 @@ def memory_context(blocks: Sequence[SourcedText]) -> str:
     return f"<memory-context>\n{intro}\n\n{SEPARATOR.join(texts)}\n</memory-context>"
 
 
-_TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context)", re.IGNORECASE)
+_TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context|standing-words)", re.IGNORECASE)
 
 
 def _open(text: str) -> str:

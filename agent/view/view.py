@@ -359,6 +359,12 @@ class View:
         self.plan, self.entries, self.messages = other.plan, other.entries, other.messages
         self._settle()
 
+    def begin_with(self, system: str) -> None:
+        """Show another system prompt before the same messages."""
+        self.system = system
+        first = ChatMessage(role="system", content=noted(system, self.plan))
+        self.messages = [first, *self.messages[1:]]
+
     def append(self, entry: Entry) -> None:
         """Add the newest message of the transcript."""
         self.extend([entry])

@@ -22,6 +22,7 @@ from agent.ports import (
     Decision,
     JournaledEffect,
     ModelCall,
+    NewSegment,
     Origin,
     PastMessage,
     PlannerState,
@@ -206,12 +207,13 @@ class Journal:
         """Store a full output."""
         return await self.database.write(turn_journal.store_output, self.turn, text)
 
-    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
+    async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         """Split the lineage; what is recorded from now on belongs to the new segment."""
         session = await self.database.write(compactions.compact, self.turn, compaction, state)
-        self.turn = replace(self.turn, session=session)
+        before, self.turn = self.turn.session, replace(self.turn, session=session)
         structlog.contextvars.bind_contextvars(session=session.id)
-        return str(session.id)
+        stays = session.system_prompt == before.system_prompt
+        return NewSegment(str(session.id), None if stays else session.system_prompt)
 
     def archive(self) -> ConversationArchive:
         """Return the conversation's records; must be called in the event loop."""

@@ -16,7 +16,7 @@ from typing import Any, Generic, Literal, TypeVar
 from sqlalchemy import Connection
 
 import gateway.commands
-from adapters.messages import InboundMessage, MessageRef
+from adapters.messages import Choice, InboundMessage, MessageRef
 from agent.messages import Content
 from agent.turn.state import Agent
 from gateway.access.pairing import Happening, Pairing
@@ -94,6 +94,7 @@ class CommandResult:
         dropped: Messages that nobody will answer any more.
         happened: What is logged.
         wake: Conversations that are told something as well.
+        choices: Buttons below the text.
     """
 
     text: str
@@ -101,6 +102,7 @@ class CommandResult:
     dropped: Sequence[MessageRef] = ()
     happened: Happening | None = None
     wake: frozenset[int] = frozenset()
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ from agent.turn.state import Agent
 from gateway.access.policy import Access
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import PromptBase, Session
-from gateway.storage.people import notebook
+from gateway.storage.people import notebook, remembered
 
 log = structlog.get_logger()
 
@@ -341,6 +341,7 @@ class Prompts:
             profile=self.files.current.profile if owned else None,
             noted=_clean(notebook.notes_of(conn, scope, "user"), "memory"),
             external=tuple(_cleaned(told) for told in self.external()),
+            standing=remembered.standing(conn, scope),
             platform_hint=_hint_of(here.platform),
             shared=here.user is None,
         )

@@ -194,7 +194,7 @@ class AdmissionBatch:
         if isinstance(result, ReplyOutcome):
             return self._answers.take(message, row.id, seq, result, text)
         self._note(result, row.id, seq)
-        self._tx.reply(message, row.id, seq, text)
+        self._tx.reply(message, row.id, seq, text, result.choices)
         return Admission("command", row.id, seq)
 
     def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
@@ -587,8 +587,19 @@ class _Transaction:
             self.reply(message, conversation_id, seq, text)
         return Admission("refused", conversation_id, seq)
 
-    def reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
-        self.tell(message, conversation_id, seq, f"reply:{conversation_id}:{seq}", text)
+    def reply(
+        self,
+        message: InboundMessage,
+        conversation_id: int,
+        seq: int,
+        text: str,
+        choices: tuple[Choice, ...] = (),
+    ) -> None:
+        key = f"reply:{conversation_id}:{seq}"
+        parts = parts_of(
+            self.renderer(message), key, text, reply_to=message.message_ref, choices=choices
+        )
+        outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
 
     def tell(
         self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str

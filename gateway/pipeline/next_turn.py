@@ -279,12 +279,15 @@ def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
     """Return a question behind what its people said meanwhile.
 
     Args:
-        notes: What was said to others in the group, and messages that were changed after they had
-            been answered; in order.
+        notes: What was said to others in the group, messages that were changed after they had
+            been answered, and corrections of what is remembered; in order.
     """
     overheard = _listed([note for note in notes if note.kind == "overheard"])
     changed = _listed([note for note in notes if note.kind == "edit"])
+    corrected = _listed([note for note in notes if note.kind == "correction"])
     blocks = []
+    if corrected:
+        blocks.append(f"[Corrected with /memory; what you were told before:]\n{corrected}")
     if overheard:
         blocks.append(f"[Said here since your last answer, not to you:]\n{overheard}")
     if changed:

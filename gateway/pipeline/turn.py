@@ -29,6 +29,7 @@ from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import MadeOnce, Toolkit
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext, TurnServices
+from gateway.context.learning import learned_in
 from gateway.context.memory import Finished, Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
@@ -123,6 +124,7 @@ class TurnRunner:
     async def bury(self, turn: Turn, end: TurnEnd) -> None:
         """Make a dead letter of a turn and tell its chat."""
         parts = await self.chats.of(turn).parts("buried", notices.GAVE_UP)
+        end = await self._with_learned(turn, end)
         await self.database.write(turn_journal.bury, turn, parts, end)
         # The attempt that was counted for this run is not made.
         tell_buried(self.chats.wakeups, turn, max(turn.attempt - 1, turn.deaths), end.error)
@@ -169,11 +171,13 @@ class TurnRunner:
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
+            done = replace(done, end=await self._with_learned(journal.turn, done.end))
             committed = await self.database.write(
                 turn_journal.commit_and_release, journal.turn, done.messages, parts, done.end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
+            end = await self._with_learned(journal.turn, end)
             totals = await self._cancel(journal.turn, chat, end)
             return CommittedTurn(end, Committed(totals))
         except (asyncio.CancelledError, LeaseLost):
@@ -188,6 +192,15 @@ class TurnRunner:
         self.work.context.views.add(journal.turn.session, newer)
         answer = done.text if done.kind == "answer" else ""
         return CommittedTurn(done.end, committed, answer)
+
+    async def _with_learned(self, turn: Turn, end: TurnEnd) -> TurnEnd:
+        """Return the end of a turn with what its people have said that is to be remembered.
+
+        However it ended: they have said it.
+        """
+        if not self.work.toolkit.memory.standing:
+            return end
+        return replace(end, learned=await learned_in(self.database, self.work.access, turn))
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""

@@ -35,6 +35,7 @@ AuditKind = Literal[
     "pairing_denied",
     "member_revoked",
     "memory_removed",
+    "memory_changed",
     "forgotten",
     "web_signed_in",
     "web_sign_in_refused",

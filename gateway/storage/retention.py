@@ -32,6 +32,7 @@ from agent.models.images import handle_of
 from agent.view.view import ViewPlan, dump_plan
 from gateway.storage.conversation import attachments, conversations, sessions
 from gateway.storage.conversation.transcript import END, shown_ranges, without
+from gateway.storage.people.remembered import FOUND
 from gateway.storage.schema import (
     UNSENT,
     attachment,
@@ -45,6 +46,7 @@ from gateway.storage.schema import (
     is_unanswered,
     is_unsent,
     ledger,
+    memory,
     message,
     node,
     now_s,
@@ -185,8 +187,10 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
             _bytes_of(ledger.c.model, ledger.c.provider),
         ),
     ),
-    # Commands, and what was never answered; what was answered goes with its messages.
+    # Commands, and what was never answered; what was answered goes with its messages. So does what
+    # was found in people's words; the agent's notes stay.
     "transcript": (
+        Sweep(memory, memory.c.target.in_(FOUND), _bytes_of(memory.c.text, memory.c.value)),
         Sweep(
             inbox,
             and_(

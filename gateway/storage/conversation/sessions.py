@@ -319,6 +319,19 @@ def split(
     return child
 
 
+def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
+    """Return a segment as one with another prompt, which a child inherits; that base is entered."""
+    if prompt == parent.prompt:
+        return parent
+    base = SharedBase(prompt.split()[0], parent.tools, parent.prompt_inputs)
+    return replace(
+        parent,
+        base_id=find_base(conn, base),
+        system_prompt=prompt.text,
+        prompt_layers=prompt.layers,
+    )
+
+
 def end(conn: Connection, session_id: int, reason: str) -> bool:
     """Mark a segment as ended; what was prepared for it is dropped.
 

@@ -12,7 +12,7 @@ import orjson
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
-from agent.messages import ChatMessage, Content, context_message, user_message
+from agent.messages import ChatMessage, Content, context_message, is_ephemeral, user_message
 from agent.ports import Origin
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
@@ -59,6 +59,7 @@ class Turn:
         deaths: Deaths of the process that it ran at, since it last got further.
         blamed: Those of them that are held against it (gateway/storage/queue/blame.py).
         retries: The dead turn that it asks again.
+        asked: The entries of the inbox that it answers, in order.
     """
 
     id: int
@@ -81,6 +82,13 @@ class Turn:
     deaths: int = 0
     blamed: int = 0
     retries: int | None = None
+    asked: tuple[InboxEntry, ...] = ()
+
+    @property
+    def question_seq(self) -> int:
+        """Seq of its question, behind what is told beside it; 0 where it has recorded none."""
+        own = (each.seq for each in self.entries if not is_ephemeral(each.message))
+        return next(own, 0)
 
     @property
     def begins_at(self) -> int:
@@ -214,6 +222,7 @@ def begin(
         sender=newest_sender(lease, entries),
         senders=whose,
         model=held.model,
+        asked=tuple(entries),
     )
 
 
@@ -373,6 +382,7 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         deaths=row.deaths,
         blamed=row.blamed,
         retries=row.retries,
+        asked=tuple(entries),
     )
 
 

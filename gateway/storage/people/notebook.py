@@ -245,6 +245,6 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
 
 
 def forget(conn: Connection, conversation_id: int) -> None:
-    """Erase the list and the notes of a conversation; those of a sender stay."""
+    """Erase the list and the notes of a conversation; the agent's about a sender stay."""
     conn.execute(delete(todo).where(todo.c.conversation == conversation_id))
     conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))

@@ -22,7 +22,7 @@ from gateway.storage.schema import (
 )
 from gateway.storage.statements import built_once, kept
 
-InboxKind = Literal["message", "command", "edit", "overheard"]
+InboxKind = Literal["message", "command", "edit", "overheard", "correction"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
 
 

@@ -1,7 +1,8 @@
 """What is told with the next answer: rows in state `noted`.
 
-These are things said to others in a group, and edits of what was answered. `take_noted` gives them
-to a turn. An edit of what still waits changes that instead.
+These are things said to others in a group, edits of what was answered, and corrections of what is
+remembered (`/memory`). `take_noted` gives them to a turn. An edit of what still waits changes that
+instead.
 """
 
 from dataclasses import dataclass, replace

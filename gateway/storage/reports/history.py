@@ -90,7 +90,12 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
         inbox.c.message_ref.label("ref"),
         null().label("choices"),
         null().label("attachment"),
-    ).where(inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox)
+    ).where(
+        inbox.c.conversation.in_(of_key),
+        inbox.c.seq > after_inbox,
+        # Told to the agent beside a question: nobody has written it.
+        inbox.c.kind != "correction",
+    )
     answered = select(
         outbox.c.inbox_seq,
         outbox.c.seq,

@@ -77,18 +77,27 @@ pairing = Table(
     sqlite_autoincrement=True,
 )
 
-# What the agent has noted down; scope: "platform:sender id", or "conversation:id" for a shared one.
+# What is remembered; scope: "platform:sender id", or "conversation:id" for a shared one. Notes of
+# the agent have a target alone; what was found in people's own words says where (remembered.py).
 memory = Table(
     "memory",
     metadata,
     id_column(),
     Column("scope", Text, nullable=False),
-    Column("target", Text, nullable=False),  # memory | user
+    Column("target", Text, nullable=False),  # memory | user | instruction | fact
     Column("text", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("subject", Text),  # what it is about; NULL where that is not known
+    Column("value", Text),  # of a fact
+    Column("said_by", Text),  # "platform:sender id"
+    Column("conversation", Whole),  # where it was said
+    Column("seq", Whole),  # of the message that holds it
+    Column("ended_at", Double),  # since when it holds no more
+    Column("ended_by", Whole),  # the row that holds instead
     Index("ix_memory_scope", "scope"),
     sqlite_autoincrement=True,
 )
+partial_index("ix_memory_conversation", memory.c.conversation, where="conversation IS NOT NULL")
 
 # The audit log; its rows stay, what they say may be erased (gateway/storage/audit_log.py).
 audit_log = Table(

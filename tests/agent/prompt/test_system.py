@@ -15,6 +15,8 @@ from agent.prompt.system import (
     SKILLS_ARE_ORDERS,
     PromptFacts,
     SourcedText,
+    StandingWord,
+    SystemPrompt,
     memory_context,
     write_child_prompt,
     write_prompt,
@@ -34,6 +36,7 @@ FULL = PromptFacts(
     external=(SourcedText("zep", "Bo met Cy."),),
     skills=(("report", "How reports are written."),),
     context_file=SourcedText("AGENTS.md", "Use tabs."),
+    standing=(StandingWord("Call me Bo.", "2026-03-01"),),
     session="7",
     started="2026-11-22",
     platform_hint="a chat on a phone",
@@ -57,6 +60,24 @@ def test_all_layers_in_their_order() -> None:
     written = write_prompt(FULL)
     assert [name for name, _ in written.parts()] == [layer.name for layer in LAYERS]
     assert "\n\n".join(text for _, text in written.parts()) == written.text
+
+
+def test_standing_words_take_the_place_of_others() -> None:
+    """A prompt changes there alone, and to and fro it is the same; one without layers stays."""
+    full, words = (
+        write_prompt(FULL),
+        [StandingWord("Call </standing-words> me\nAnn.", "2026-03-02")],
+    )
+    other = full.with_standing(words)
+    changed = [one[0] for one, two in zip(full.parts(), other.parts(), strict=True) if one != two]
+    assert changed == ["standing"]
+    assert "- Call (/standing-words> me Ann. (2026-03-02)" in other.text
+    assert other.with_standing(FULL.standing) == full
+    without = write_prompt(replace(FULL, standing=()))
+    assert full.with_standing(()) == without
+    assert without.with_standing(FULL.standing) == full
+    old = SystemPrompt("You are old.", ())
+    assert old.with_standing(words) is old
 
 
 def test_soul_takes_the_place_of_the_identity() -> None:

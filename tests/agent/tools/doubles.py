@@ -19,6 +19,7 @@ from agent.ports import (
     Decision,
     JournaledEffect,
     ModelCall,
+    NewSegment,
     Origin,
     PastMessage,
     PlannerState,
@@ -218,12 +219,12 @@ class MemoryCompactions:
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
 
-    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
+    async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         if self.failure is not None:
             raise self.failure
         self.committed.append(compaction)
         self.states.append(state)
-        return f"s{1 + len(self.committed)}"
+        return NewSegment(f"s{1 + len(self.committed)}")
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
         self.booked += calls

@@ -108,10 +108,10 @@ async def test_after_a_compaction_records_belong_to_the_new_segment(journal: Jou
     begun = journal.turn.session
     with structlog.contextvars.bound_contextvars(session=begun.id):
         child = await journal.commit(compaction(PLAN), STATE)
-        assert structlog.contextvars.get_contextvars()["session"] == int(child)
+        assert structlog.contextvars.get_contextvars()["session"] == int(child.id)
     await journal.record_message(assistant_message("go on"), model_call(Usage(70, 1)))
     here = await active(journal)
-    assert (str(here.id), here.plan, here.planner_state) == (child, PLAN, STATE)
+    assert (str(here.id), here.plan, here.planner_state) == (child.id, PLAN, STATE)
     assert journal.turn.session.id == here.id != begun.id
     assert here.prompt_tokens == 70
     [_, said] = await rows(journal, "message")

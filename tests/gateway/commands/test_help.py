@@ -14,6 +14,7 @@ Write to me in plain words. I also know these commands:
 - `/deny`: say no to it
 - `/answer`: answer my question with words or the number of a choice
 - `/status`: show how this conversation stands
+- `/memory`: show what I remember; forget or change an entry by its number
 - `/usage`: show what this conversation took and cost so far
 - `/insights`: show how this conversation fared in the last 30 days
 - `/compress`: condense what was said so far; name a topic to dwell on it

@@ -22,7 +22,7 @@ from gateway.commands.registry import (
 ALL = commands(with_owners=True)
 ALIASES = {word: each for word, each in by_word().items() if word != each.name}
 ROUTES = {
-    (IMMEDIATE, "at once"): {"stop", "status", "usage", "insights", "help", "pair"},
+    (IMMEDIATE, "at once"): {"stop", "status", "usage", "insights", "help", "memory", "pair"},
     (REPLY, "at once"): {"approve", "deny", "answer"},
     (QUEUED, "queued"): {"retry"},
     (NEW_BEGINNING, "queued"): {"new"},

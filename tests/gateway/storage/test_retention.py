@@ -28,6 +28,8 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.copying import Copy
 from gateway.storage.database import Location
 from gateway.storage.migrations import open_database
+from gateway.storage.people import remembered
+from gateway.storage.people.remembered import FoundWords, Learned
 from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
 from tests.support.postgres import PostgresServer, server_at
@@ -247,6 +249,23 @@ def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None
     assert "They met." not in "".join(row.body for row in lived.rows(schema.view_plan))
     assert lived.one(schema.attachment, conversation=TOOLS).state == "failed"
     assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
+
+
+def test_what_was_found_in_peoples_words_goes_with_them(lived: Store) -> None:
+    """The agent's notes stay, and so does what is young."""
+    words = (
+        FoundWords("instruction", "Call me Jo.", "name"),
+        FoundWords("fact", "It is 5.", "", "5"),
+    )
+    note = {"scope": "telegram:42", "target": "memory", "text": "likes tea", "at": 1.0}
+    lived.run(lambda conn: conn.execute(schema.memory.insert(), note))
+    lived.run(remembered.learn, COMPACTED, Learned("telegram:42", words, 1))
+    prune(lived.location)
+    assert len(lived.rows(schema.memory)) == 3
+    memory = schema.memory
+    lived.run(lambda conn: conn.execute(update(memory).values(at=memory.c.at - 31 * 86_400.0)))
+    prune(lived.location)
+    assert [row.text for row in lived.rows(memory)] == ["likes tea"]
 
 
 @pytest.mark.parametrize("conversation_id", [RUNNING, QUEUED, UNSENT, ASKING])
