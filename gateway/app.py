@@ -238,7 +238,7 @@ async def run(
             head = await database.write(audit_log.note_settings, fingerprinted(settings))
             # In a log that others keep it shows what is taken from the end of the chain later.
             log.info("audit_head", seq=head.seq, hash=head.hash)
-            code = await owner_code(database, settings)
+            code = await owner_code(database, settings, gateway.replica.id)
             sign_in = await _sign_in(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
             await serve(

@@ -31,7 +31,7 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
-from gateway.storage.queue import arrivals, outbox
+from gateway.storage.queue import arrivals, outbox, replicas
 from gateway.storage.queue.arrivals import source_of
 from gateway.storage.queue.outbox import parts_of
 
@@ -291,10 +291,11 @@ def report(happening: Happening) -> None:
             log.info("rate_limited", platform=platform, sender=sender)
 
 
-async def owner_code(database: Database, settings: Settings) -> str | None:
+async def owner_code(database: Database, settings: Settings, replica_id: int) -> str | None:
     """Make the code with which the first owner is found; call it at every start, and print it.
 
-    The code of an earlier start is void from now on.
+    The code of an earlier start is void from now on, but for that of replicas that live: all of
+    them have printed one, and it is the same.
 
     Returns:
         None where nobody could use one: an owner is there, the mode is not pairing, or no platform
@@ -302,13 +303,18 @@ async def owner_code(database: Database, settings: Settings) -> str | None:
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
     code = new_code() if wanted and settings.platforms.is_any_on else None
-    return await database.write(_set_owner_code, code)
+    return await database.write(agree_on_code, code, replica_id)
 
 
-def _set_owner_code(conn: Connection, code: str | None) -> str | None:
+def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | None:
+    """Return the first owner's code: this new one, or that of the replicas that live."""
+    # Of two that begin at once the second one finds what the first one has entered.
+    replicas.one_at_a_time(conn)
     # An owner who was let in by a code is in the database, not in the settings.
     if members.owners(conn):
         code = None
+    if code is not None and not replicas.is_alone(conn, replica_id):
+        code = members.owner_code(conn) or code
     members.set_owner_code(conn, code)
     return code
 

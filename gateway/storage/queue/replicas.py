@@ -76,7 +76,7 @@ def enter(
         death: How the process before ended that had it.
         give_up_after_s: As for `blame.take_over`.
     """
-    _one_at_a_time(conn)
+    one_at_a_time(conn)
     before = conn.execute(select(replica.c.id, replica.c.name).order_by(replica.c.id)).all()
     replica_id = _locked(conn, name)
     gone = [row.id for row in before if row.name == name and _is_dead(conn, row.id, unlocked=True)]
@@ -100,15 +100,27 @@ def enter_anew(conn: Connection, name: str, former: int, give_up_after_s: float)
         former: What it was, and is not any more; others may have reaped it.
         give_up_after_s: As for `blame.take_over`.
     """
-    _one_at_a_time(conn)
+    one_at_a_time(conn)
     replica_id = _locked(conn, name)
     leave(conn, former, give_up_after_s)
     return replica_id
 
 
-def _one_at_a_time(conn: Connection) -> None:
-    # Else two that begin at once could each take itself for the only one.
-    conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
+def one_at_a_time(conn: Connection) -> None:
+    """Have what replicas do when they begin be done by one of them at a time; nothing on SQLite.
+
+    Else two that begin at once could each take itself for the only one.
+    """
+    if conn.dialect.name != "sqlite":
+        conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
+
+
+def is_alone(conn: Connection, replica_id: int) -> bool:
+    """Whether no other replica lives, as far as its row tells."""
+    others = select(replica.c.id).where(
+        replica.c.id != replica_id, replica.c.heartbeat_until >= now_s()
+    )
+    return conn.execute(others.limit(1)).one_or_none() is None
 
 
 def _locked(conn: Connection, name: str) -> int:

@@ -29,11 +29,12 @@ from gateway.commands import pair
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import AdmissionBatch, IntakeRules
-from gateway.settings.tree import AccessSettings, QueueSettings
+from gateway.settings.tree import AccessSettings, QueueSettings, Settings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
 from gateway.storage.people.web_users import ChatLinks
+from gateway.storage.queue import leases
 from tests.support.door import TOKEN
 from tests.support.gateway import Running, message, running, settings_of
 from tests.support.recording_adapter import RecordingAdapter
@@ -79,11 +80,15 @@ async def owner(chat: Running, text: str, **fields: Any) -> str:
 
 async def own_code(chat: Running) -> str:
     """Start as `parley run` does with a bot; returns the code that it prints."""
-    code = await pairing.owner_code(
-        chat.gateway.database, settings_of(Path("/"), access=PAIRING, **ON)
-    )
+    code = await printed_by(chat, settings_of(Path("/"), access=PAIRING, **ON))
     assert code is not None
     return code
+
+
+async def printed_by(chat: Running, start: Settings, replica_id: int = 0) -> str | None:
+    """Start, as this replica (or that of the gateway); returns what code is printed."""
+    mine = replica_id or chat.gateway.replica.id
+    return await pairing.owner_code(chat.gateway.database, start, mine)
 
 
 async def age(chat: Running, seconds: float) -> None:
@@ -210,7 +215,7 @@ class TestFirstOwner:
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:
             await own_code(chat)
             start = settings_of(tmp_path, access=access, **sections)
-            assert await pairing.owner_code(chat.gateway.database, start) is None
+            assert await printed_by(chat, start) is None
             assert await chat.rows(schema.pairing) == []
 
     async def test_no_code_once_there_is_an_owner(self, tmp_path: Path) -> None:
@@ -218,9 +223,20 @@ class TestFirstOwner:
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:
             await chat.say(await own_code(chat), sender="7")
             start = settings_of(tmp_path, access=PAIRING, **ON)
-            assert await pairing.owner_code(chat.gateway.database, start) is None
+            assert await printed_by(chat, start) is None
             await chat.gateway.database.write(members.revoke, "telegram", "7")
-            assert await pairing.owner_code(chat.gateway.database, start) is not None
+            assert await printed_by(chat, start) is not None
+
+    async def test_replicas_print_the_same_code(self, tmp_path: Path) -> None:
+        """For as long as one of those lives that have printed it."""
+        async with running(tmp_path, at_work=False, access=PAIRING) as chat:
+            start = settings_of(tmp_path, access=PAIRING, **ON)
+            first = await own_code(chat)
+            other = await chat.gateway.database.write(leases.register, "another place")
+            assert await printed_by(chat, start, other) == first == await own_code(chat)
+            late = update(schema.replica).values(heartbeat_until=schema.now_s() - 1)
+            await chat.execute(late)
+            assert await printed_by(chat, start, other) != first
 
     @pytest.mark.parametrize(
         "fields", [{"chat_kind": "group"}, {"chat_kind": "thread"}, {"kind": "edit"}]

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, select, update
 
 from adapters.messages import Attachment
 from agent.tools.context import Inquiry
+from gateway.access import pairing
 from gateway.errors import LeaseLost
 from gateway.storage import maintenance, postgres
 from gateway.storage.conversation import (
@@ -268,6 +269,16 @@ def test_a_message_to_a_conversation_that_is_being_erased_begins_another_one(rac
     there, seq = admitting.result()
     assert there != here
     assert seq == 1
+
+
+def test_replicas_that_begin_at_once_agree_on_the_first_owners_code(race: Race) -> None:
+    """The second one prints what the first one has just entered."""
+    one, other = (race.run(leases.register, name) for name in "ab")
+    with race.first() as conn:
+        assert pairing.agree_on_code(conn, "ABCDEFGH", one) == "ABCDEFGH"
+        printing = race.begin(pairing.agree_on_code, "IJKLMNOP", other)
+    assert printing.result() == "ABCDEFGH"
+    assert race.run(members.owner_code) == "ABCDEFGH"
 
 
 def test_one_person_becomes_the_first_owner(race: Race) -> None:
