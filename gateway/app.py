@@ -44,7 +44,7 @@ from gateway.agent_ports.files import Attachments, stored_files, with_pictures_o
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
-from gateway.commands.status_figures import start_warnings, status_facts
+from gateway.commands.status_figures import StatusFacts, start_warnings, status_facts
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import with_engine_tools
@@ -414,25 +414,13 @@ async def assembled(
     models = [*agent.models, *context.writers]
     # Once more: now with the models that write summaries.
     refuse_unpriced(settings.budget, models)
-    prompts = build_prompts(settings, plugins)
-    facts, links = status_facts(agent, context, prompts), ChatLinks(settings.web.token)
-    rules = IntakeRules(
-        access,
-        settings.queue,
-        settings.sessions.groups,
-        facts,
-        build_money(settings, models),
-        settings.attachments,
-        settings.commands,
-        Quotas(settings.quotas, settings.sessions.timezone),
-    )
+    prompts, links = build_prompts(settings, plugins), ChatLinks(settings.web.token)
+    rules = _rules(settings, access, models, status_facts(agent, context, prompts))
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
-    adapters = {
-        (adapter.platform, adapter.account): adapter
-        for adapter in accounts.connect(intake, ChatHistory(database, facts, links, files), door)
-    }
+    connected = accounts.connect(intake, ChatHistory(database, rules.model, links, files), door)
+    adapters = {(each.platform, each.account): each for each in connected}
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
 
@@ -482,6 +470,24 @@ async def assembled(
     server = _server(settings, platforms.supervised, health, routes, door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
+
+
+def _rules(
+    settings: Settings,
+    access: Access,
+    models: Sequence[ChatModel],
+    facts: Callable[[str | None], StatusFacts],
+) -> IntakeRules:
+    return IntakeRules(
+        access,
+        settings.queue,
+        settings.sessions.groups,
+        facts,
+        build_money(settings, models),
+        settings.attachments,
+        settings.commands,
+        Quotas(settings.quotas, settings.sessions.timezone),
+    )
 
 
 def _beginning(

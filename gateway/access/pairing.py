@@ -31,7 +31,7 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people import members
 from gateway.storage.people.members import Member, PairingRequest
-from gateway.storage.queue import arrivals, outbox, replicas
+from gateway.storage.queue import arrivals, leases, outbox
 from gateway.storage.queue.arrivals import source_of
 from gateway.storage.queue.outbox import parts_of
 
@@ -309,11 +309,11 @@ async def owner_code(database: Database, settings: Settings, replica_id: int) ->
 def agree_on_code(conn: Connection, code: str | None, replica_id: int) -> str | None:
     """Return the first owner's code: this new one, or that of the replicas that live."""
     # Of two that begin at once the second one finds what the first one has entered.
-    replicas.one_at_a_time(conn)
+    leases.one_at_a_time(conn)
     # An owner who was let in by a code is in the database, not in the settings.
     if members.owners(conn):
         code = None
-    if code is not None and not replicas.is_alone(conn, replica_id):
+    if code is not None and not leases.is_alone(conn, replica_id):
         code = members.owner_code(conn) or code
     members.set_owner_code(conn, code)
     return code

@@ -63,6 +63,8 @@ STUCK_AT_ONCE = 1000
 """Most conversations that one look of `ready_stuck` makes ready."""
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
+PRESENCE = 0x5061726C
+"""The first number of the locks by which replicas show that they live; the second is their id."""
 
 _beside = inbox.alias("beside")
 _waits_for_files = (
@@ -163,6 +165,23 @@ class Held:
     runs: bool
     noted: bool
     active: Session | None = None
+
+
+def one_at_a_time(conn: Connection) -> None:
+    """Have what replicas do when they begin be done by one of them at a time; nothing on SQLite.
+
+    Else two that begin at once could each take itself for the only one.
+    """
+    if conn.dialect.name != "sqlite":
+        conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
+
+
+def is_alone(conn: Connection, replica_id: int) -> bool:
+    """Whether no other replica lives, as far as its row tells."""
+    others = select(replica.c.id).where(
+        replica.c.id != replica_id, replica.c.heartbeat_until >= now_s()
+    )
+    return conn.execute(others.limit(1)).one_or_none() is None
 
 
 def register(conn: Connection, name: str) -> int:

@@ -32,8 +32,6 @@ from gateway.storage.queue.leases import AdapterLease, Receiving
 from gateway.storage.schema import adapter_lease, now_s, replica
 from gateway.storage.statements import built_once
 
-PRESENCE = 0x5061726C
-"""The first number of the locks by which replicas show that they live; the second is their id."""
 LEFT = Death("stop_cut_off")
 """How a replica ended that has left its name behind by itself: its turns are charged nothing."""
 DIED = Death("killed")
@@ -76,7 +74,7 @@ def enter(
         death: How the process before ended that had it.
         give_up_after_s: As for `blame.take_over`.
     """
-    one_at_a_time(conn)
+    leases.one_at_a_time(conn)
     before = conn.execute(select(replica.c.id, replica.c.name).order_by(replica.c.id)).all()
     replica_id = _locked(conn, name)
     gone = [row.id for row in before if row.name == name and _is_dead(conn, row.id, unlocked=True)]
@@ -100,32 +98,15 @@ def enter_anew(conn: Connection, name: str, former: int, give_up_after_s: float)
         former: What it was, and is not any more; others may have reaped it.
         give_up_after_s: As for `blame.take_over`.
     """
-    one_at_a_time(conn)
+    leases.one_at_a_time(conn)
     replica_id = _locked(conn, name)
     leave(conn, former, give_up_after_s)
     return replica_id
 
 
-def one_at_a_time(conn: Connection) -> None:
-    """Have what replicas do when they begin be done by one of them at a time; nothing on SQLite.
-
-    Else two that begin at once could each take itself for the only one.
-    """
-    if conn.dialect.name != "sqlite":
-        conn.execute(select(func.pg_advisory_xact_lock(PRESENCE, 0)))
-
-
-def is_alone(conn: Connection, replica_id: int) -> bool:
-    """Whether no other replica lives, as far as its row tells."""
-    others = select(replica.c.id).where(
-        replica.c.id != replica_id, replica.c.heartbeat_until >= now_s()
-    )
-    return conn.execute(others.limit(1)).one_or_none() is None
-
-
 def _locked(conn: Connection, name: str) -> int:
     replica_id = leases.register(conn, name)
-    conn.execute(select(func.pg_advisory_lock(PRESENCE, cast(replica_id, Integer))))
+    conn.execute(select(func.pg_advisory_lock(leases.PRESENCE, cast(replica_id, Integer))))
     return replica_id
 
 
@@ -173,7 +154,7 @@ def _all(replica_id: int) -> Any:
 def _is_unlocked() -> ColumnElement[bool]:
     # Shared, and until the transaction ends: two that look at once must not take each other for
     # the replica itself.
-    first = literal_column(str(PRESENCE), Integer)
+    first = literal_column(str(leases.PRESENCE), Integer)
     second = cast(replica.c.id, Integer)
     return func.pg_try_advisory_xact_lock_shared(first, second, type_=Boolean)
 
