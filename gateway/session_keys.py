@@ -18,16 +18,20 @@ def session_key(message: InboundMessage, groups: GroupSessions) -> str:
     one conversation per sender or one for all, as `sessions.groups` says. A sender stands behind an
     empty thread, so that it is not taken for one.
     """
-    key = address_key(message.address)
     if message.chat_kind == "group" and groups == "per_user":
-        key += f"::{_quoted(message.sender)}"
-    return key
+        return member_key(message.address, message.sender)
+    return address_key(message.address)
 
 
 def sole_sender(message: InboundMessage, groups: GroupSessions) -> str | None:
     """Return the only sender of a conversation, or None if several people share it."""
     private = message.chat_kind == "dm" or (message.chat_kind == "group" and groups == "per_user")
     return message.sender if private else None
+
+
+def member_key(address: Address, sender: str) -> str:
+    """Return the key of the conversation that somebody has alone in a group."""
+    return f"{address_key(address)}::{_quoted(sender)}"
 
 
 def address_key(address: Address) -> str:

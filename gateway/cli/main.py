@@ -42,6 +42,7 @@ COMMANDS = {
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
     "db": "Look after the database's schema.",
+    "import": "Take over what another agent has left behind.",
     "replay": (
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
     ),
@@ -122,6 +123,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.search import search_app as found
         case "secrets":
             from gateway.cli.config import secrets_app as found
+        case "import":
+            from gateway.cli.imports import import_app as found
         case _:
             raise LookupError(name)
     return found

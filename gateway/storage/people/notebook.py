@@ -248,3 +248,19 @@ def forget(conn: Connection, conversation_id: int) -> None:
     """Erase the list and the notes of a conversation; the agent's about a sender stay."""
     conn.execute(delete(todo).where(todo.c.conversation == conversation_id))
     conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
+
+
+def take_note(
+    conn: Connection, scope: str, target: MemoryTarget, text: str, max_chars: int
+) -> bool | None:
+    """Add a note from elsewhere; False where it is there, None where there is no room."""
+    before = notes_of(conn, scope, target)
+    try:
+        after = changed(before, Change(scope, target, None, text, max_chars))
+    except ToolError:
+        return None
+    if after == before:
+        return False
+    values = {"scope": scope, "target": target, "text": text, "at": now_s()}
+    conn.execute(memory.insert().values(values))
+    return True

@@ -1,0 +1,363 @@
+"""Hermes' config.yaml and .env as settings of Parley: what has a counterpart is converted.
+
+Nothing that lets more people in, or lets tools do more, is taken over: it is named in the report.
+Secrets are named and never shown; whoever says yes gets each in a file of its own, to which the
+settings refer.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gateway.imports.hermes_home import HermesHome, Line
+from gateway.settings.foreign import Counterpart, counterpart, leaves
+from gateway.settings.tree import Keys, Settings
+
+PROVIDERS = frozenset({"auto", "anthropic", "openai", "openrouter", "nous"})
+"""Providers that have the same name in both."""
+OWN_ADDRESSES = ("openrouter.ai", "api.anthropic.com", "inference-api.nousresearch.com")
+"""Hosts that a provider brings itself: Parley knows them too."""
+SECRETS = {
+    "TELEGRAM_BOT_TOKEN": "platforms.telegram.token",
+    "DISCORD_BOT_TOKEN": "platforms.discord.token",
+    "SLACK_BOT_TOKEN": "platforms.slack.bot_token",
+    "SLACK_APP_TOKEN": "platforms.slack.app_token",
+    "SLACK_SIGNING_SECRET": "platforms.slack.signing_secret",
+}
+MODEL_KEYS = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "nous": "NOUS_API_KEY",
+}
+ALLOWED = {
+    "TELEGRAM_ALLOWED_USERS": "access.telegram",
+    "DISCORD_ALLOWED_USERS": "access.discord",
+    "SLACK_ALLOWED_USERS": "access.slack",
+}
+_NO_NAME = re.compile(r"[^A-Z0-9_]")
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_OPENING = "# Taken over by `parley import hermes`; docs/import.md says what became of what.\n"
+
+
+@dataclass(slots=True)
+class SettingsFound:
+    """What a home's settings are here.
+
+    Attributes:
+        tree: For parley.yaml; without secrets.
+        secrets: Where each secret belongs: dotted key (a list's or map's keys among the steps) to
+            its name and value.
+        lines: The report.
+    """
+
+    tree: dict[str, Any] = field(default_factory=dict)
+    secrets: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+
+    def put(self, key: str, value: Any, *, of: str) -> None:
+        """Set a key of Parley's to what one of Hermes' says; instructions add up."""
+        path = tuple(key.split("."))
+        if key == "agent.instructions" and "instructions" in self.tree.get("agent", {}):
+            value = f"{self.tree['agent']['instructions']}\n\n{value}"
+        _set(self.tree, path, value)
+        self.lines.append(Line("settings", of, "taken", key))
+
+    def leave(self, what: str, note: str) -> None:
+        """Note that a setting is not taken over."""
+        self.lines.append(Line("settings", what, "left out", note))
+
+
+def found_in(home: HermesHome) -> SettingsFound:
+    """Return what the settings and variables of a home are here."""
+    found = SettingsFound()
+    _model(home, found)
+    _fallbacks(home, found)
+    _servers(home.settings.get("mcp_servers"), found)
+    _groups(home.settings, found)
+    _rest(home.settings, found)
+    _variables(home.variables, found)
+    _checked(found)
+    return found
+
+
+def with_secrets(found: SettingsFound, folder: Path) -> tuple[dict[str, Any], dict[Path, str]]:
+    """Return the settings with references to secrets, and the files that hold these.
+
+    Args:
+        found: What was found.
+        folder: Where the files are to lie.
+    """
+    files: dict[Path, str] = {}
+    tree = _copied(found.tree)
+    for path, (name, value) in found.secrets.items():
+        file = folder / name
+        files[file] = value
+        _set(tree, path, f"file:{file}")
+    return tree, files
+
+
+def as_yaml(tree: Mapping[str, Any]) -> str:
+    """Return settings as a file."""
+    body = yaml.safe_dump(dict(tree), sort_keys=False, allow_unicode=True) if tree else ""
+    return _OPENING + body
+
+
+def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for step in path[:-1]:
+        inner = tree.setdefault(step, {})
+        tree = inner if isinstance(inner, dict) else {}
+    tree[path[-1]] = value
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return list(map(_copied, value)) if isinstance(value, list) else value
+
+
+def _section(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _model(home: HermesHome, found: SettingsFound) -> None:
+    told = home.settings.get("model")
+    block = _section(told) if not isinstance(told, str) else {"default": told}
+    name = block.get("default") or block.get("model") or block.get("name")
+    if name:
+        found.put("model.name", str(name), of="model")
+    _provider(home, block, "model", found)
+    for key, mine in (("context_length", "context_length"), ("max_tokens", "max_output_tokens")):
+        if block.get(key):
+            found.put(f"model.{mine}", block[key], of=f"model.{key}")
+    provider = found.tree.get("model", {}).get("provider", "auto")
+    for each, variable in MODEL_KEYS.items():
+        fits = provider in {each, "auto"} and ("model", "api_key") not in found.secrets
+        if fits and variable in home.variables:
+            found.secrets["model", "api_key"] = (variable, home.variables[variable])
+
+
+def _provider(
+    home: HermesHome, block: Mapping[str, Any], place: str, found: SettingsFound
+) -> dict[str, Any]:
+    """Put provider and address of a model into the tree under `place`; returns what was put."""
+    named = str(block.get("provider") or "auto")
+    own = _own_servers(home.settings).get(named.removeprefix("custom:"), {})
+    address = block.get("base_url") or own.get("base_url")
+    told: dict[str, Any] = {}
+    if address and not any(host in str(address) for host in OWN_ADDRESSES):
+        told = {"provider": "openai", "base_url": str(address)}
+    elif named in PROVIDERS:
+        told = {"provider": named}
+    elif named != "custom":
+        found.leave(f"{place}.provider: {named}", "there is no such provider; name a `base_url`")
+    if place == "model":
+        for key, value in told.items():
+            found.put(f"model.{key}", value, of=f"model.{key}")
+        if secret := block.get("api_key") or own.get("api_key"):
+            found.secrets["model", "api_key"] = ("HERMES_MODEL_KEY", str(secret))
+    return told
+
+
+def _own_servers(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the servers that Hermes' settings name, by name."""
+    listed = settings.get("custom_providers")
+    named = {str(each.get("name")): each for each in listed or () if isinstance(each, dict)}
+    blocks = _section(settings.get("providers"))
+    return named | {
+        name: {"base_url": each.get("base_url") or each.get("api"), **each}
+        for name, each in blocks.items()
+        if isinstance(each, dict)
+    }
+
+
+def _fallbacks(home: HermesHome, found: SettingsFound) -> None:
+    told = home.settings.get("fallback_providers") or home.settings.get("fallback_model")
+    blocks = told if isinstance(told, list) else [told]
+    made = [
+        {"name": str(name)} | _provider(home, block, "fallbacks", found)
+        for block in blocks
+        if isinstance(block, dict) and (name := block.get("model") or block.get("default"))
+    ]
+    if made:
+        found.put("fallbacks", made, of="fallback_providers")
+
+
+def _servers(told: Any, found: SettingsFound) -> None:
+    """Take MCP servers over: variables and headers of theirs count as secrets."""
+    for name, server in _section(told).items():
+        block = {key: server[key] for key in ("command", "args", "url") if server.get(key)}
+        block |= {"enabled": server["enabled"]} if "enabled" in server else {}
+        block |= {"timeout_s": server["timeout"]} if server.get("timeout") else {}
+        if server.get("connect_timeout"):
+            block["start_timeout_s"] = server["connect_timeout"]
+        chosen = _section(server.get("tools"))
+        block |= {"tools": chosen["include"]} if chosen.get("include") else {}
+        _set(found.tree, ("tools", "mcp", name), block)
+        note = f"tools.mcp.{name}: confined to a directory of its own"
+        found.lines.append(Line("settings", f"mcp_servers.{name}", "taken", note))
+        for kind in ("env", "headers"):
+            for key, value in _section(server.get(kind)).items():
+                secret = _NO_NAME.sub("_", f"MCP_{name}_{key}".upper())
+                found.secrets["tools", "mcp", name, kind, key] = (secret, str(value))
+
+
+def _groups(settings: Mapping[str, Any], found: SettingsFound) -> None:
+    rules: dict[str, dict[str, str]] = {}
+    for platform in ("telegram", "discord", "slack"):
+        block = _section(settings.get(platform))
+        if block.get("require_mention") is False:
+            rules[f"{platform}:*"] = {"respond": "always"}
+            found.put("access.groups", rules, of=f"{platform}.require_mention")
+        if chats := _listed(block.get("free_response_channels")):
+            rules |= {f"{platform}:{chat}": {"respond": "always"} for chat in chats}
+            found.put("access.groups", rules, of=f"{platform}.free_response_channels")
+
+
+def _listed(value: Any) -> list[str]:
+    parts = value if isinstance(value, list) else str(value or "").split(",")
+    return [text for part in parts if (text := str(part).strip())]
+
+
+ENGINES = frozenset({"compressor", "rounds", "lcm"})
+_DONE = frozenset({
+    *("model", "fallback_providers", "fallback_model", "custom_providers", "providers"),
+    *("mcp_servers", "_config_version"),
+    *("telegram.require_mention", "discord.require_mention", "slack.require_mention"),
+    *("telegram.free_response_channels", "discord.free_response_channels"),
+    "slack.free_response_channels",
+})
+_WORDS: dict[str, Mapping[Any, Any]] = {
+    "group_sessions_per_user": {True: "per_user", False: "shared"},
+    "unauthorized_dm_behavior": {"pair": "pairing", "ignore": "allowlist"},
+    "display.tool_progress": {"off": "off", False: "off", "new": "status", "all": "status"},
+    "streaming.transport": {"draft": "draft", "edit": "edit"},
+    "logging.level": {each.upper(): each for each in ("debug", "info", "warning", "error")},
+}
+"""Values that are called otherwise here; any other value is not taken over."""
+_CHANGED: dict[str, Callable[[Any], Any]] = {
+    "agent.restart_drain_timeout": lambda seconds: seconds or None,
+    "delegation.child_timeout_seconds": lambda seconds: seconds or None,
+    "terminal.cwd": lambda path: None if path in {"", ".", "auto"} else path,
+}
+_BY_HAND = {
+    "approvals.mode": "who is asked stays as it is by default; set `tools.approval` yourself",
+    "terminal.backend": "`tools.sandbox.backend` is auto: the first of Parley's own that works",
+    "approvals.timeout": "nothing is blocked meanwhile; see `tools.approval_timeout_s`",
+    "terminal.container_memory": "see `tools.terminal.max_memory_bytes`",
+    "terminal.container_disk": "see `tools.workspace.max_bytes`",
+    "terminal.singularity_image": "set `tools.sandbox.image` if commands run in containers",
+    "terminal.docker_image": "set `tools.sandbox.image` if commands are to run in containers",
+    "terminal.docker_network": "commands have no network; name hosts in `tools.terminal.network`",
+    "terminal.docker_volumes": "name paths in `tools.terminal.readable`",
+    "sessions.retention_days": "nothing is erased by itself; set `retention.transcript_days`",
+    "sessions.auto_prune": "nothing is erased by itself; set `retention.transcript_days`",
+    "security.allow_private_urls": "name hosts in `tools.fetch.allow_hosts`",
+}
+"""Settings that would let more happen than the default does, or that fit to Hermes alone."""
+
+
+def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
+    keys = Keys(Settings)
+    lacking: dict[tuple[str, str], list[str]] = {}
+    for name, value in leaves(settings):
+        if name in _DONE or name.split(".")[0] in _DONE or value in ("", None, [], {}):
+            continue
+        own = keys.find(tuple(name.split(".")))
+        here = counterpart(name)
+        if name in _BY_HAND:
+            found.leave(name, _BY_HAND[name])
+        elif name == "context.engine" and value not in ENGINES:
+            found.leave(name, "a plugin of Hermes' runs in an adapter: docs/engines.md")
+        elif own is not None and own.kind == "value" and not own.secret:
+            _take(name, name, value, found)
+        elif here is not None and here.key is not None and _is_taken(name, here):
+            _take(name, here.key, value, found)
+        elif here is not None and here.key is not None:
+            found.leave(name, f"see `{here.key}`: {here.note}")
+        else:
+            why = here.note if here else "Parley has no such setting"
+            lacking.setdefault((name.partition(".")[0], why), []).append(name)
+    for (section, why), names in lacking.items():
+        found.leave(f"{section}: {len(names)} settings" if len(names) > 1 else names[0], why)
+
+
+def _is_taken(name: str, here: Counterpart) -> bool:
+    """Whether a value means the same in both; of others the report tells where to look."""
+    return not here.note or name in _WORDS or name in _CHANGED
+
+
+def _take(name: str, mine: str, value: Any, found: SettingsFound) -> None:
+    if name in _WORDS:
+        value = _WORDS[name].get(value)
+        if value is None:
+            found.leave(name, f"`{mine}` has other values")
+            return
+    elif name in _CHANGED:
+        value = _CHANGED[name](value)
+        if value is None:
+            return
+    found.put(mine, value, of=name)
+
+
+def _variables(variables: Mapping[str, str], found: SettingsFound) -> None:
+    for name, key in SECRETS.items():
+        if name in variables:
+            found.secrets[tuple(key.split("."))] = (name, variables[name])
+    for name, key in ALLOWED.items():
+        if people := _listed(variables.get(name)):
+            found.put(key, people, of=name)
+    taken = {name for name, _ in found.secrets.values()} | set(ALLOWED)
+    for name in sorted(set(variables) - taken):
+        if name.endswith("ALLOW_ALL_USERS"):
+            found.leave(name, "strangers stay out; set `access.mode: open` yourself")
+        elif any(word in name for word in _SECRET_WORDS):
+            note = "no setting of Parley's needs it"
+            found.lines.append(Line("secrets", name, "left out", note))
+        else:
+            found.leave(name, "a variable that Parley does not know")
+
+
+def _checked(found: SettingsFound) -> None:
+    """Take out what Parley's settings do not allow."""
+    for _ in range(len(found.lines) + 1):
+        try:
+            Settings.model_validate({**_with_blocks(found.tree), "home": Path("/")})
+        except ValidationError as exc:
+            wrong = exc.errors(include_url=False, include_input=False)[0]
+            path = [step for step in wrong["loc"] if isinstance(step, str)]
+            _drop(found.tree, path)
+            found.leave(".".join(path), f"not allowed here: {wrong['msg']}")
+        else:
+            break
+    servers = _section(_section(found.tree.get("tools")).get("mcp"))
+    found.secrets = {
+        path: named
+        for path, named in found.secrets.items()
+        if path[:2] != ("tools", "mcp") or path[2] in servers
+    }
+
+
+def _with_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with a list around the one block of each platform."""
+    platforms = {name: [block] for name, block in tree.get("platforms", {}).items()}
+    return {**tree, "platforms": platforms} if platforms else dict(tree)
+
+
+def _drop(tree: dict[str, Any], path: list[str]) -> None:
+    """Take a value out, or the innermost map around it that is there."""
+    for end in range(len(path), 0, -1):
+        above: Any = tree
+        for step in path[: end - 1]:
+            above = above.get(step) if isinstance(above, dict) else None
+        if isinstance(above, dict) and path[end - 1] in above:
+            del above[path[end - 1]]
+            # A section that is left without a key says nothing.
+            if not above and end > 1:
+                _drop(tree, path[: end - 1])
+            return

@@ -1,0 +1,222 @@
+"""Conversations that another agent has led, entered as its records tell them.
+
+Where Parley has not been talked to in a chat yet, what came before becomes its lineages, and the
+newest one goes on. Where it has, the messages are appended out of view: a search finds them, and
+what is going on stays as it is. How far a source was read stands in its cursor, which moves in the
+same transaction: nothing is entered twice, and a kill leaves all of it or nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from sqlalchemy import Connection
+
+from adapters.messages import Address, Cursor
+from agent.messages import ChatMessage, encode
+from agent.ports import Origin
+from agent.tokens.estimate import estimate_message
+from agent.view.view import ViewPlan, dump_plan
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.queue import arrivals
+from gateway.storage.schema import message, session, view_plan
+
+REASON = "import"
+"""Why an imported lineage begins, and why one ends that does not go on."""
+ROWS = 500
+"""Messages of one statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedMessage:
+    """A message and when it was said, in seconds since the epoch."""
+
+    message: ChatMessage
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedSegment:
+    """What follows a compaction; `plan` is for a lineage whose first message has the seq 1."""
+
+    start: int
+    plan: ViewPlan
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedLineage:
+    """A conversation from one beginning to the next.
+
+    Attributes:
+        source: Names where it comes from, for its cursor.
+        position: How far it was read there.
+        title: What the conversation is called if this is its newest lineage.
+        segments: Behind the first one, in order.
+        ended_at: None for one that may go on.
+        origins: What it has read beside the words of its own people.
+    """
+
+    source: str
+    position: int
+    title: str
+    messages: Sequence[ImportedMessage]
+    segments: Sequence[ImportedSegment] = ()
+    ended_at: float | None = None
+    origins: tuple[Origin, ...] = ()
+
+
+class ImportPlace(NamedTuple):
+    """Which conversation it is, as the platform's messages will name it."""
+
+    session_key: str
+    address: Address
+    user: str | None
+
+
+@dataclass(slots=True)
+class Entered:
+    """What was entered.
+
+    Attributes:
+        into: "new" for a conversation that Parley has not been talked to in, "used" for any other;
+            "busy" where a turn is going on, and nothing was done.
+    """
+
+    into: Literal["new", "used", "busy"] = "new"
+    lineages: int = 0
+    messages: int = 0
+    sources: list[str] = field(default_factory=list)
+
+
+def enter(conn: Connection, place: ImportPlace, lineages: Sequence[ImportedLineage]) -> Entered:
+    """Enter the lineages of one conversation, oldest first, as one transaction."""
+    done = Entered()
+    here = conversations.locked_by_key(conn, place.session_key)
+    if here is not None and here.inbox_head > 0:
+        done.into = "used"
+        active = sessions.active(conn, here.id)
+        if here.pending or here.waits:
+            done.into = "busy"
+            return done
+        _append(conn, active, lineages)
+    else:
+        conversation = here.id if here is not None else _created(conn, place, lineages)
+        _begin(conn, conversation, lineages, is_new=here is None)
+    for lineage in lineages:
+        arrivals.advance(conn, Cursor(lineage.source, lineage.position))
+        done.lineages += 1
+        done.messages += len(lineage.messages)
+        done.sources.append(lineage.source)
+    return done
+
+
+def _created(conn: Connection, place: ImportPlace, lineages: Sequence[ImportedLineage]) -> int:
+    title = lineages[-1].title
+    return conversations.create(conn, place.session_key, place.address, place.user, title)
+
+
+def _begin(
+    conn: Connection, conversation: int, lineages: Sequence[ImportedLineage], *, is_new: bool
+) -> None:
+    """Enter lineages one behind the other; the newest one goes on, or an empty one is begun."""
+    if not is_new:
+        # Nobody has talked in it: what an earlier import has left open ends here.
+        sessions.end(conn, sessions.active(conn, conversation).id, REASON)
+    newest = None
+    for lineage in lineages:
+        newest = _lineage(conn, conversation, lineage, is_last=lineage is lineages[-1])
+    if newest is not None and lineages[-1].ended_at is None:
+        conversations.activate(conn, conversation, newest)
+        return
+    first = conversations.message_head(conn, conversation) + 1
+    sessions.start_root(conn, conversation, REASON, first_seq=first)
+
+
+def _lineage(
+    conn: Connection, conversation: int, lineage: ImportedLineage, *, is_last: bool
+) -> int | None:
+    """Enter one lineage; returns its newest segment, None for one without a message."""
+    count = len(lineage.messages)
+    if not count:
+        return None
+    base = conversations.take_message_seqs(conn, conversation, count) - count + 1
+    began = lineage.messages[0].at
+    parts = [ImportedSegment(0, ViewPlan(), began), *lineage.segments]
+    ends = [*(part.start for part in lineage.segments), count]
+    parent: int | None = None
+    for number, (part, end) in enumerate(zip(parts, ends, strict=True), start=1):
+        is_newest = number == len(parts)
+        goes_on = is_newest and is_last and lineage.ended_at is None
+        after = None if goes_on else lineage.ended_at or lineage.messages[-1].at
+        values = {
+            "conversation": conversation,
+            "parent_session_id": parent,
+            "start_reason": REASON if parent is None else "compression",
+            "end_reason": None if goes_on else REASON if is_newest else "compression",
+            "started_at": part.at,
+            "ended_at": after if is_newest else parts[number].at,
+            "number": number,
+            "origins": sessions.dump_origins(lineage.origins),
+        }
+        entered = conn.execute(session.insert().values(values).returning(session.c.id))
+        parent = int(entered.scalar_one())
+        plan = dump_plan(_moved(part.plan, base))
+        conn.execute(view_plan.insert().values(session_id=parent, body=plan))
+        _messages(conn, conversation, parent, base + part.start, lineage.messages[part.start : end])
+    return parent
+
+
+def _moved(plan: ViewPlan, base: int) -> ViewPlan:
+    """Return a plan for messages that begin with the seq `base` and not with 1."""
+    by = base - 1
+    moved = (
+        replace(each, first_seq=each.first_seq + by, last_seq=each.last_seq + by)
+        for each in plan.summaries
+    )
+    return replace(
+        plan,
+        first_seq=plan.first_seq + by,
+        head_upto=plan.head_upto + by if plan.head_upto else 0,
+        summaries=tuple(moved),
+        tail_from=plan.tail_from + by if plan.tail_from else 0,
+    )
+
+
+def _append(
+    conn: Connection, active: sessions.Session, lineages: Sequence[ImportedLineage]
+) -> None:
+    """Append messages to a conversation out of its view; no lineage of theirs is entered.
+
+    Segments are numbered in the order in which people talked: one that is older than what goes on
+    now cannot come behind it.
+    """
+    told = [each for lineage in lineages for each in lineage.messages]
+    origins = dict.fromkeys(origin for lineage in lineages for origin in lineage.origins)
+    if not told:
+        return
+    newest = conversations.take_message_seqs(conn, active.conversation, len(told))
+    first = newest - len(told) + 1
+    _messages(conn, active.conversation, active.id, first, told)
+    noted = sessions.note_origins(conn, active, origins)
+    sessions.split(conn, noted, REASON, noted.plan.hiding(first, newest), keeps_candidate=True)
+
+
+def _messages(
+    conn: Connection, conversation: int, segment: int, first: int, told: Iterable[ImportedMessage]
+) -> None:
+    rows = [
+        {
+            "conversation": conversation,
+            "seq": first + n,
+            "session_id": segment,
+            "turn_id": None,
+            "role": each.message["role"],
+            "body": encode(each.message),
+            "tokens": estimate_message(each.message),
+            "at": each.at,
+        }
+        for n, each in enumerate(told)
+    ]
+    for start in range(0, len(rows), ROWS):
+        conn.execute(message.insert(), rows[start : start + ROWS])

@@ -1,0 +1,100 @@
+"""Files and tables of a home of Hermes: read as data, whatever stands there."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import GatewayError
+from gateway.imports.hermes_home import HermesHome, HermesSkill, Line, lineages, sessions_in
+from tests.support.hermes import BEGAN, HermesRecords
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with nothing but a database."""
+    HermesRecords(tmp_path)
+    return tmp_path
+
+
+def skill(home: Path, folder: str, text: str) -> Path:
+    """Write a skill; returns its folder."""
+    path = home / "skills" / folder
+    path.mkdir(parents=True)
+    (path / "SKILL.md").write_text(text)
+    return path
+
+
+def test_notes_are_entries(home: Path) -> None:
+    """Between marks; a file that is not there has none."""
+    (home / "memories").mkdir()
+    (home / "memories" / "MEMORY.md").write_text("one\n\u00a7\n two \n\u00a7\n\n")
+    told = HermesHome.of(home)
+    assert (told.notes("MEMORY.md"), told.notes("USER.md")) == (["one", "two"], [])
+
+
+def test_skills_are_those_that_somebody_wrote(home: Path) -> None:
+    """By the name that they give themselves; those that Hermes brings are counted."""
+    written = "---\nname: weekly-report\ndescription: How.\n---\nWrite.\n"
+    own = skill(home, "work/report", written)
+    (own / "scripts").mkdir()
+    (own / "scripts" / "run.py").write_text("print(1)")
+    (own / "link.md").symlink_to("/etc/passwd")
+    skill(home, "Bad Name", "no front matter")
+    skill(home, "arxiv", "---\nname: arxiv\ndescription: x\n---\nx\n")
+    skill(home, ".hub/hidden", written)
+    (home / "skills" / ".bundled_manifest").write_text("arxiv:abc\n")
+    found = list(HermesHome.of(home).skills())
+    [taken] = [each for each in found if isinstance(each, HermesSkill)]
+    assert (taken.name, taken.files) == ("weekly-report", ("SKILL.md", "scripts/run.py"))
+    lines = [each for each in found if isinstance(each, Line)]
+    assert {line.what for line in lines} == {"Bad Name", "1 that Hermes brings"}
+
+
+def test_links_and_large_files_are_not_read(home: Path) -> None:
+    """What they lead to is not Hermes'."""
+    (home / "SOUL.md").symlink_to("/etc/hostname")
+    (home / "big.md").write_text("x" * 1_000_001)
+    told = HermesHome.of(home)
+    assert (told.text("SOUL.md"), told.text("big.md")) == (None, None)
+
+
+def test_lineages_follow_compactions_alone(home: Path) -> None:
+    """Not branches, not delegated agents; of two children the living one goes on."""
+    records = HermesRecords(home)
+    records.session("root")
+    records.turn("root", 1)
+    records.compact_into_child("root", "next", "so far", head=0, tail=1)
+    records.session("stale", at=BEGAN + 1, parent_session_id="root", ended_at=BEGAN + 2)
+    records.session("branch", parent_session_id="root", model_config='{"_branched_from": "root"}')
+    records.session("child", parent_session_id="next")
+    with HermesHome.of(home).database() as conn:
+        assert conn is not None
+        found = [[each.id for each in chain] for chain in lineages(sessions_in(conn))]
+    assert sorted(found) == [["branch"], ["child"], ["root", "next"], ["stale"]]
+
+
+def test_an_older_database_lacks_columns(tmp_path: Path) -> None:
+    """A chat is told from what there is: a key, or on Telegram the person."""
+    records = HermesRecords(tmp_path)
+    for column in ("chat_id", "chat_type", "thread_id", "origin_json"):
+        records._execute(f"ALTER TABLE sessions DROP COLUMN {column}", ())
+    for column in ("reasoning_content", "compacted"):
+        records._execute(f"ALTER TABLE messages DROP COLUMN {column}", ())
+    records.session("s1", "telegram", user_id="7", session_key="agent:main:telegram:dm:9")
+    with HermesHome.of(tmp_path).database() as conn:
+        assert conn is not None
+        [found] = sessions_in(conn).values()
+    assert (found.user, found.chat, found.chat_type) == ("7", "9", "dm")
+
+
+def test_a_folder_that_is_no_home_is_told(tmp_path: Path) -> None:
+    """With what was looked for."""
+    with pytest.raises(GatewayError, match=r"neither state\.db nor config\.yaml nor SOUL\.md"):
+        HermesHome.of(tmp_path)
+
+
+def test_a_home_without_a_database_has_no_sessions(tmp_path: Path) -> None:
+    """Its files are taken all the same."""
+    (tmp_path / "SOUL.md").write_text("I am.")
+    with HermesHome.of(tmp_path).database() as conn:
+        assert conn is None

@@ -1,0 +1,170 @@
+"""Settings of Hermes as settings of Parley: converted by meaning, never to let more happen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.errors import GatewayError
+from gateway.imports import hermes_settings
+from gateway.imports.hermes_home import HermesHome
+from gateway.imports.hermes_settings import SettingsFound, found_in, with_secrets
+from gateway.settings.loading import load_settings
+
+
+def found(tmp_path: Path, settings: dict[str, Any], env: str = "") -> SettingsFound:
+    """Return what becomes of a config.yaml and a .env."""
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
+    (tmp_path / ".env").write_text(env)
+    return found_in(HermesHome.of(tmp_path))
+
+
+def left_out(told: SettingsFound) -> dict[str, str]:
+    """Return why each thing is left out."""
+    return {line.what: line.note for line in told.lines if line.outcome == "left out"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "tree"),
+    [
+        ({"agent": {"max_turns": 60}}, {"agent": {"max_iterations": 60}}),
+        ({"model": "gpt-5"}, {"model": {"name": "gpt-5", "provider": "auto"}}),
+        (
+            {"model": {"default": "m", "provider": "openrouter", "max_tokens": 4096}},
+            {"model": {"name": "m", "provider": "openrouter", "max_output_tokens": 4096}},
+        ),
+        (
+            {"model": {"default": "m", "provider": "custom", "base_url": "http://box:8000/v1"}},
+            {"model": {"name": "m", "provider": "openai", "base_url": "http://box:8000/v1"}},
+        ),
+        (
+            {
+                "model": {"default": "m", "provider": "custom:box"},
+                "custom_providers": [{"name": "box", "base_url": "http://box/v1"}],
+            },
+            {"model": {"name": "m", "provider": "openai", "base_url": "http://box/v1"}},
+        ),
+        (
+            {"fallback_providers": [{"provider": "anthropic", "model": "claude"}]},
+            {
+                "model": {"provider": "auto"},
+                "fallbacks": [{"name": "claude", "provider": "anthropic"}],
+            },
+        ),
+        ({"compression": {"threshold": 0.7}}, {"compression": {"threshold": 0.7}}),
+        (
+            {"session_reset": {"mode": "daily", "at_hour": 5}},
+            {"sessions": {"reset": "daily", "at_hour": 5}},
+        ),
+        ({"group_sessions_per_user": False}, {"sessions": {"groups": "shared"}}),
+        ({"unauthorized_dm_behavior": "ignore"}, {"access": {"mode": "allowlist"}}),
+        ({"timezone": "Europe/Berlin"}, {"sessions": {"timezone": "Europe/Berlin"}}),
+        ({"logging": {"level": "DEBUG"}}, {"logging": {"level": "debug"}}),
+        ({"display": {"tool_progress": "off"}}, {"agent": {"progress": "off"}}),
+        ({"discord": {"auto_thread": False}}, {"platforms": {"discord": {"threads": False}}}),
+        (
+            {"telegram": {"free_response_channels": "-1, -2"}},
+            {
+                "access": {
+                    "groups": {
+                        "telegram:-1": {"respond": "always"},
+                        "telegram:-2": {"respond": "always"},
+                    }
+                }
+            },
+        ),
+        (
+            {"agent": {"coding_instructions": "Be brief.", "environment_hint": "On a Pi."}},
+            {"agent": {"instructions": "Be brief.\n\nOn a Pi."}},
+        ),
+    ],
+)
+def test_what_means_the_same_is_taken(
+    tmp_path: Path, settings: dict[str, Any], tree: dict[str, Any]
+) -> None:
+    """Under its name here."""
+    told = found(tmp_path, settings)
+    assert told.tree == {"model": {"provider": "auto"}, **tree}
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"approvals": {"mode": "off"}}, "approvals.mode"),
+        ({"terminal": {"docker_network": True}}, "terminal.docker_network"),
+        ({"sessions": {"auto_prune": True}}, "sessions.auto_prune"),
+        ({"browser": {"headed": True}}, "browser.headed"),
+        ({"quick_commands": {"x": {"exec": "rm -rf /"}}}, "quick_commands.x.exec"),
+        ({"context": {"engine": "own"}}, "context.engine"),
+        ({"compression": {"target_ratio": 7}}, "compression.target_ratio"),
+        ({"model": {"provider": "copilot"}}, "model.provider: copilot"),
+        ({"nonsense": {"a": 1, "b": 2}}, "nonsense: 2 settings"),
+    ],
+)
+def test_what_has_no_counterpart_is_named(
+    tmp_path: Path, settings: dict[str, Any], what: str
+) -> None:
+    """So is what would let more happen, and what is not allowed here."""
+    told = found(tmp_path, settings)
+    assert left_out(told)[what]
+    assert told.tree in ({"model": {"provider": "auto"}}, {})
+
+
+def test_secrets_are_found_wherever_they_stand(tmp_path: Path) -> None:
+    """In variables, in blocks of models, with MCP servers; never in tree or report."""
+    told = found(
+        tmp_path,
+        {
+            "model": {"default": "m", "api_key": "key-secret"},
+            "mcp_servers": {
+                "time": {"command": "uvx", "args": ["mcp-time"], "env": {"TZ_KEY": "tz-secret"}},
+                "web/../x": {
+                    "url": "https://mcp.example",
+                    "headers": {"Authorization": "b-secret"},
+                },
+            },
+        },
+        "# a comment\nSLACK_APP_TOKEN='xapp-secret'\nBRAVE_API_KEY=brave-secret\nEMPTY=\n",
+    )
+    values = {value for _, value in told.secrets.values()}
+    assert {"key-secret", "tz-secret", "xapp-secret"} <= values
+    shown = str(told.tree) + str(told.lines)
+    assert not any(value in shown for value in (*values, "b-secret", "brave-secret"))
+    assert "b-secret" not in values
+    assert left_out(told)["BRAVE_API_KEY"] == "no setting of Parley's needs it"
+    assert all("/" not in name and ".." not in name for name, _ in told.secrets.values())
+
+
+def test_secrets_are_referred_to(tmp_path: Path) -> None:
+    """The settings name a file for each; with the files they can be loaded."""
+    told = found(
+        tmp_path, {}, "TELEGRAM_BOT_TOKEN=1:AA-token-token\nANTHROPIC_API_KEY=sk-ant-secret\n"
+    )
+    tree, files = with_secrets(told, tmp_path / "secrets")
+    (tmp_path / "secrets").mkdir(mode=0o700)
+    for path, value in files.items():
+        path.write_text(value)
+        path.chmod(0o600)
+    (tmp_path / "parley.yaml").write_text(hermes_settings.as_yaml(tree))
+    settings = load_settings(environ={}, overrides={"home": tmp_path}).settings
+    assert settings.model.api_key is not None
+    assert settings.model.api_key.get_secret_value() == "sk-ant-secret"
+    assert settings.model.provider == "anthropic"
+    assert told.tree == {"model": {"provider": "auto"}}
+
+
+def test_people_who_may_talk_are_no_secret(tmp_path: Path) -> None:
+    """Those that are named are taken; that everybody may is not."""
+    told = found(tmp_path, {}, "DISCORD_ALLOWED_USERS=1, 2\nGATEWAY_ALLOW_ALL_USERS=true\n")
+    assert told.tree["access"] == {"discord": ["1", "2"]}
+    assert "strangers stay out" in left_out(told)["GATEWAY_ALLOW_ALL_USERS"]
+
+
+def test_a_file_that_is_no_yaml_is_one_line_without_its_words(tmp_path: Path) -> None:
+    """It may hold a key."""
+    (tmp_path / "config.yaml").write_text("model: {api_key: 'very-secret\n")
+    with pytest.raises(GatewayError) as caught:
+        HermesHome.of(tmp_path)
+    assert "not valid YAML" in str(caught.value)
+    assert "very-secret" not in str(caught.value)
