@@ -90,7 +90,7 @@ class Import:
 
 
 @dataclass(slots=True)
-class Conversation:
+class ChatFound:
     """The lineages of one conversation, oldest first, with the last session of each."""
 
     place: ImportPlace
@@ -314,16 +314,16 @@ def _session_lines(
     yield from left_out
 
 
-def _conversations(conn: sqlite3.Connection, task: Import) -> tuple[list[Conversation], list[Line]]:
+def _conversations(conn: sqlite3.Connection, task: Import) -> tuple[list[ChatFound], list[Line]]:
     """Return the lineages by conversation, and a line for those that belong nowhere."""
-    found: dict[str, Conversation] = {}
+    found: dict[str, ChatFound] = {}
     nowhere: Counter[str] = Counter()
     for chain in lineages(sessions_in(conn)):
         place = place_of(chain[0], task)
         if isinstance(place, str):
             nowhere[place] += 1
         else:
-            found.setdefault(place.session_key, Conversation(place)).lineages.append(chain)
+            found.setdefault(place.session_key, ChatFound(place)).lineages.append(chain)
     lines = [
         Line("sessions", f"{count} sessions", "left out", why) for why, count in nowhere.items()
     ]
@@ -393,7 +393,7 @@ def _known(chain: Sequence[HermesSession], known: Mapping[str, int]) -> int:
 
 
 def _lineages(
-    conn: sqlite3.Connection, each: Conversation, known: Mapping[str, int]
+    conn: sqlite3.Connection, each: ChatFound, known: Mapping[str, int]
 ) -> list[ImportedLineage]:
     """Return what of a conversation was not imported yet."""
     found = []
