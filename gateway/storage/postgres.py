@@ -57,6 +57,12 @@ TIMEOUTS_MS = {
     # transactions have waited for each other: each is idle only once it has got its lock.
     "idle_in_transaction_session_timeout": 2_000,
 }
+_SESSION = {
+    **TIMEOUTS_MS,
+    # All statements are short: to start a worker, or to compile, takes longer than they do.
+    "max_parallel_workers_per_gather": 0,
+    "jit": "off",
+}
 CONNECTING = {
     "connect_timeout": 5,
     "tcp_user_timeout": 10_000,
@@ -220,7 +226,7 @@ class PostgresConnection(PreparedConnection):
         self._is_broken = False
         self._asked_at: float | None = None
         self._pooled = pooled
-        limits = [f"SET LOCAL {name} = {ms}" for name, ms in TIMEOUTS_MS.items()]
+        limits = [f"SET LOCAL {name} = {value}" for name, value in _SESSION.items()]
         self._begun_with = [_Unsent(each) for each in limits if pooled]
 
     @property
@@ -488,7 +494,7 @@ def open_direct(server: DatabaseServer) -> "psycopg.Connection[Any]":
 
 
 def _open(url: SecretStr, *, pooled: bool) -> "psycopg.Connection[Any]":
-    limits = [KEPT_ALIVE, *(f"-c {name}={ms}" for name, ms in TIMEOUTS_MS.items())]
+    limits = [KEPT_ALIVE, *(f"-c {name}={value}" for name, value in _SESSION.items())]
     driver = psycopg.connect(
         _conninfo(url, "" if pooled else " ".join(limits)),
         autocommit=True,

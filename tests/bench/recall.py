@@ -2,9 +2,10 @@
 
 `python -m tests.bench.recall [SET] [--held-out] [--messages N]`. SET is LoCoMo's locomo10.json, or
 the folder of REALTALK's chats: dialogues of two speakers over many sessions, and questions with the
-turns that answer them. Without one the airline dialogues of the shared data stand in, one behind
-another: a question is every second word of what somebody said there, which is easier. Nothing is
-tuned to it.
+turns that answer them. Without one our own conversations stand in (tests/bench/probes.py), and the
+airline dialogues of the shared data, one behind another: a question is every second word of what
+somebody said there, which is easier. Beside each stands what FTS5 by itself finds: Porter's stems
+and bm25(), the question without its stop words.
 
 `--held-out` measures each dialogue with those constants of a grid that are best for the others,
 instead of the product's own; it takes minutes.
@@ -20,6 +21,7 @@ SQLite's by `APART` at most.
 import itertools
 import random
 import re
+import sqlite3
 import sys
 import tempfile
 import time
@@ -39,8 +41,11 @@ from gateway.storage.engine import connect
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
-from gateway.storage.search.terms import asked_terms
+from gateway.storage.search.stems import folded
+from gateway.storage.search.terms import asked_words
+from gateway.storage.search.vocabulary import stop_words_of
 from tests.bench.figures import Figure, percentile
+from tests.bench.probes import Dialogue, chats, forms
 from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.shared import SHARED
 
@@ -55,20 +60,12 @@ HARDER = 6
 OF_MANY = 100
 """Messages of each of many conversations."""
 SEED = 6
-GRID = tuple(itertools.product((2, 3, 4), (0.4, 0.5, 0.6), (0.08, 0.15, 0.3)))
-"""Reach, decay, weight of a message's length."""
+GRID = tuple(itertools.product((2, 3, 4), (0.5, 0.6), (0.3, 0.4, 0.5), (0.08, 0.15, 0.3)))
+"""Reach, what is worth behind and before, weight of a message's length."""
 
 Found = list[tuple[bool, float, tuple[int, ...]]]
 """By question: whether any evidence is in the first 10, the share of it that 20 with their
 neighbours show, and the first 10."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """What was said, and (question, places of the turns that answer it)."""
-
-    turns: Sequence[ChatMessage]
-    questions: Sequence[tuple[str, frozenset[int]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +116,13 @@ def measure(
     many: bool = False,
 ) -> Iterator[Figure]:
     """Yield recall on a set, then the time of a search among so many messages."""
-    sets = [stored(chosen)] if chosen else [airline(), airline(HARDER)]
+    sets = [stored(chosen)] if chosen else [airline(), airline(HARDER), chats(), [forms()]]
     with tempfile.TemporaryDirectory() as name, postgres_server() as server:
         folder = Path(name)
         strict = chosen is not None and chosen.is_file()
         for number, dialogues in enumerate(filter(None, sets)):
             with _places(folder, f"recall{number}.db", server) as places:
+                yield Figure(f"set {number + 1}: FTS5 by itself", _plain(dialogues), "")
                 yield from _recalls(places, dialogues, strict=strict, held_out=held_out)
         if held_out:
             return
@@ -158,6 +156,28 @@ def _recalls(
     ]
     same = sum(one == other for one, other in pairs) / len(pairs)
     yield Figure("questions with the same first 10 in the same order", same, "")
+
+
+def _plain(dialogues: Sequence[Dialogue]) -> float:
+    """Return the share of questions of which FTS5 alone has any evidence in the first 10."""
+    found = []
+    for dialogue in dialogues:
+        with closing(sqlite3.connect(":memory:")) as conn:
+            conn.execute("CREATE VIRTUAL TABLE said USING fts5(text, tokenize='porter unicode61')")
+            texts = ((text_of(turn),) for turn in dialogue.turns)
+            conn.executemany("INSERT INTO said (text) VALUES (?)", texts)
+            found += [
+                not evidence.isdisjoint(_ranked(conn, q)) for q, evidence in dialogue.questions
+            ]
+    return sum(found) / len(found)
+
+
+def _ranked(conn: sqlite3.Connection, question: str) -> list[int]:
+    words = re.findall(r"\w+", folded(question))
+    left = [word for word in words if word not in stop_words_of(words)] or words
+    looked_for = " OR ".join(f'"{word}"' for word in left)
+    ranked = "SELECT rowid FROM said WHERE said MATCH ? ORDER BY bm25(said) LIMIT 10"
+    return [row[0] for row in conn.execute(ranked, (looked_for,))]
 
 
 def stored(path: Path) -> list[Dialogue]:
@@ -212,7 +232,7 @@ def _batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 def _known_items(turns: Sequence[ChatMessage], step: int) -> Dialogue:
     questions = []
     for place, turn in enumerate(turns, 1):
-        words = asked_terms(text_of(turn)) if turn["role"] == "user" else []
+        words = asked_words(text_of(turn)) if turn["role"] == "user" else []
         if len(words) > WORDS // 2:
             questions.append((" ".join(text_of(turn).split()[::step]), frozenset({place})))
     return Dialogue(turns, questions)
@@ -247,10 +267,9 @@ def _held_out(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
     ]
 
 
-def _choose(reach: int, decay: float, length_weight: float) -> None:
-    query.REACH, query.DECAY, query.LENGTH_WEIGHT = reach, decay, length_weight
-    steps = range(-reach, reach + 1)
-    query._WEIGHTS = tuple((step, decay ** abs(step)) for step in steps)
+def _choose(reach: int, after: float, before: float, length_weight: float) -> None:
+    query.REACH, query.LENGTH_WEIGHT = reach, length_weight
+    query.WEIGHTS = query.weights(reach, after, before)
 
 
 def _means(found: Sequence[Found]) -> tuple[float, float]:
@@ -269,7 +288,7 @@ def _recall(place: Place, found: Sequence[Found], *, strict: bool) -> Iterator[F
 
 def _speed(place: Place, messages: int, of_one: int) -> Iterator[Figure]:
     chance = random.Random(SEED)  # noqa: S311 - the same words in every run
-    words = [f"w{n}" for n in range(VOCABULARY)]
+    words = _words(VOCABULARY)
     ranks = list(itertools.accumulate(1 / (n + 1) for n in range(VOCABULARY)))
     begun = time.perf_counter()
     step = min(10_000, of_one)
@@ -301,6 +320,18 @@ def _speed(place: Place, messages: int, of_one: int) -> Iterator[Figure]:
         spent = [_spent_ms(place, chosen, question) for question in questions]
         yield Figure(f"{title}: a search in {name}, p50", percentile(spent, 0.5), "ms")
         yield Figure(f"{title}: a search in {name}, p99", percentile(spent, 0.99), "ms", limit_ms)
+
+
+def _words(count: int) -> list[str]:
+    """Return words of one to three syllables, short ones first, which share beginnings and ends."""
+    chance = random.Random(SEED)  # noqa: S311 - the same words in every run
+    syllables = ["".join(each) for each in itertools.product("bdfgklmnprst", "aeiou", "nrst")]
+    chance.shuffle(syllables)
+    found: dict[str, None] = {}
+    for length, upto in ((1, 200), (2, 4_000), (3, count)):
+        while len(found) < min(upto, count):
+            found["".join(chance.choices(syllables, k=length))] = None
+    return list(found)
 
 
 def _spent_ms(place: Place, where: Sequence[int] | None, question: str) -> float:

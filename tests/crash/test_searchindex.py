@@ -27,6 +27,21 @@ def waiting(database_file: Path) -> Path:
     return database_file
 
 
+@pytest.fixture
+def older(database_file: Path) -> Path:
+    """A database whose whole index is one of an older version."""
+    store = Store(database_file)
+    store.run(tell, chat(store), [said(f"a zebra {n}") for n in range(MESSAGES)])
+    feed(store)
+    for statement in (
+        "INSERT INTO search_index (search_index) VALUES ('delete-all')",
+        "INSERT INTO search_index (rowid, terms) VALUES (0, '=v3')",
+    ):
+        store.run(lambda conn, said=statement: conn.execute(text(said)))
+    store.close()
+    return database_file
+
+
 def feed_until_killed(path: Path, after_s: float) -> None:
     """Feed in another process, a few messages at a time, and kill that."""
     child = os.fork()
@@ -61,6 +76,24 @@ def test_a_kill_leaves_index_and_watermark_one(waiting: Path) -> None:
             store.run(index.clear)
         store.close()
     store = Store(waiting)
+    feed(store)
+    assert check(store) == MESSAGES
+    store.close()
+
+
+def test_a_kill_while_an_older_index_is_built_anew_loses_no_step(older: Path) -> None:
+    """It is emptied once; each feeder goes on where the one before was killed."""
+    reached = [0]
+    for _ in range(40):
+        feed_until_killed(older, 0.03)
+        store = Store(older)
+        if store.run(index.is_current):
+            reached.append(check(store))
+        store.close()
+        if reached[-1] == MESSAGES:
+            break
+    assert reached == sorted(reached)
+    store = Store(older)
     feed(store)
     assert check(store) == MESSAGES
     store.close()

@@ -1,9 +1,10 @@
 """Finds messages by what they say: the best of the search index, within given conversations.
 
-A question is a set of terms. A message is as good as the rare terms that it and the three messages
+A question is a set of words. A message is as good as the rare words that it and the three messages
 on either side of it hold, each counted once, at its nearest place: in a dialogue the words of a
-question are spread over what was asked and what was answered. The range of ids keeps a search
-inside its conversations.
+question are spread over what was asked and what was answered. Who holds only a form of a word, a
+compound of it (forms.py) or an everyday word for the same (vocabulary.py) has a part of its worth.
+The range of ids keeps a search inside its conversations.
 
 A conversation's search looks through its own messages from the first one on, before `/new` too, and
 in a direct chat through the sender's other direct chats on the platform. It never looks into a
@@ -25,12 +26,22 @@ from gateway.storage.conversation.conversations import count_searched
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
-from gateway.storage.search.terms import asked_terms
+from gateway.storage.search.terms import AskedWord, asked_words
 from gateway.storage.statements import built_once
 
 MAX_CONVERSATIONS = 15
-"""Most that one search looks through; by 16 terms it stays below the 500 selects that SQLite takes
-in one statement."""
+"""Most that one search looks through; by 16 words it stays below the 500 selects that SQLite takes
+in one statement where all are common."""
+FEW = 300
+"""Messages with a word at which its forms, and what means the same, are no longer looked for."""
+MOST_FORMS = 1_000
+"""Messages with forms of a word, of each conversation, at which they say nothing any more."""
+NEAR = 0.5
+"""What a form of a word is worth, in parts of what the word is worth with that frequency."""
+ALIKE = 0.5
+"""The same of a word that means about the same."""
+ENDS = 0.4
+"""The same of a word that ends in it."""
 COMMON = 3_000
 """Messages with a term at which reading all of them would take milliseconds. Such a term is only
 looked for beside rarer ones."""
@@ -42,8 +53,11 @@ CANDIDATES = 60
 """Messages with the best terms of their own, whose neighbourhoods are compared."""
 REACH = 3
 """Messages on either side that count."""
-DECAY = 0.5
-"""What a term is worth in the next message, in parts of what it is worth in the message itself."""
+AFTER = 0.6
+"""What a word is worth for the next message, in parts of what it is worth for the message itself:
+who answers leaves out the words of the question."""
+BEFORE = 0.4
+"""The same for the message before it."""
 USUAL_TERMS = 20
 """Of a chat message. A longer one says less with each term: by 15 % for so many terms more."""
 MOST_TERMS = 200
@@ -99,12 +113,11 @@ class Match:
     holds: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """Which terms a candidate, or a neighbour of one, holds.
 
     Attributes:
-        mask: Bit n stands for the question's term n.
+        mask: Bit n stands for term n of what is looked for.
         terms: How many different ones the message has in all.
         admitted: Whether it may be found, and not only support its neighbours.
     """
@@ -116,23 +129,27 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What a search read: the worths of the terms, and who holds them by id of the index."""
+    """What a search read: (word, worth) of the terms, and who holds them by id of the index."""
 
-    worths: tuple[float, ...] = ()
+    worths: tuple[tuple[int, float], ...] = ()
     holdings: Mapping[int, Holding] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchTerm:
-    """A term that is looked for, as the index reads it.
+    """What is looked for at once, as the index reads it.
 
     Attributes:
+        word: Number of the question's word that it stands for.
         worth: What it says about a message that has it.
+        gain: What it says beyond the other terms of that word which such a message has too.
         is_common: Only looked for beside the others.
     """
 
     quoted: str
+    word: int
     worth: float
+    gain: float
     is_common: bool
 
 
@@ -167,26 +184,24 @@ def gather(
     only: SearchLimits = EVERYTHING,
 ) -> Gathered:
     """Read what the index has for a question: a few statements, whose work is the database's."""
-    terms = asked_terms(question)
+    words = asked_words(question)
     ranges = _ranges(conn, conversations, only)
-    if not terms or not ranges:
+    if not words or not ranges:
         return Gathered()
     syntax = _SYNTAX[conn.dialect.name]
-    wanted = _wanted(conn, syntax, terms, ranges, count_searched(conn, conversations))
+    wanted = _wanted(conn, syntax, words, ranges, count_searched(conn, conversations))
     if not wanted:
         return Gathered()
     # One statement, since the arms of the union are known only now; its values are bound all the
     # same.
     rows = _asked(conn, *_candidates(syntax, wanted, ranges, only))
     holdings = {
-        each.id: Holding(
-            each.mask, each.terms, only.admits(each.id & _SEQ_MASK, each.role, each.at)
-        )
-        for each in rows
+        id_: Holding(mask, terms, only.admits(id_ & _SEQ_MASK, role, at))
+        for id_, mask, terms, role, at in rows
         # Neighbours come by their ids: they may lie behind what the search may see.
-        if each.id & _SEQ_MASK <= only.ends(each.id >> SEQ_BITS)
+        if id_ & _SEQ_MASK <= only.ends(id_ >> SEQ_BITS)
     }
-    return Gathered(tuple(each.worth for each in wanted), holdings)
+    return Gathered(tuple((each.word, each.worth) for each in wanted), holdings)
 
 
 def _ranges(
@@ -236,10 +251,10 @@ def _from_seq(conversation_id: int, seq: int) -> Any:
 
 
 class _Syntax(NamedTuple):
-    """How the index of a database is asked: for some terms within a range of ids."""
+    """How the index of a database is asked: by literals, which its planner can judge."""
 
-    within: str
-    """With three places: what is looked for, the first and the last id."""
+    ids: str
+    """Selects ids of the index; with three places: what is looked for, the first and the last."""
     newest: str
     term: str
     beginning: str
@@ -280,29 +295,83 @@ def _asked(conn: Connection, statement: str, values: tuple[Any, ...]) -> Any:
     return conn.exec_driver_sql(statement, values)
 
 
+class _Look(NamedTuple):
+    """What may be looked for, worth a share of its rarity: a word, its forms, what ends in it."""
+
+    word: int
+    quoted: str
+    share: float
+    includes: bool = False
+    """Whether who has the word itself is among those found."""
+
+
 def _wanted(
-    conn: Connection, syntax: _Syntax, terms: Sequence[str], ranges: Sequence[Range], size: int
+    conn: Connection,
+    syntax: _Syntax,
+    words: Sequence[AskedWord],
+    ranges: Sequence[Range],
+    size: int,
 ) -> list[SearchTerm]:
     """Return the terms that there are, rarest first."""
-    one = f"SELECT ?, count(*) FROM ({syntax.within} LIMIT {COMMON}) AS found"  # noqa: S608 - own text
-    arms = [(n, _quoted(syntax, term), *span) for n, term in enumerate(terms) for span in ranges]
-    totals = dict.fromkeys(range(len(terms)), 0)
-    common = set()
-    for n, count in _asked(conn, _union(one, len(arms)), _flat(arms)):
-        totals[n] += count
-        if count == COMMON:
-            common.add(n)
-    found = sorted((count, n) for n, count in totals.items() if count)
+    exact = [_Look(n, _quoted(syntax, word.term), 1.0) for n, word in enumerate(words)]
+    counts = _counts(conn, syntax, exact, ranges, COMMON)
+    rare = [(n, words[n]) for n, count in enumerate(counts) if count < FEW]
+    wider = _wider(syntax, rare)
+    more = _counts(conn, syntax, wider, ranges, MOST_FORMS) if wider else []
+    found = [(count, look) for count, look in zip(counts, exact, strict=True) if count]
+    found += [
+        (count, look)
+        for count, look in zip(more, wider, strict=True)
+        # Not what nobody has, or many; nor forms of a word that are only the word itself.
+        if 0 < count < MOST_FORMS and not (look.includes and count == counts[look.word])
+    ]
+    forms = {look.word: look.share * _worth(size, n) for n, look in found if look.includes}
     wanted: list[SearchTerm] = []
     room = MAX_ROWS
-    for count, n in found:
+    for count, look in sorted(found):
         room -= count
         # The first one is never left to others for want of room: nothing would be read then.
-        is_common = n in common or (room < 0 and bool(wanted))
+        is_common = count >= COMMON or (room < 0 and bool(wanted))
         # The count ended at COMMON: the geometric mean of that and of all messages stands for it.
-        messages = max(count, math.isqrt(COMMON * size)) if n in common else count
-        wanted.append(SearchTerm(_quoted(syntax, terms[n]), _worth(size, messages), is_common))
+        messages = max(count, math.isqrt(COMMON * size)) if count >= COMMON else count
+        worth = look.share * _worth(size, messages)
+        gain = max(0.0, worth - forms.get(look.word, 0.0)) if look.share == 1 else worth
+        wanted.append(SearchTerm(look.quoted, look.word, worth, gain, is_common))
     return wanted
+
+
+def _counts(
+    conn: Connection,
+    syntax: _Syntax,
+    looks: Sequence[_Look],
+    ranges: Sequence[Range],
+    most: int,
+) -> list[int]:
+    """Return how many messages have what is looked for; at `most` of a range the count ends."""
+    one = f"SELECT ?, count(*) FROM ({syntax.ids} LIMIT {most}) AS found"  # noqa: S608 - own text
+    rows = [(n, look.quoted, *span) for n, look in enumerate(looks) for span in ranges]
+    totals = [0] * len(looks)
+    for n, count in _asked(conn, _union(one, len(rows)), _flat(rows)):
+        totals[n] += count
+    return totals
+
+
+def _wider(syntax: _Syntax, words: Sequence[tuple[int, AskedWord]]) -> list[_Look]:
+    """Return what is looked for beside words, by their numbers."""
+    looks: list[_Look] = []
+    for n, word in words:
+        if word.shared.near:
+            near = (word.term, *word.shared.near)
+            looks.append(_Look(n, _either(syntax, near), NEAR, includes=True))
+        if word.alike:
+            looks.append(_Look(n, _either(syntax, word.alike), ALIKE))
+        if word.shared.ends:
+            looks.append(_Look(n, _either(syntax, word.shared.ends), ENDS))
+    return looks
+
+
+def _either(syntax: _Syntax, terms: Sequence[str]) -> str:
+    return f"({syntax.either.join(_quoted(syntax, each) for each in dict.fromkeys(terms))})"
 
 
 def _worth(size: int, messages: int) -> float:
@@ -323,11 +392,11 @@ def _candidates(
     syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range], only: SearchLimits
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the statement for the best by their own terms, and for who stands around them."""
-    holders, values = _holders(syntax, wanted, ranges)
+    held, values = _held(syntax, wanted, ranges)
     limits, limited = _limits(only)
     steps = ", ".join(f"({n})" for n in range(-REACH, REACH + 1))
     statement = f"""
-        WITH held(bit, worth, id) AS ({holders}),
+        WITH held(bit, worth, id) AS ({held}),
         hit(id, mask, score) AS MATERIALIZED (
             SELECT id, sum(bit), sum(worth) FROM held GROUP BY id
         ),
@@ -347,28 +416,28 @@ def _candidates(
     return statement, (*values, *limited)
 
 
-def _holders(
+def _held(
     syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range]
 ) -> tuple[str, tuple[Any, ...]]:
-    """Return what selects (id, bit of the term, worth) of all who hold a term."""
+    """Return what selects (bit of the term, worth, id) of all who hold a term."""
     rare = [each.quoted for each in wanted if not each.is_common]
     if not rare:
-        return _common_holders(syntax, wanted, ranges)
+        return _common_held(syntax, wanted, ranges)
     beside = f"{syntax.both}({syntax.either.join(rare)})"
     arms = [
-        (1 << n, each.worth, each.quoted + (beside if each.is_common else ""), *span)
+        (1 << n, each.gain, each.quoted + (beside if each.is_common else ""), *span)
         for n, each in enumerate(wanted)
         for span in ranges
     ]
-    return _union(f"SELECT ?, ?, id FROM ({syntax.within}) AS found", len(arms)), _flat(arms)  # noqa: S608
+    return _union(f"SELECT ?, ?, id FROM ({syntax.ids}) AS found", len(arms)), _flat(arms)  # noqa: S608
 
 
-def _common_holders(
+def _common_held(
     syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range]
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the same where all terms are common: the newest of each, and the newest with all."""
-    newest = f"{syntax.within}{syntax.newest} LIMIT {NEWEST}"
-    held = [(1 << n, each.worth) for n, each in enumerate(wanted)]
+    newest = f"{syntax.ids}{syntax.newest} LIMIT {NEWEST}"
+    held = [(1 << n, each.gain) for n, each in enumerate(wanted)]
     apart = [
         (*each, term.quoted, *span)
         for term, each in zip(wanted, held, strict=True)
@@ -403,27 +472,50 @@ def _flat(arms: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def best(gathered: Gathered, limit: int) -> list[Match]:
     """Return the best of what was read: plain arithmetic, milliseconds for the longest question."""
-    strengths = _strengths(gathered)
-    scored = (
-        (_score(id_, strengths, gathered.worths), id_)
-        for id_, each in gathered.holdings.items()
-        if each.admitted
-    )
-    ordered = [
+    ordered = sorted(((score, id_) for id_, score in _scores(gathered).items()), reverse=True)
+    return [
         Match(id_ >> SEQ_BITS, id_ & _SEQ_MASK, score, bool(gathered.holdings[id_].mask))
-        for score, id_ in sorted(scored, reverse=True)
-        if score > 0
+        for score, id_ in _spread(ordered, limit)
     ]
-    return _spread(ordered, limit)
 
 
-def _strengths(gathered: Gathered) -> dict[int, list[tuple[int, float]]]:
-    """Return (term, strength) of each message that holds any; long messages hold less of each."""
-    return {
-        id_: [(n, _brevity(each.terms)) for n in _bits(each.mask)]
-        for id_, each in gathered.holdings.items()
-        if each.mask
+def _scores(gathered: Gathered) -> dict[int, float]:
+    """Return what messages and those around them say: each word once, where it is strongest."""
+    strongest: dict[int, dict[int, float]] = {
+        id_: {} for id_, each in gathered.holdings.items() if each.admitted
     }
+    for id_, holding in gathered.holdings.items():
+        if holding.mask:
+            _add(strongest, id_, _said(holding, gathered.worths))
+    # Exactly: the rows come in another order from each database, and equal scores must stay equal.
+    return {id_: math.fsum(known.values()) for id_, known in strongest.items() if known}
+
+
+def _add(strongest: Mapping[int, dict[int, float]], id_: int, said: Mapping[int, float]) -> None:
+    """Enter what a message says of each word, for itself and for those around it."""
+    for step, weight in WEIGHTS:
+        if (known := strongest.get(id_ + step)) is not None:
+            for word, strength in said.items():
+                known[word] = max(known.get(word, 0.0), weight * strength)
+
+
+def weights(reach: int, after: float, before: float) -> tuple[tuple[int, float], ...]:
+    """Return (how far behind the message that holds a word, what the word is worth there)."""
+    steps = range(-reach, reach + 1)
+    return tuple((step, (after if step > 0 else before) ** abs(step)) for step in steps)
+
+
+WEIGHTS = weights(REACH, AFTER, BEFORE)
+
+
+def _said(holding: Holding, worths: Sequence[tuple[int, float]]) -> dict[int, float]:
+    """Return by word what a message says of it; long messages say less of each."""
+    said: dict[int, float] = {}
+    brevity = _brevity(holding.terms)
+    for bit in _bits(holding.mask):
+        word, worth = worths[bit]
+        said[word] = max(said.get(word, 0.0), worth * brevity)
+    return said
 
 
 def _brevity(terms: int) -> float:
@@ -437,36 +529,23 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
-def _score(
-    id_: int, strengths: Mapping[int, Sequence[tuple[int, float]]], worths: Sequence[float]
-) -> float:
-    """Return what a message and those around it say: each term once, where it is strongest."""
-    strongest: dict[int, float] = {}
-    for step, weight in _WEIGHTS:
-        for n, strength in strengths.get(id_ + step, ()):
-            if weight * strength > strongest.get(n, 0):
-                strongest[n] = weight * strength
-    return sum(strength * worths[n] for n, strength in strongest.items())
+def _spread(ordered: Sequence[tuple[float, int]], limit: int) -> list[tuple[float, int]]:
+    """Return the first as they are, then those that are no neighbours of others, then the rest.
 
-
-_WEIGHTS = tuple((step, DECAY ** abs(step)) for step in range(-REACH, REACH + 1))
-
-
-def _spread(ordered: Sequence[Match], limit: int) -> list[Match]:
-    """Return the first as they are, then those that are no neighbours of others, then the rest."""
+    Args:
+        ordered: (score, id of the index), best first; ids of neighbours are one apart.
+    """
     chosen, left = list(ordered[:FIRST]), []
-    shown = {_place(match, step) for match in chosen for step in (-1, 0, 1)}
-    for match in ordered[FIRST:]:
-        if _place(match) in shown:
-            left.append(match)
+    shown = {id_ + step for _, id_ in chosen for step in (-1, 0, 1)}
+    for each in ordered[FIRST:]:
+        if len(chosen) >= limit:
+            break
+        if each[1] in shown:
+            left.append(each)
         else:
-            chosen.append(match)
-            shown |= {_place(match, step) for step in (-1, 0, 1)}
+            chosen.append(each)
+            shown |= {each[1] - 1, each[1], each[1] + 1}
     return [*chosen, *left][:limit]
-
-
-def _place(match: Match, step: int = 0) -> tuple[int, int]:
-    return match.conversation, match.seq + step
 
 
 @dataclass(frozen=True, slots=True)

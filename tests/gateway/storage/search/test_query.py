@@ -32,9 +32,9 @@ def test_words_of_a_question_add_up(store: Store) -> None:
 
 
 def test_an_answer_without_the_words_is_found_beside_its_question(store: Store) -> None:
-    """The one next to it comes before one farther off."""
-    here = talk(store, "What is your favourite flower?", "Roses.", "I see", "so", "well", "yes")
-    assert found(store, [here], "favourite flower") == [1, 2, 3, 4]
+    """The one next to it comes before one farther off; what means the same counts too."""
+    here = talk(store, "What is your favourite quagga?", "Ada.", "I see", "so", "well", "yes")
+    assert found(store, [here], "favourite quagga") == [1, 2, 3, 4]
 
 
 def test_a_long_message_says_less_with_a_word(store: Store) -> None:
