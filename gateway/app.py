@@ -31,7 +31,7 @@ from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement
-from agent.tokens.tiktoken import counter_for, is_openai_family
+from agent.tokens.tiktoken import load_beside
 from agent.turn.state import Agent
 from gateway import descriptors
 from gateway.access import web_door
@@ -220,7 +220,7 @@ async def run(
         learn_windows(line),
         # While the providers take their time to answer.
         asyncio.to_thread(load_adapters, settings),
-        _load_encoding(models_of(line)[0].name),
+        load_beside(models_of(line)[0].name),
     )
     restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
@@ -288,12 +288,6 @@ def settle_memory() -> None:
     # The names of all files in the folders of modules: 1 MB. A later import lists what it needs.
     sys.path_importer_cache.clear()
     _glibc("malloc_trim", 0)
-
-
-async def _load_encoding(model: str) -> None:
-    """Load what counts an OpenAI model's tokens now: 0.15 s that no turn should wait for."""
-    if is_openai_family(model):
-        await asyncio.to_thread(counter_for(model).load)
 
 
 async def serve(

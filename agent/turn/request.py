@@ -23,6 +23,7 @@ from agent.prefix import Prefix
 from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings
+from agent.tokens.tiktoken import load_beside
 from agent.turn.state import Agent, TurnPorts, partial_text
 from agent.usage import Usage
 from agent.view.folds import Folds
@@ -112,6 +113,8 @@ class LoopRequest:
 
     async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
         ports = self.ports
+        # A fallback, or a chosen model, may be counted by another tokenizer.
+        await load_beside(model.name)
         await ports.planner.fit(self.view, model)
         # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()

