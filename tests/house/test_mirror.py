@@ -25,6 +25,7 @@ APART = {
     "agent/processes/test_container.py": "one backend, from its choice to its end",
     "agent/context/test_ephemeral.py": "one kind of message, in all phases of a compaction",
     "agent/context/test_invariants.py": "what holds for all phases and engines (invariants 4 to 8)",
+    "agent/models/openai/test_gemini.py": "one server whose dialect differs in many places",
     "agent/models/test_connections.py": BOTH_SDKS,
     "agent/models/test_doubles.py": DOUBLE,
     "agent/models/test_errors.py": BOTH_SDKS,

@@ -126,7 +126,7 @@ class ModelServer:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post(self.path, self._handle)
-        app.router.add_get("/v1/models{rest:.*}", self._handle_look_up)
+        app.router.add_get(f"{self.root or '/v1'}/models{{rest:.*}}", self._handle_look_up)
         app.router.add_get("/v1/key", self._handle_key)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
