@@ -7,11 +7,11 @@ before that, which does it in a thread.
 
 import asyncio
 import base64
-import gzip
 import hashlib
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import import_module
@@ -205,6 +205,8 @@ _O200K_NAMES = ("o200k_base", "o200k_harmony")
 """They differ in special tokens alone, which are plain text here."""
 _O200K_BYTES = 4_000_000
 """Its file has 3.6 MB."""
+_GZIP = 31
+"""What zlib calls the format. Source: zlib's manual, windowBits."""
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _BEFORE, _SUFFIX = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14; a test compares them.
@@ -228,7 +230,7 @@ def _load_encoding(model: str) -> "Encoding | None":
             return packaged
         name = next((name for name in (wanted, _FALLBACK) if _is_on_disk(name)), _BUNDLED)
         encoding: Encoding = tiktoken.get_encoding(name)
-    except (ImportError, OSError, ValueError) as exc:
+    except (ImportError, OSError, ValueError, zlib.error) as exc:
         log.warning("token_encoding_unavailable", model=model, error=repr(exc))
         return None
     return encoding
@@ -252,14 +254,13 @@ def _packaged_o200k() -> "Encoding | None":
 
     Raises:
         ValueError: It is another file.
-        OSError: It cannot be read.
+        OSError, zlib.error: It cannot be read.
     """
     spec = find_spec("bpe_openai")
     if spec is None or not spec.submodule_search_locations:
         return None
     path = Path(spec.submodule_search_locations[0], "data", "o200k_base.tiktoken.gz")
-    with gzip.open(path) as file:
-        data = file.read(_O200K_BYTES)
+    data = zlib.decompressobj(_GZIP).decompress(path.read_bytes(), _O200K_BYTES)
     if hashlib.sha256(data).hexdigest() != _O200K.sha256:
         raise ValueError(f"{path} is not the encoding that tiktoken knows")
     lines = (line.split() for line in data.splitlines())
