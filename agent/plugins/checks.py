@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agent.context.phases.boundaries import Newest
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Sizes
 from agent.errors import AgentError, PluginRefused
+from agent.plugins.list_engines import adapted, takes_lists
 from agent.ports import Effect
 from agent.tools.registry import Tool, parameter_schema
 from agent.view.view import Entry, ViewPlan, summary_messages
@@ -56,9 +57,13 @@ def class_of(offered: Any, base: type[T]) -> type[T]:
 def engine_class(offered: Any, name: str) -> type[ContextEngine]:
     """Return what a plugin offers under a name, if it can be an engine.
 
+    One that takes and returns lists of messages is adapted (agent/plugins/list_engines.py).
+
     Raises:
         PluginRefused: It cannot.
     """
+    if takes_lists(offered):
+        return adapted(offered, name)
     engine = class_of(offered, ContextEngine)  # type: ignore[type-abstract]
     if inspect.isabstract(engine):
         missing = ", ".join(sorted(engine.__abstractmethods__))

@@ -26,6 +26,7 @@ from agent.plugins.finding import (
     find_folders,
     summary_of,
 )
+from agent.plugins.list_engines import adapted, takes_lists
 from agent.plugins.loading import guarded, load_engine
 from agent.plugins.registry import BUILT_IN, DEFAULT, registered
 from agent.plugins.supervision import supervised_engine
@@ -127,7 +128,8 @@ def engine_for(
     """Return an engine for a program of its own, which has no data directory.
 
     Args:
-        engine: A class, or the name of one that is registered or built in.
+        engine: A class, also one that takes and returns lists, or the name of one that is
+            registered or built in.
         limits: What it works with.
         options: Its own settings.
 
@@ -141,6 +143,8 @@ def engine_for(
         if engine not in known:
             raise ValueError(f"there is no engine {engine!r}; there is {', '.join(sorted(known))}")
         engine = known[engine]
+    if takes_lists(engine):
+        engine = adapted(engine, engine.__name__.lower())
     if options and engine is default:
         raise ValueError(f"the engine {DEFAULT} has no options: {', '.join(options)}")
     source: Source = "built-in" if engine in built_in.values() else "registered"

@@ -31,6 +31,7 @@ from agent.plugins.finding import (
     may_guard,
     plugin_shelf,
 )
+from agent.plugins.list_engines import takes_lists
 from agent.plugins.registry import PluginRegistry, register_context_engine, usable_engine
 from agent.plugins.supervision import Caller, supervised_tool
 from agent.settings import PluginSettings
@@ -126,7 +127,7 @@ def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngin
 
 def _is_own(value: Any, module: ModuleType) -> bool:
     """Whether a value is an engine that the module, or one below it, defines."""
-    if not (isinstance(value, type) and issubclass(value, ContextEngine)):
+    if not (isinstance(value, type) and (issubclass(value, ContextEngine) or takes_lists(value))):
         return False
     return f"{value.__module__}.".startswith(f"{module.__name__}.")
 

@@ -1,0 +1,336 @@
+"""Engines of lists: what they return becomes a plan, is checked, and nothing else of it is kept."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from agent import compact_messages
+from agent.context_engine import Compressed, CompressionRequest, Limits
+from agent.messages import ChatMessage, text_of, tool_message, user_message
+from agent.plugins.checks import ResultRefused, checked
+from agent.plugins.engines import resolve
+from agent.plugins.list_engines import ListRefused, adapted, takes_lists
+from agent.plugins.registry import register_context_engine, registered
+from agent.usage import Usage
+from agent.view.view import Entry, Summary, View, ViewPlan
+from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
+from tests.support.conversations import faults
+
+Messages = list[dict[str, Any]]
+
+HERMES_PLUGIN = """
+from agent.context_engine import ContextEngine
+
+
+class Own(ContextEngine):
+    @property
+    def name(self):
+        return "own"
+
+    def __init__(self):
+        self.seen = 0
+
+    def update_from_response(self, usage):
+        self.last_prompt_tokens = usage["prompt_tokens"]
+
+    def should_compress(self, prompt_tokens=None):
+        return (prompt_tokens or self.last_prompt_tokens) >= self.threshold_tokens
+
+    def compress(self, messages, current_tokens=None, focus_topic=None):
+        said = [m["content"] for m in messages[2:-4] if m["role"] == "user"]
+        summary = {"role": "user", "content": "Asked: " + "; ".join(said)}
+        return [messages[0], messages[1], messages[2], messages[3], summary, *messages[-4:]]
+
+
+def register(ctx):
+    ctx.register_context_engine(Own())
+"""
+
+
+class Engine:
+    """An engine of lists whose `compress` a test gives."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, Any] = {}
+
+    def update_from_response(self, usage: dict[str, Any]) -> None:
+        self.usage = usage
+
+    def should_compress(self, prompt_tokens: int) -> bool:
+        return prompt_tokens > 5
+
+    def compress(self, messages: Messages, **asked: Any) -> Any:
+        raise NotImplementedError
+
+
+def engine_of(compress: Any) -> Any:
+    """Return what makes an adapted engine."""
+    offered = type("Given", (Engine,), {"compress": lambda _self, messages: compress(messages)})
+    return adapted(offered, "given")(Limits(4_000), {})
+
+
+def planned(compress: Any, request: CompressionRequest | None = None) -> Compressed:
+    """Return what the host makes of what an engine returns."""
+    request = request or request_of(conversation(10))
+    found = engine_of(compress).compress(request)
+    assert found is not None
+    return checked(found, request)
+
+
+def shown(found: Compressed, entries: list[Entry]) -> list[ChatMessage]:
+    """Return the view under a plan that was accepted, without the system prompt."""
+    view = View(SYSTEM, ViewPlan(), list(entries))
+    view.adopt(found.plan)
+    return view.messages[1:]
+
+
+def test_a_summary_in_the_middle_is_one_here() -> None:
+    """Head and tail stay; the text stands for what was left out; originals are on record."""
+    entries = conversation(10)
+    found = planned(
+        lambda m: [*m[:1], {"role": "assistant", "content": "All is well."}, *m[-4:]],
+        request_of(entries),
+    )
+    plan = found.plan
+    assert (plan.head_upto, plan.tail_from, plan.pinned, plan.edits) == (1, 37, (), ())
+    [summary] = plan.summaries
+    assert (summary.text, summary.first_seq, summary.last_seq) == ("All is well.", 2, 36)
+    assert (summary.role, summary.source, found.level) == ("assistant", "model", "summary")
+    messages = shown(found, entries)
+    assert messages[0] is entries[0].message
+    assert messages[-1] is entries[-1].message
+    assert faults(messages) == []
+
+
+def test_a_role_that_does_not_fit_is_changed() -> None:
+    """Between a user's message and another one the text is the assistant's."""
+    found = planned(lambda m: [*m[:1], {"role": "user", "content": "So far."}, *m[-4:]])
+    assert found.plan.summaries[0].role == "assistant"
+
+
+def test_what_is_left_out_without_a_word_is_told() -> None:
+    """The model learns that something is missing."""
+    found = planned(lambda m: [*m[:1], *m[5:8], *m[-8:]])
+    assert "left out by the engine given" in found.plan.summaries[0].text
+    assert (found.plan.summaries[0].source, found.level) == ("pointer", "extract")
+    # The question before these stays as well: no role fits between two messages that follow it.
+    assert found.plan.pinned == (5, 6, 7, 8)
+
+
+def test_shortened_results_are_edits() -> None:
+    """Each as far as it goes: a part of the text is clipped, another line is one of ours."""
+
+    def shorten(messages: Messages) -> Messages:
+        for n, message in enumerate(messages[:-8]):
+            if message["role"] == "tool":
+                message["content"] = message["content"][:150] if n % 8 == 2 else "[cleared]"
+        return messages
+
+    entries = conversation(10)
+    found = planned(shorten, request_of(entries))
+    kinds = {edit.seq: (edit.kind, edit.limit) for edit in found.plan.edits}
+    assert kinds[3] == ("clip", 150)
+    assert kinds[7] == ("prune", 0)
+    assert found.level == "prune"
+    assert found.plan.summaries == ()
+    assert "data data" in text_of(entries[2].message)
+
+
+def test_shortened_arguments_are_edits() -> None:
+    """They stay JSON."""
+
+    def shorten(messages: Messages) -> Messages:
+        call = messages[1]["tool_calls"][0]
+        function = {**call["function"], "arguments": "{}"}
+        messages[1]["tool_calls"] = [{**call, "function": function}]
+        return [
+            *messages[:2],
+            {"role": "tool", "tool_call_id": "c1", "content": "[cleared]"},
+            *messages[3:],
+        ]
+
+    found = planned(shorten)
+    assert {edit.kind for edit in found.plan.edits} == {"arguments", "prune"}
+
+
+def test_a_summary_that_was_put_into_a_message_is_taken_out_of_it() -> None:
+    """As Hermes does where no role fits: the message stays as it was said."""
+    entries = conversation(10)
+
+    def merge(messages: Messages) -> Messages:
+        first = messages[-4]
+        merged = {**first, "content": f"{first['content']}\n\nSUMMARY: all is well."}
+        return [*messages[:4], merged, *messages[-3:]]
+
+    found = planned(merge, request_of(entries))
+    assert found.plan.summaries[0].text == "SUMMARY: all is well."
+    messages = shown(found, entries)
+    assert entries[36].message in messages
+
+
+def test_an_earlier_summary_is_kept_or_replaced() -> None:
+    """As the engine returns it, or not."""
+    entries = conversation(12)
+    plan = ViewPlan(head_upto=1, summaries=(Summary("Once.", 2, 8, role="assistant"),), tail_from=9)
+    request = request_of(entries, plan=plan)
+    kept = planned(lambda m: [*m[:2], {"role": "assistant", "content": "Then."}, *m[-4:]], request)
+    assert kept.plan.summaries[0].text == "Once.\n\nThen."
+    assert (kept.plan.summaries[0].first_seq, kept.plan.summaries[0].last_seq) == (2, 44)
+    new = planned(lambda m: [*m[:1], {"role": "assistant", "content": "Then."}, *m[-4:]], request)
+    assert new.plan.summaries[0].text == "Then."
+
+
+def test_the_same_list_is_no_plan() -> None:
+    """Nothing was left out."""
+    assert engine_of(lambda m: m).compress(request_of(conversation(10))) is None
+    assert engine_of(list).compress(request_of(conversation(10))) is None
+
+
+@pytest.mark.parametrize(
+    ("returned", "complaint"),
+    [
+        (None, "NoneType, not a list"),
+        ([], "not a list"),
+        ("text", "str, not a list"),
+        ([1], "no message"),
+        ([{"content": "x"}], "no message"),
+        ([{"role": "user", "content": 7}], "neither text nor parts"),
+        ([{"role": "tool", "content": "x", "tool_call_id": "zz"}], "was not there"),
+    ],
+)
+def test_what_is_no_list_of_messages_is_refused(returned: Any, complaint: str) -> None:
+    """With what is wrong with it."""
+    with pytest.raises(ListRefused, match=complaint):
+        engine_of(lambda _: returned).compress(request_of(conversation(10)))
+
+
+def test_a_plugin_of_hermes_runs_as_it_is(tmp_path: Path) -> None:
+    """From its folder: the object that it registers, its signature, the words of its usage."""
+    write_plugin(tmp_path, "own", HERMES_PLUGIN)
+    engine = resolve("own", tmp_path, {})(Limits(4_000))
+    engine.update_from_response(Usage(input_tokens=1_500, output_tokens=9))
+    assert not engine.should_compress()
+    assert engine.should_compress(2_000)
+    with capture_logs() as logs:
+        found = engine.compress(request_of(conversation(10)))
+    assert logs == []
+    assert found is not None
+    assert (found.engine, found.level) == ("", "summary")
+    assert found.plan.summaries[0].text.startswith("Asked: request 2")
+
+
+def test_a_plugin_that_breaks_pairs_is_replaced(tmp_path: Path) -> None:
+    """By the built-in, with a warning that says how."""
+    source = HERMES_PLUGIN.replace(
+        "messages[0], messages[1], messages[2]", "messages[0], messages[2]"
+    )
+    write_plugin(tmp_path, "own", source)
+    with capture_logs() as logs:
+        found = resolve("own", tmp_path, {})(Limits(4_000)).compress(request_of(conversation(10)))
+    assert found is not None
+    assert found.engine == "compressor"
+    assert "cuts the tool calls" in str(logs)
+
+
+def test_each_turn_has_an_engine_of_its_own() -> None:
+    """What one does to itself no other sees."""
+    offered = Engine()
+    one, two = (adapted(offered, "given")(Limits(4_000), {}) for _ in range(2))
+    one.update_from_response(Usage(1, 2, 3))
+    assert one._inner.usage["prompt_tokens"] == 4  # type: ignore[attr-defined]
+    assert not hasattr(two._inner, "usage")  # type: ignore[attr-defined]
+    assert not hasattr(offered, "usage")
+
+
+def test_arguments_are_those_that_it_takes() -> None:
+    """Its own options, and of a compaction what its signature names."""
+    told: dict[str, Any] = {}
+
+    class Asking(Engine):
+        """Keeps what it is asked."""
+
+        def __init__(self, share: float) -> None:
+            told["share"] = share
+
+        def compress(
+            self, messages: Messages, current_tokens: int = 0, force: bool = False
+        ) -> Messages:  # type: ignore[override]
+            told.update(tokens=current_tokens, force=force)
+            return messages
+
+    engine = adapted(Asking, "asking")(Limits(4_000), {"share": 0.5, "more": 1})
+    request = request_of(conversation(10), trigger="manual")
+    assert engine.compress(request) is None
+    assert told == {"share": 0.5, "tokens": request.tokens, "force": True}
+
+
+def test_tools_stand_in_either_form() -> None:
+    """Bare, or in OpenAI's envelope; a call is the engine's to answer."""
+
+    class WithTools(Engine):
+        """Offers two."""
+
+        def get_tool_schemas(self) -> Messages:
+            bare = {"name": "one", "description": "First.", "parameters": {"type": "object"}}
+            return [bare, {"type": "function", "function": {"name": "two"}}]
+
+        def handle_tool_call(self, name: str, args: dict[str, Any]) -> str:
+            return f"{name}: {args}"
+
+    engine = adapted(WithTools, "tools")(Limits(4_000), {})
+    assert [schema.name for schema in engine.get_tool_schemas()] == ["one", "two"]
+    assert engine.handle_tool_call("one", {"a": 1}) == "one: {'a': 1}"
+    assert engine.get_status()["threshold_tokens"] == 2_000
+
+
+def test_it_is_known_by_its_first_argument() -> None:
+    """A class or an object; an engine of plans is none."""
+    assert takes_lists(Engine)
+    assert takes_lists(Engine())
+    assert not takes_lists(int)
+    assert not takes_lists(type("Plans", (), {"compress": lambda self, request: None}))
+
+
+def test_programs_of_their_own_use_such_an_engine() -> None:
+    """`register_context_engine` takes the object, `compact_messages` the class."""
+
+    class Halving(Engine):
+        """Keeps the first message and the newest ones."""
+
+        name = "halving"
+
+        def compress(self, messages: Messages, **asked: Any) -> Messages:
+            return [messages[0], {"role": "assistant", "content": "…"}, *messages[-10:]]
+
+    talk = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " * 90} for n in range(60)]
+    found = compact_messages(talk, context_length=8_000, engine=Halving)  # type: ignore[arg-type]
+    assert (len(found.messages), found.summary) == (12, "…")
+    register_context_engine(Halving())  # type: ignore[arg-type]
+    try:
+        again = compact_messages(talk, context_length=8_000, engine="halving")
+    finally:
+        del registered["halving"]
+    assert again == found
+
+
+@given(st.data())
+def test_whatever_is_returned_the_host_decides(data: st.DataObject) -> None:
+    """Any selection, order and change of the messages: a sound plan, or a refusal."""
+    entries = conversation(8)
+    request = request_of(entries)
+
+    def scramble(messages: Messages) -> Messages:
+        picked = data.draw(st.lists(st.sampled_from(messages), min_size=1, max_size=40))
+        extra = [user_message("new"), tool_message("c1", "look", "short")]
+        return [dict(each) for each in [*picked, *data.draw(st.lists(st.sampled_from(extra)))]]
+
+    with suppress(ListRefused, ResultRefused):
+        found = engine_of(scramble).compress(request)
+        if found is not None:
+            accepted = checked(found, request)
+            assert faults(shown(accepted, entries)) == []
