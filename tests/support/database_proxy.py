@@ -31,6 +31,7 @@ class DatabaseProxy:
 
     Attributes:
         port: Where the replica connects to.
+        server_port: Where new connections lead.
         opened: How many connections it has made.
         lost: How many COMMITs were lost on the way.
         is_stalled: Whether bytes, and new connections, wait.
@@ -40,7 +41,7 @@ class DatabaseProxy:
         self.port = 0
         self.opened = self.lost = 0
         self.is_stalled = False
-        self._server_port = server_port
+        self.server_port = server_port
         self._losses: list[tuple[Loss, asyncio.Future[None]]] = []
         self._ways: set[_Way] = set()
 
@@ -103,7 +104,7 @@ class DatabaseProxy:
         """Make the second half of a connection."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: way.ends["server"], HOST, self._server_port)
+            await loop.create_connection(lambda: way.ends["server"], HOST, self.server_port)
         except OSError:
             # It restarts: its own host would refuse the connection, too.
             way.reset()
