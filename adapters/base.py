@@ -93,8 +93,8 @@ class Share:
     """What part of an account's budgets is this process's, where several send for it.
 
     Attributes:
-        of: Among so many the budgets of the account are divided; those of a chat are not, since
-            one process sends what a conversation shows.
+        of: Among so many the budgets of the account, and of each group, are divided; those of a
+            direct chat are not, since one process sends what a conversation shows.
         held_until: Nothing is sent before, by the clock of whoever sends.
     """
 

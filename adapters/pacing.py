@@ -52,14 +52,15 @@ class PaceLimits:
         per_s: Messages in one second over all chats.
         chat_interval_s: Mean time between two messages in one chat; the least one if the burst
             is 1. 0 where what counts by chat is no chat but the whole account, such as a method of
-            its API: then processes share the budget of a minute, too.
+            its API.
         chat_burst: Messages that may follow each other at once in a chat: at most this many in any
             `chat_burst * chat_interval_s` seconds.
         group_per_min: Messages in one minute in one group; None where groups have no such limit.
         group_previews: What previews leave to final answers in a group.
         typing_interval_s: Least time between two typing signals in one chat.
         max_wait_s: Longest wait for a budget inside of one send.
-        share: Which part of what holds for the account is this process's.
+        share: Which part is this process's of what holds for the account, or for a group: several
+            conversations of a group may be answered by several processes.
     """
 
     per_s: int
@@ -228,9 +229,7 @@ class Pacer:
         if state.minute is None:
             return True
         early = now < state.recent.last_at(now) + self._limits.group_previews.interval_s
-        reserve = self._limits.group_previews.reserve
-        if not self._limits.chat_interval_s:
-            reserve //= self._share.of
+        reserve = self._limits.group_previews.reserve // self._share.of
         return not early and state.minute.left(now) > reserve
 
     def _charge(self, state: "_ChatBudgets") -> Slot:
@@ -340,6 +339,7 @@ class _WaitingLine:
 @dataclass(slots=True)
 class _ChatBudgets:
     recent: _Window
+    of_group: _Window
     minute: _Window | None
     line: _WaitingLine = field(default_factory=_WaitingLine)
     blocked_until: float = _NEVER
@@ -347,17 +347,21 @@ class _ChatBudgets:
 
     @classmethod
     def of(cls, limits: PaceLimits) -> "_ChatBudgets":
-        recent = _Window(limits.chat_burst, limits.chat_burst * limits.chat_interval_s)
+        burst, period_s = limits.chat_burst, limits.chat_burst * limits.chat_interval_s
+        recent, of_group = _Window(burst, period_s), _Window(burst, period_s, limits.share)
         per_min = limits.group_per_min
-        shared = None if limits.chat_interval_s else limits.share
-        return cls(recent, None if per_min is None else _Window(per_min, _MINUTE_S, shared))
+        minute = None if per_min is None else _Window(per_min, _MINUTE_S, limits.share)
+        return cls(recent, of_group, minute)
 
     def free_at(self, now: float, *, group: bool) -> float:
-        at = max(self.recent.free_at(now), self.blocked_until)
-        return max(at, self.minute.free_at(now)) if group and self.minute is not None else at
+        if not group:
+            return max(self.recent.free_at(now), self.blocked_until)
+        at = max(self.of_group.free_at(now), self.blocked_until)
+        return at if self.minute is None else max(at, self.minute.free_at(now))
 
     def charge(self, slot: Slot) -> Slot:
         self.recent.add(slot)
+        self.of_group.add(slot)
         if self.minute is not None:
             self.minute.add(slot)
         return slot

@@ -57,6 +57,8 @@ _DEADLINE_S = 60.0
 PAGE = 200
 """Most messages in one answer; Slack recommends no more. Source: conversations.history."""
 _METADATA_EVENT = "parley_message"
+_DIRECT = "D"
+"""Begins the ids of direct chats."""
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
 sdk_log = logging.getLogger("parley.slack_sdk")
@@ -83,8 +85,8 @@ class RateLimits:
             SendDelayed: It would come too late; nothing was charged.
             CallFailed: The body's call did.
         """
-        pacer, chat = self._pacer(method, channel)
-        slot = await pacer.wait(chat, group=True)
+        pacer, chat, group = self._pacer(method, channel)
+        slot = await pacer.wait(chat, group=group)
         with _taken(pacer, chat, slot):
             yield
 
@@ -93,15 +95,18 @@ class RateLimits:
 
         It leaves room for calls that matter more. Raises what the call does, as CallFailed.
         """
-        pacer, chat = self._pacer(method, channel)
-        slot = pacer.try_preview(chat, group=True)
+        pacer, chat, group = self._pacer(method, channel)
+        slot = pacer.try_preview(chat, group=group)
         return None if slot is None else _taken(pacer, chat, slot)
 
-    def _pacer(self, method: str, channel: str) -> tuple[Pacer, str]:
-        """Posts are counted by channel, other methods over all of them."""
+    def _pacer(self, method: str, channel: str) -> tuple[Pacer, str, bool]:
+        """Return what counts a call, under which key, and whether several processes do so.
+
+        Posts are counted by channel, other methods over all of them.
+        """
         if method == POST:
-            return self._posts, channel
-        return self._methods[method], method
+            return self._posts, channel, not channel.startswith(_DIRECT)
+        return self._methods[method], method, True
 
 
 class Client:

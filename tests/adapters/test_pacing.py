@@ -1,6 +1,7 @@
 """Budgets of a platform, on a clock that only sleeping moves."""
 
 import asyncio
+import itertools
 import random
 import selectors
 from collections import defaultdict
@@ -516,12 +517,31 @@ async def test_who_comes_late_waits_until_the_others_know(clock: Clock) -> None:
     assert await sent_at(pacer, clock, ["7"], group=False) == [1.5]
 
 
-async def test_chats_are_not_divided_but_methods_are(clock: Clock) -> None:
-    """One process sends what a chat shows; a method of an API is used by all."""
+@pytest.mark.parametrize("processes", [2, 3, 7, 30])
+async def test_processes_share_the_budgets_of_a_group(processes: int) -> None:
+    """Several conversations of it may be with several of them, at the same moments."""
+    share = Share()
+    share.of = processes
+    limits = replace(PATIENT, group_per_min=20, max_wait_s=1000.0)
+    clock = Clock()
+    pacer = Pacer(replace(limits, share=share), clock=clock, sleep=clock.sleep)
+    times = await sent_at(pacer, clock, ["-7"] * 24, group=True)
+    assert max(sum(at <= each < at + 60.0 for each in times * processes) for at in times) <= max(
+        20, processes
+    )
+    apart = [later - at for at, later in itertools.pairwise(times)]
+    assert min(apart) >= min(processes, 20) * 1.0
+
+
+async def test_direct_chats_are_not_divided_but_groups_and_methods_are(clock: Clock) -> None:
+    """One process sends what a direct chat shows; a method of an API is used by all."""
     share = Share()
     share.of = 4
     chat = Pacer(replace(PATIENT, share=share), clock=clock, sleep=clock.sleep)
-    assert await sent_at(chat, clock, ["7"] * 3, group=True) == [0.0, 1.0, 2.0]
+    assert await sent_at(chat, clock, ["7"] * 3, group=False) == [0.0, 1.0, 2.0]
+    began = clock.now
+    groups = [at - began for at in await sent_at(chat, clock, ["-7"] * 3, group=True)]
+    assert groups[1] - groups[0] == pytest.approx(4.2)
     limits = PaceLimits(
         per_s=20,
         chat_interval_s=0.0,

@@ -20,20 +20,22 @@ from adapters.base import Share
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from adapters.telegram.render import render
+from agent.models.base import ChatModel
 from gateway.app import Gateway
 from gateway.storage import schema
 from gateway.storage.queue.leases import LEASE_S, Receiving
 from gateway.wiring import Accounts
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.bot_replicas import WITHIN_S, BotReplica, bot_replica, until
-from tests.support.gateway import log_lines
+from tests.support.gateway import HeldModel, log_lines
 from tests.support.recording_adapter import Watch
 
 HERE = Receiving("telegram", "default")
+ANN = {"is_bot": False, "first_name": "Ann"}
 SOON_S = LEASE_S / 2
 """Found by the session lock, long before the lease ends; the figure is the bench's."""
 MARK = "(re-sent)"
-Start = Callable[[str], AbstractAsyncContextManager[BotReplica]]
+Start = Callable[..., AbstractAsyncContextManager[BotReplica]]
 
 
 @pytest_asyncio.fixture
@@ -59,7 +61,7 @@ def start(tmp_path: Path, postgres_url: str, api: BotApi, lines: list[dict[str, 
 
 
 def _started(
-    base: Path, url: str, api: BotApi, name: str
+    base: Path, url: str, api: BotApi, name: str, model: ChatModel | None = None
 ) -> AbstractAsyncContextManager[BotReplica]:
     block = TelegramSettings.model_validate({"token": TOKEN, "base_url": api.root})
     share = Share()
@@ -69,7 +71,7 @@ def _started(
         return [TelegramAdapter(block, intake, limits=limits, poll_timeout_s=1)]
 
     accounts = Accounts({("telegram", "default"): render}, connect, share)
-    return bot_replica(base / name, url, accounts)
+    return bot_replica(base / name, url, accounts, model)
 
 
 async def senders(gateway: Gateway) -> int:
@@ -99,6 +101,25 @@ async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, a
         assert [answers(api, each) for each in range(100, 190)] == [["re: hello"]] * 90
         # Who polls takes what it has places for, and the others what it has not.
         assert await senders(one.gateway) > 1
+    assert api.excesses() == []
+
+
+async def test_conversations_of_one_group_share_its_limits(start: Start, api: BotApi) -> None:
+    """Eight people ask in a group at once; both replicas answer, a message a second together."""
+    group, people = -100, [ANN | {"id": 200 + n} for n in range(8)]
+    mention = [{"type": "mention", "offset": 0, "length": len("@parley_bot")}]
+    # The first one has room for four turns, and none of these ends at first.
+    model = HeldModel()
+    go_on = model.hold("hello")
+    async with start("a", model) as one, start("b") as two:
+        await until(lambda: [each.replica._share.of for each in (one, two)] == [2, 2])
+        for person in people:
+            api.push_text(group, "@parley_bot hello", person, entities=mention)
+        await api.wait_for(lambda: api.shown(group) and len(model.waiting) == 4, WITHIN_S)
+        go_on.set()
+        await api.wait_for(lambda: len(api.shown(group)) >= len(people), WITHIN_S)
+        assert await senders(one.gateway) > 1
+    assert len(api.shown(group)) == len(people)
     assert api.excesses() == []
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agent.models.base import ChatModel
 from gateway.app import Gateway, assembled, serve
 from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.storage.database import location_of
@@ -43,14 +44,16 @@ class BotReplica:
 
 
 @asynccontextmanager
-async def bot_replica(home: Path, url: str, accounts: Accounts) -> AsyncIterator[BotReplica]:
-    """Run a replica with a home of its own, whose model says again what it hears."""
+async def bot_replica(
+    home: Path, url: str, accounts: Accounts, model: ChatModel | None = None
+) -> AsyncIterator[BotReplica]:
+    """Run a replica with a home of its own; without a model, it says again what it hears."""
     await asyncio.to_thread(home.mkdir)
     settings = settings_of(home, storage={"url": url}, queue=FEW_TURNS)
     stop, force, ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
     async with (
         open_database(location_of(settings), home) as database,
-        assembled(settings, database, agent_of(RecordingModel(echo)), accounts) as gateway,
+        assembled(settings, database, agent_of(model or RecordingModel(echo)), accounts) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
         task = tasks.create_task(serve(gateway, stop, force, lambda *_: ready.set()))
