@@ -20,6 +20,7 @@ from gateway.storage.tables.conversations import (
     session,
     summary_candidate,
     todo,
+    topic,
     view_plan,
 )
 from gateway.storage.tables.costs import (
@@ -134,6 +135,7 @@ __all__ = [
     "stored_object",
     "summary_candidate",
     "todo",
+    "topic",
     "turn",
     "view_plan",
     "web_link",
@@ -141,7 +143,7 @@ __all__ = [
     "web_user",
 ]
 
-REVISION = "0025"
+REVISION = "0026"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0023"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from

@@ -19,6 +19,7 @@ from agent.safety.threats import scan
 from gateway.errors import NotFound
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
+from gateway.storage.people import notebook
 from gateway.storage.schema import iso_time, memory, message, now_s
 from gateway.storage.statements import built_once
 
@@ -149,6 +150,11 @@ def _of_scope(scope: str) -> Any:
 
 def _row(row: Any) -> MemoryRow:
     return MemoryRow(row.id, row.target, row.text, row.subject or "", row.value or "", *row[5:])
+
+
+def facts_of(conn: Connection, conversation_id: int) -> list[MemoryRow]:
+    """Return the facts that a conversation's memory holds, in the order in which they were told."""
+    return of_scope(conn, notebook.scope_of(conn, conversation_id), ("fact",))
 
 
 def standing(conn: Connection, scope: str) -> tuple[StandingWord, ...]:

@@ -219,6 +219,20 @@ search_row = Table(
     Column("terms", Whole, nullable=False),  # how many different ones
     sqlite_with_rowid=False,
 )
+# What a conversation was about: one row for each stretch of it (gateway/storage/search/topics.py).
+topic = Table(
+    "topic",
+    metadata,
+    conversation_column(primary_key=True),
+    Column("first_seq", Whole, primary_key=True),
+    Column("last_seq", Whole, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("terms", Text, nullable=False),  # JSON [stem, …]
+    Column("messages", Whole, nullable=False),  # of people
+    Column("at", Double, nullable=False),  # of the first message
+    Column("last_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
 SEARCH_INDEX = "search_index"
 """Begins the names of the tables in which SQLite keeps it, too."""
 event.listen(

@@ -1,6 +1,7 @@
 """Reading back in the conversation, and searching what was said."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,7 +19,14 @@ from agent.tools.builtin.history import (
     read_conversation,
     session_search,
 )
-from agent.tools.context import Findings, Hit, SearchQuery
+from agent.tools.context import (
+    Findings,
+    Hit,
+    KnownFact,
+    SearchQuery,
+    Timeline,
+    TopicLine,
+)
 from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import KnownPast, MemoryReader, context
 
@@ -168,9 +176,20 @@ class Searcher:
     hits: tuple[Hit, ...] = ()
     asked: list[SearchQuery] = field(default_factory=list)
 
+    topics: tuple[TopicLine, ...] = ()
+    known: tuple[KnownFact, ...] = ()
+
     async def search(self, query: SearchQuery) -> Findings:
         self.asked.append(query)
         return Findings(self.hits, "Searched: this.")
+
+    async def timeline(self, query: SearchQuery) -> Timeline:
+        self.asked.append(query)
+        return Timeline(self.topics, 3 if self.topics else 0, "Searched: this.")
+
+    async def facts(self, query: SearchQuery) -> Sequence[KnownFact]:
+        self.asked.append(query)
+        return self.known
 
 
 def past(seq: int, text: str = "so") -> PastMessage:
@@ -255,6 +274,39 @@ async def test_odd_arguments_are_refused(arguments: str) -> None:
     """In words for the model."""
     with pytest.raises(ToolError):
         await run(Searcher(), arguments)
+
+
+async def test_in_order_of_time() -> None:
+    """What was said first comes first, whatever is best."""
+    late, early = past(9), replace(past(2), at="2026-02-01T08:00:00Z")
+    searcher = Searcher((hit(9, late), hit(2, early)))
+    told = await run(searcher, '{"query": "zebra", "order": "time"}')
+    assert [line[:4] for line in told.splitlines() if "#" in line] == ["> #2", "> #9"]
+
+
+async def test_topics_are_lines_in_order() -> None:
+    """With their days, numbers and words; the query may be left out."""
+    one = TopicLine("mine", True, 1, 8, "2026-03-01T08:00:00Z", "2026-03-01T09:00:00Z", "Login?", 4)
+    two = replace(one, here=False, first_seq=9, last_at="2026-03-03T09:00:00Z", title="")
+    told = await run(Searcher(topics=(one, two)), '{"show": "topics"}')
+    assert told.splitlines() == [
+        "2026-03-01 #1-#8, 4 messages: Login?",
+        "2026-03-01 to 2026-03-03 #9-#8, 4 messages (another direct chat: no title): Login?",
+        "[Oldest first; each line is how it began. 3 shorter topics are left out. Searched: this.]",
+    ]
+    assert await run(Searcher(), '{"show": "topics"}') == "No topic was found.\n[Searched: this.]"
+
+
+async def test_facts_have_their_days() -> None:
+    """And since when they hold no more."""
+    old = KnownFact("The deadline is May 3.", "2026-03-01T08:00:00Z", "2026-03-09T08:00:00Z")
+    searcher = Searcher(known=(old, KnownFact("It is May 9.", "2026-03-09T08:00:00Z")))
+    told = await run(searcher, '{"show": "facts", "query": "deadline"}')
+    assert told.splitlines() == [
+        "2026-03-01, held until 2026-03-09: The deadline is May 3.",
+        "2026-03-09: It is May 9.",
+    ]
+    assert "No fact" in await run(Searcher(), '{"show": "facts"}')
 
 
 async def test_without_a_searcher_there_is_nothing() -> None:
