@@ -92,6 +92,7 @@ from gateway.wiring import (
     models_of,
     open_tools,
     registered,
+    toolless_warnings,
 )
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ async def run(
             code = await owner_code(database, settings, gateway.replica.id)
             sign_in = await _sign_in(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
+            warnings += toolless_warnings(line)
             await serve(
                 gateway,
                 stop,

@@ -32,7 +32,7 @@ from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, ModelInfo
 from agent.models.factory import build_model, build_models
-from agent.models.openai.mode import ModeFile, modes_in
+from agent.models.openai.mode import ModeFile, Negotiating, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
@@ -195,6 +195,16 @@ def caching_line(model: ChatModel, *, ttl: str) -> str:
     if model.provider == "offline":
         return "💾 Prompt caching: off (the offline model reads for free)"
     return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
+
+
+def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
+    """Return what is said at the start of models whose server takes no tools, as was learned."""
+    first = [block.models[0] for block in line]
+    return tuple(
+        f"{model.name}: its server takes no tools (docs/models.md, What a server does not take)"
+        for model in first
+        if isinstance(model, Negotiating) and "no_tools" in model.mode.quirks
+    )
 
 
 def build_agent(

@@ -25,7 +25,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel, ModelInfo
-from agent.models.openai.mode import ModeFile
+from agent.models.openai.mode import ModeFile, Negotiating
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
 from gateway.agent_ports.files import StoredFiles
@@ -44,6 +44,7 @@ from gateway.wiring import (
     build_summariser,
     caching_text,
     learn_windows,
+    toolless_warnings,
 )
 from tests.support.door import AUTHORIZED, MemoryDoor
 from tests.support.gateway import Running, running, settings_of
@@ -127,6 +128,22 @@ def test_further_fields_go_to_the_same_provider_only(
         settings_of(tmp_path, model=model, auxiliary={"compression": block}), ScriptedModel([])
     )
     assert [settings.extra_body for settings in built] == [sent]
+
+
+def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
+    """Each model of the line, once it is known; all keys of a model know it."""
+    line = build_line(settings_of(tmp_path, model=LOCAL | {"api_keys": ["abcd1234", "efgh5678"]}))
+    assert toolless_warnings(line) == ()
+    [block] = line
+    first, second = block.models
+    assert isinstance(first, Negotiating)
+    assert isinstance(second, Negotiating)
+    first.mode.keep_to(["no_tools"])
+    [warning] = toolless_warnings(line)
+    assert warning.startswith(f"{first.name}: its server takes no tools")
+    assert second.mode.quirks == first.mode.quirks
+    again = build_line(settings_of(tmp_path, model=LOCAL))
+    assert toolless_warnings(again) == (warning,)
 
 
 def history_of(chat: Running) -> ChatHistory:

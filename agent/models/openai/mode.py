@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 import structlog
@@ -260,6 +260,17 @@ class ServerMode:
         self.file.of(self.server).pop(quirk, None)
         self.file.keep()
         log.info("server_mode_forgotten", server=self.server, quirk=quirk)
+
+
+@runtime_checkable
+class Negotiating(Protocol):
+    """A model whose server is learned about.
+
+    Attributes:
+        mode: How requests to it are formed.
+    """
+
+    mode: ServerMode
 
 
 def _with(quirks: Quirks, learned: Iterable[Quirk]) -> Quirks:

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.messages import ChatMessage, ToolSchema, assistant_message, context_message, user_message
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    assistant_message,
+    context_message,
+    text_of,
+    user_message,
+)
 from agent.models.base import ModelRequest
+from agent.models.openai import wire
 from agent.models.openai.mode import Negotiation, Quirk, Quirks, ServerMode
+from agent.models.openai.responses_wire import responses_body
 from agent.models.openai.roles import (
     BEFORE,
     NOT_ANSWERED,
@@ -32,6 +41,9 @@ from agent.usage import CacheLayout
 from agent.view.view import Entry, Summary, ViewPlan, shown_messages
 from tests.support.chat_templates import NAMES, TemplateRefusal, render
 from tests.support.conversations import PNG
+from tests.support.gemini_server import GeminiServer
+from tests.support.model_server import Refusal
+from tests.support.responses_server import ResponsesServer
 from tests.support.scripted_model import tool_call
 
 TOOL = ToolSchema("look", "Looks.", {"type": "object", "properties": {}})
@@ -305,3 +317,81 @@ def test_without_quirks_the_messages_are_the_same_list() -> None:
     nothing: Quirks = frozenset()
     assert shaped(messages, nothing, join=True) is messages
     assert shaped([HELLO, HELLO], nothing, join=False) == [HELLO, HELLO]
+
+
+@given(messages=views(), tools=st.booleans(), thought=st.booleans())
+def test_responses_takes_every_request(
+    messages: list[ChatMessage], tools: bool, thought: bool
+) -> None:
+    """The strict double refuses none, with the thoughts of all answers and without."""
+    server = ResponsesServer()
+    shown = [with_thought(server, n, each) for n, each in enumerate(messages)]
+    request = ModelRequest(shown if thought else messages, (TOOL,) if tools else ())
+    body = responses_body(request, "m", "here/m") | {"stream": True}
+    server.check({}, body)
+    kinds = [item["type"] for item in body["input"]]
+    assert kinds.count("reasoning") == (len(server.thoughts) if thought else 0)
+    assert "".join(texts_in(body)) == "".join(map(text_of, messages))
+
+
+def with_thought(server: ResponsesServer, number: int, message: ChatMessage) -> ChatMessage:
+    """Return an answer as the model gave it: it thought first."""
+    text, calls = text_of(message), message.get("tool_calls") or ()
+    if message["role"] != "assistant" or message.get("synthetic") or not (text or calls):
+        return message
+    thought = {"type": "reasoning", "id": f"rs_{number}", "summary": []}
+    server.thoughts[f"rs_{number}"] = thought = thought | {"encrypted_content": "x"}
+    said = [{"type": "message", "chars": len(text)}] if text else []
+    output = [thought, *said, *({"type": "function_call"} for _ in calls)]
+    return {**message, "opaque": {"openai": {"origin": "here/m", "output": output}}}
+
+
+def texts_in(body: dict[str, Any]) -> Iterator[str]:
+    """Yield the texts of a body in their order."""
+    yield body.get("instructions", "")
+    for item in body["input"]:
+        content = item.get("content", item.get("output", ""))
+        parts = [{"text": content}] if isinstance(content, str) else content
+        yield from (part.get("text", "") for part in parts)
+
+
+@given(messages=views(), signs=st.booleans())
+def test_gemini_takes_every_request(messages: list[ChatMessage], signs: bool) -> None:
+    """What other models called is signed as nobody's, where it wants signatures."""
+    server = GeminiServer()
+    server.signs = signs
+    form = WireForm(join=True)
+    talk = Negotiation(
+        ServerMode("gemini"),
+        lambda quirks: request_body(
+            ModelRequest(messages, (TOOL,)), "m", replace(form, quirks=quirks)
+        ),
+    )
+    for _ in range(MOST_REFUSALS):
+        try:
+            server.check({}, talk.body() | {"stream": True})
+        except Refusal as refusal:
+            if not talk.goes_on(refusal.fault.status, str(refusal)):
+                raise
+        else:
+            break
+    talk.settle()
+    assert talk.body()["messages"]
+
+
+def test_a_message_is_wired_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request costs as much as what is new in it, however long the view is."""
+    built: list[str] = []
+    wire_of = wire._wire
+
+    def counted(message: ChatMessage, content: Any) -> dict[str, Any]:
+        built.append(message["role"])
+        return wire_of(message, content)
+
+    monkeypatch.setattr(wire, "_wire", counted)
+    history = [user_message("q"), assistant_message("a")] * 100
+    history = [each.copy() for each in history]
+    request_body(ModelRequest(history), "m", WireForm(join=True))
+    assert len(built) == len(history)
+    request_body(ModelRequest([*history, user_message("new")]), "m", WireForm(join=True))
+    assert len(built) == len(history) + 1
