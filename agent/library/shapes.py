@@ -6,9 +6,10 @@ what is unchanged is the caller's own dict, and what was shortened is built of n
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import is_
 from typing import Any, cast
 
@@ -31,8 +32,11 @@ def is_anthropic(message: Mapping[str, Any]) -> bool:
     So it is, too, where its blocks are objects of their SDK (`response.content`).
     """
     content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return any(_is_object(part) or part["type"] in _OF_ANTHROPIC for part in parts if _typed(part))
+    if not isinstance(content, list):
+        return False
+    return any(
+        _is_object(part) or part["type"] in _OF_ANTHROPIC for part in content if _typed(part)
+    )
 
 
 def _typed(part: object) -> bool:
@@ -65,18 +69,15 @@ class ShapedMessages:
         first_seq: Number of the first chat message.
         given: The caller's own dicts.
         entries: The chat messages; in OpenAI's shape they are these dicts.
-        places: For each entry the position in `given` that it came from.
+        starts: For each of `given` where its part of `entries` begins.
         anthropic: Whether any message was of Anthropic's shape; then `shown` returns that.
     """
 
     first_seq: int = 1
     given: list[Message] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     anthropic: bool = False
-    _starts: list[int] = field(default_factory=list)
-    _known: dict[int, int] = field(default_factory=dict)
-    _results: dict[str, int] = field(default_factory=dict)
 
     def append(self, message: Mapping[str, Any]) -> list[Entry]:
         """Take one more message; returns what it became.
@@ -86,26 +87,22 @@ class ShapedMessages:
         """
         if "role" not in message:
             raise ValueError(f"message {len(self.given)} has no role")
-        place = len(self.given)
         # Of the dict itself: what comes back unchanged is to be the caller's own.
         own = message if isinstance(message, dict) else dict(message)
-        self.given.append(own)
-        self.anthropic = self.anthropic or is_anthropic(own)
-        parts = list(_chat_messages(own)) if is_anthropic(own) else [cast("ChatMessage", own)]
         seq = self.first_seq + len(self.entries)
-        fresh = [Entry(seq + n, part) for n, part in enumerate(parts)]
-        self._starts.append(len(self.entries))
-        for part in parts:
-            self._known[id(part)] = place
-            if part["role"] == "tool":
-                self._results[part.get("tool_call_id", "")] = place
+        if is_anthropic(own):
+            self.anthropic = True
+            fresh = [Entry(seq + n, part) for n, part in enumerate(_chat_messages(own))]
+        else:
+            fresh = [Entry(seq, cast("ChatMessage", own))]
+        self.given.append(own)
+        self.starts.append(len(self.entries))
         self.entries += fresh
-        self.places += [place] * len(fresh)
         return fresh
 
     def hidden(self, shown: Iterable[int]) -> list[int]:
         """Return the positions of the messages of which none of these seqs shows any part."""
-        seen = {self.places[seq - self.first_seq] for seq in shown if seq >= self.first_seq}
+        seen = {bisect_right(self.starts, seq - self.first_seq) - 1 for seq in shown}
         return [place for place in range(len(self.given)) if place not in seen]
 
     def shown(self, messages: Sequence[ChatMessage]) -> list[Message]:
@@ -116,7 +113,8 @@ class ShapedMessages:
 
     def _regrouped(self, messages: Sequence[ChatMessage]) -> Iterator[Message]:
         """Yield Anthropic's messages: what came from one message is one message again."""
-        pieces = [(self._place(message), message) for message in messages]
+        place_of = self._places()
+        pieces = [(place_of(message), message) for message in messages]
         for (place, role), run in groupby(pieces, key=lambda piece: (piece[0], _role(piece[1]))):
             parts = [part for _, part in run]
             if place is not None and self._is_whole(place, parts):
@@ -124,18 +122,28 @@ class ShapedMessages:
             else:
                 yield {"role": role, "content": [b for part in parts for b in _as_blocks(part)]}
 
-    def _place(self, message: ChatMessage) -> int | None:
-        """Return which of the given messages one is a part of; None for one that is new."""
-        if message["role"] == "tool":
-            # What was shortened is another object, but the result of the same call.
-            return self._results.get(message["tool_call_id"])
-        return self._known.get(id(message))
+    def _places(self) -> Callable[[ChatMessage], int | None]:
+        """Return what tells which of the given messages one is a part of; None: it is new."""
+        known: dict[int, int] = {}
+        results: dict[str, int] = {}
+        for place, (start, end) in enumerate(pairwise([*self.starts, len(self.entries)])):
+            for entry in self.entries[start:end]:
+                known[id(entry.message)] = place
+                if entry.message["role"] == "tool":
+                    results[entry.message.get("tool_call_id", "")] = place
+
+        def place_of(message: ChatMessage) -> int | None:
+            if message["role"] == "tool":
+                # What was shortened is another object, but the result of the same call.
+                return results.get(message["tool_call_id"])
+            return known.get(id(message))
+
+        return place_of
 
     def _is_whole(self, place: int, parts: Sequence[ChatMessage]) -> bool:
-        start = self._starts[place]
-        own = [entry.message for entry in self.entries[start : start + len(parts)]]
-        behind = self._starts[place + 1 : place + 2] or [len(self.entries)]
-        return behind == [start + len(parts)] and all(map(is_, own, parts))
+        start, behind = [*self.starts[place : place + 2], len(self.entries)][:2]
+        own = [entry.message for entry in self.entries[start:behind]]
+        return len(own) == len(parts) and all(map(is_, own, parts))
 
 
 def _plain(message: ChatMessage) -> Message:
