@@ -378,7 +378,9 @@ def _merged(given: Message, message: Message) -> str:
     old, new = _text(given), _text(message)
     if given["role"] == "tool" or given["role"] != message["role"] or new == old:
         return ""
-    if len(old) < LEAST_MERGED_CHARS or old not in new:
+    # Calls tell that it is the same message; a text does where it is no chance.
+    is_known = bool(given.get("tool_calls")) or len(old) >= LEAST_MERGED_CHARS
+    if not is_known or old not in new:
         return ""
     return new.replace(old, "", 1).strip()
 

@@ -7,7 +7,7 @@ and become the plan of a segment. Pure functions.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
 from agent.context.phases.sanitise import NO_RESULT
@@ -128,7 +128,7 @@ def _without_copies(
             continue
         head = _head_copies(own)
         del own[len(own) - head :]
-        behind = [*([_with(row, around)] if around is not None else []), *rows[at + 1 :]]
+        behind = [*([replace(row, content=around)] if around is not None else []), *rows[at + 1 :]]
         copies = _tail_copies(own[head:], behind)
         role: Literal["user", "assistant"] = "user" if row.role == "user" else "assistant"
         start = len(own)
@@ -155,10 +155,6 @@ def summary_in(row: HermesMessage) -> tuple[str | None, str | None]:
         return told, None
     lines = text[:place].splitlines()
     return told, "\n".join(line for line in lines if not line.startswith(AROUND)).strip()
-
-
-def _with(row: HermesMessage, content: str) -> HermesMessage:
-    return HermesMessage(row.id, row.session, row.role, content, row.at)
 
 
 def _head_copies(own: Sequence[HermesMessage]) -> int:

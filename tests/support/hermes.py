@@ -114,9 +114,12 @@ class HermesRecords:
         for row in live[:head]:
             self._copy(session, row)
         # Between a head that ends with an answer and a tail that begins with a question no role
-        # fits: there the summary is put into the first message of the tail.
-        if head and live[head - 1]["role"] == "assistant" and kept[0]["role"] == "user":
-            merged = f"{BEFORE}\n{kept[0]['content']}\n\n{BETWEEN}\n\n{text}\n\n{END}"
+        # fits: there the summary is put into the first message of the tail. So it is into calls
+        # that nothing stands before.
+        is_between = head and live[head - 1]["role"] == "assistant" and kept[0]["role"] == "user"
+        if is_between or (not head and kept[0]["tool_calls"]):
+            said = kept[0]["content"] or ""
+            merged = f"{BEFORE}\n{said}\n\n{BETWEEN}\n\n{text}\n\n{END}"
             self._copy(session, {**kept[0], "content": merged})
             kept = kept[1:]
         else:

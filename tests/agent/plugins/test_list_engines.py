@@ -173,6 +173,19 @@ def test_a_summary_that_was_put_into_a_message_is_taken_out_of_it() -> None:
     assert entries[36].message in messages
 
 
+def test_a_summary_that_was_put_beside_calls_is_taken_out_as_well() -> None:
+    """A message of calls has no text of its own."""
+    entries = conversation(10)
+
+    def merge(messages: Messages) -> Messages:
+        return [messages[0], {**messages[-3], "content": "SUMMARY: all is well."}, *messages[-2:]]
+
+    request = request_of([*entries[:-4], *entries[-3:]])
+    found = planned(merge, request)
+    assert found.plan.summaries[0].text == "SUMMARY: all is well."
+    assert found.plan.edits == ()
+
+
 def test_an_earlier_summary_is_kept_or_replaced() -> None:
     """As the engine returns it, or not."""
     entries = conversation(12)

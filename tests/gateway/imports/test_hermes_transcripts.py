@@ -63,7 +63,7 @@ def test_a_session_is_its_messages(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["in place", "into a child"])
-@pytest.mark.parametrize(("head", "tail"), [(4, 4), (1, 4), (0, 8), (4, 7), (3, 5)])
+@pytest.mark.parametrize(("head", "tail"), [(4, 4), (1, 4), (0, 8), (4, 7), (3, 5), (0, 7)])
 def test_a_compaction_is_a_view_of_messages_that_are_there_once(
     tmp_path: Path, way: str, head: int, tail: int
 ) -> None:
