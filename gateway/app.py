@@ -462,7 +462,10 @@ async def assembled(
     others = _others(database, replica, wakeups, stops, beside, accounts)
     platforms = _platforms(adapters, receiving, Watch(database, adapters, traffic, replica), others)
     health = Health(database, replica, platforms.supervised, platforms.watch)
-    routes = control.routes(database, wakeups, intake.tell_approved, door, beside.rotation)
+    routes = [
+        health.control_route(),
+        *control.routes(database, wakeups, intake.tell_approved, door, beside.rotation),
+    ]
     server = _server(settings, platforms.supervised, health, routes, door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)

@@ -22,6 +22,7 @@ COMMANDS = {
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
+    "doctor": "Say what is not as it should be, why that matters, and how to mend it.",
     "web": "Users of the web chat, and who is signed in.",
     "pair": "Say who may write to the bot.",
     "config": "Show the effective settings.",
@@ -81,6 +82,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.usage import usage_app as found
         case "run":
             from gateway.cli.run import run_app as found
+        case "doctor":
+            from gateway.cli.doctor import doctor_app as found
         case "open":
             from gateway.cli.people import open_app as found
         case "web":

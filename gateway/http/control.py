@@ -191,6 +191,19 @@ async def port_of(home: Path) -> int:
         raise GatewayNotRunning(text) from exc
 
 
+async def ready_in(home: Path) -> dict[str, Any] | None:
+    """Return what the gateway that runs in `home` says of itself; None where none runs."""
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(home / SOCKET))) as http,
+            http.get("http://parley/control/ready") as response,
+        ):
+            found: dict[str, Any] = await response.json()
+            return found
+    except aiohttp.ClientConnectorError:
+        return None
+
+
 async def reload_secrets(home: Path) -> dict[str, Any]:
     """Have the gateway that runs in `home` read its secrets again; see `Reloaded`.
 

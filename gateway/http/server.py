@@ -208,6 +208,13 @@ class Health:
         ready = partial(self._readyz, guard)
         return [web.get("/healthz", self._healthz), web.get("/readyz", ready)]
 
+    def control_route(self) -> web.RouteDef:
+        """Return the route that tells all of it; for the Unix socket only."""
+        return web.get("/control/ready", self._told)
+
+    async def _told(self, _: web.Request) -> web.Response:
+        return web.json_response(await self._look())
+
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 

@@ -1,0 +1,133 @@
+"""`parley doctor`: what is not as it should be, why that matters, and how it is mended."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from gateway.cli.common import loaded, opened
+from gateway.cli.output import out, say, show_json
+from gateway.doctor import checks, database, home, models, people, safety, settings
+from gateway.doctor.checks import Examined, Level, Result, Seen
+from gateway.errors import GatewayError, SettingsError
+from gateway.http import control
+from gateway.settings.loading import Loaded, home_of
+from gateway.wiring import build_line, learn_windows, models_of
+
+LOOKED_AT = (settings, home, database, models, people, safety)
+"""The rooms whose checks are made, in this order."""
+MARKS: dict[Level, tuple[str, str]] = {
+    "wrong": ("✗", "red"),
+    "warning": ("!", "yellow"),
+    "unknown": ("?", "dim"),
+    "note": ("·", "cyan"),
+    "fine": ("✓", "green"),
+}
+NEEDS_ATTENTION: tuple[Level, ...] = ("wrong", "warning")
+
+doctor_app = typer.Typer(add_completion=False)
+
+
+@doctor_app.command("doctor")
+def doctor(  # noqa: PLR0913 - one for each option
+    context: typer.Context,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Read the whole database.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Print what is looked at, and end.")] = False,
+) -> None:
+    """Say what is not as it should be, why that matters, and how to mend it.
+
+    Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be looked at.
+    """
+    if page:
+        out.file.write(checks.page())
+        return
+    with _examined(context, offline=offline, deep=deep) as examined:
+        results = [checks.made(each, examined) for each in checks.in_order()]
+    mended = [each.fix() for result in results for each in result.seen if fix and each.fix]
+    if json:
+        show_json([_as_data(result, seen) for result in results for seen in result.seen])
+    else:
+        _show(results, everything=everything)
+        for line in mended:
+            say(f"mended: {line}", "green")
+    raise typer.Exit(checks.exit_code(results))
+
+
+@contextmanager
+def _examined(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[Examined]:
+    """Read what there is to look at; what cannot be read is part of the answer."""
+    where = home_of(context.find_root().params.get("home"))
+    try:
+        found = loaded(context)
+    except SettingsError as exc:
+        yield Examined(where, problems=tuple(str(exc).splitlines()), deep=deep)
+        return
+    parts = asyncio.run(_asked(found, offline=offline))
+    try:
+        with opened(found.settings) as conn:
+            yield Examined(found.settings.home, found, opened=conn, deep=deep, **parts)
+            return
+    except GatewayError as exc:
+        trouble = str(exc)
+    yield Examined(found.settings.home, found, database_trouble=trouble, deep=deep, **parts)
+
+
+async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
+    """Ask the gateway that runs here, and the providers of the models."""
+    running = await control.ready_in(found.settings.home)
+    try:
+        line = build_line(found.settings)
+    except SettingsError as exc:
+        return {"running": running, "problems": tuple(str(exc).splitlines())}
+    try:
+        findings = None if offline else await learn_windows(line)
+    finally:
+        for model in models_of(line):
+            await model.close()
+    return {"running": running, "line": line, "findings": findings}
+
+
+def _show(results: Sequence[Result], *, everything: bool) -> None:
+    """Print the worst first; of what is fine only how much there is, unless all is wanted."""
+    shown = [
+        (result, seen)
+        for result in results
+        for seen in result.seen
+        if everything or seen.level not in {"fine", "unknown"}
+    ]
+    shown.sort(key=lambda each: -checks.WORSE.index(each[1].level))
+    for result, seen in shown:
+        mark, style = MARKS[seen.level]
+        say(f"{mark} {result.check.id}: {seen.text}", style)
+        if seen.level in NEEDS_ATTENTION:
+            say(f"    {result.check.why}", "dim")
+            say(f"    {seen.remedy or result.check.remedy}")
+    counts = Counter(each.level for each in results)
+    words: dict[Level, str] = {
+        "wrong": "wrong",
+        "warning": "warnings",
+        "note": "notes",
+        "unknown": "not looked at",
+        "fine": "fine",
+    }
+    told = ", ".join(f"{counts[level]} {word}" for level, word in words.items() if counts[level])
+    say(f"\n{len(results)} checks: {told}")
+
+
+def _as_data(result: Result, seen: Seen) -> dict[str, Any]:
+    return {
+        "id": result.check.id,
+        "level": seen.level,
+        "text": seen.text,
+        "why": result.check.why,
+        "remedy": seen.remedy or result.check.remedy,
+        "fixable": seen.fix is not None,
+    }

@@ -1,0 +1,246 @@
+"""The register of checks: each has an id, says what it saw, why that matters and how to mend it.
+
+A check is a generator of what it saw, under `@check`. It is told what there is to look at
+(`Examined`) and changes nothing; what can be mended safely comes with a function that does it, for
+`parley doctor --fix`. docs/doctor.md is `page()`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, cast
+
+from sqlalchemy import Connection
+
+from gateway.lifecycle.start_checks import Finding
+from gateway.settings.loading import Loaded
+from gateway.settings.tree import Settings
+from gateway.storage.database import DatabaseServer, Location, location_of
+from gateway.wiring import Configured
+
+Level = Literal["fine", "note", "warning", "wrong", "unknown"]
+"""fine; note: worth knowing, nothing to do; warning: may become trouble; wrong: is trouble;
+unknown: could not be looked at."""
+Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
+"""What has to be there for a check: settings that can be read, a database of this version, answers
+of the providers (not with `--offline`), a gateway that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check saw.
+
+    Attributes:
+        text: One sentence; it holds no secret.
+        remedy: What to do about it; empty: that of the check.
+        fix: Mends it and says what was done; None where a person has to.
+    """
+
+    level: Level
+    text: str
+    remedy: str = ""
+    fix: Callable[[], str] | None = None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What there is to look at.
+
+    Attributes:
+        home: PARLEY_HOME.
+        found: The settings; None where they cannot be read.
+        problems: Why not, a line each.
+        opened: The database, to read; None where it cannot be read by this version.
+        database_trouble: Why not.
+        line: The models in order, with the windows that their providers told.
+        findings: What became of their keys; None where nobody was asked.
+        running: What the gateway that runs here says of itself; None where none runs.
+        deep: Whether to look at everything that takes long, too.
+    """
+
+    home: Path
+    found: Loaded | None = None
+    problems: tuple[str, ...] = ()
+    opened: Connection | None = None
+    database_trouble: str = ""
+    line: Sequence[Configured] = ()
+    findings: Sequence[Finding] | None = None
+    running: Mapping[str, object] | None = None
+    deep: bool = False
+
+    # What a check needs is there when it is made (`lacks`).
+    @property
+    def loaded(self) -> Loaded:
+        """The settings with their origins, for checks that need them."""
+        return cast("Loaded", self.found)
+
+    @property
+    def settings(self) -> Settings:
+        """The effective settings, for checks that need them."""
+        return self.loaded.settings
+
+    @cached_property
+    def location(self) -> Location:
+        """Where the database is."""
+        return location_of(self.settings)
+
+    @property
+    def on_server(self) -> bool:
+        """Whether it is PostgreSQL."""
+        return isinstance(self.location, DatabaseServer)
+
+    @property
+    def database(self) -> Connection:
+        """The database, for checks that need it."""
+        return cast("Connection", self.opened)
+
+    @property
+    def said(self) -> Mapping[str, object]:
+        """What the gateway says of itself, for checks that need it."""
+        return cast("Mapping[str, object]", self.running)
+
+    def lacks(self, needs: Needs) -> str:
+        """Return why a check cannot be made; empty where it can."""
+        match needs:
+            case "settings" if self.found is None:
+                return "the settings cannot be read"
+            case "database" if self.opened is None:
+                return self.database_trouble or "the settings cannot be read"
+            case "answers" if self.found is None:
+                return "the settings cannot be read"
+            case "answers" if self.findings is None:
+                return "no provider was asked (--offline)"
+            case "gateway" if self.running is None:
+                return "no gateway runs here"
+        return ""
+
+
+Look = Callable[[Examined], Iterator[Seen]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to look at.
+
+    Attributes:
+        id: Stays the same from version to version.
+        title: What holds where all is well.
+        why: What happens where it does not hold.
+        remedy: How that is mended in general.
+    """
+
+    id: str
+    room: str
+    title: str
+    why: str
+    remedy: str
+    needs: Needs
+    look: Look = field(compare=False)
+
+
+CHECKS: dict[str, Check] = {}
+"""By id."""
+
+
+def check(
+    name: str, title: str, *, why: str, remedy: str, needs: Needs = "settings"
+) -> Callable[[Look], Look]:
+    """Register a check; its room is the file it stands in."""
+
+    def register(look: Look) -> Look:
+        room = look.__module__.rpartition(".")[2]
+        if name in CHECKS:
+            raise ValueError(f"two checks are called {name}")
+        CHECKS[name] = Check(name, room, title, why, remedy, needs, look)
+        return look
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check saw, at least one thing."""
+
+    check: Check
+    seen: tuple[Seen, ...]
+
+    @property
+    def level(self) -> Level:
+        """The worst of it."""
+        return max((each.level for each in self.seen), key=WORSE.index)
+
+
+WORSE: Sequence[Level] = ("fine", "note", "unknown", "warning", "wrong")
+
+
+def made(each: Check, examined: Examined) -> Result:
+    """Make a check.
+
+    One that breaks tells so: the others go on, and nobody takes it for a good sign.
+    """
+    if reason := examined.lacks(each.needs):
+        return Result(each, (Seen("unknown", f"not looked at: {reason}"),))
+    try:
+        seen = tuple(each.look(examined))
+    except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
+        seen = (Seen("unknown", f"the check itself failed: {type(exc).__name__}: {exc}"),)
+    return Result(each, seen or (Seen("fine", each.title),))
+
+
+def exit_code(results: Sequence[Result]) -> int:
+    """Return 2 where something is wrong, 1 for warnings, 3 where all else could not be looked at.
+
+    Source: the codes of monitoring plugins (monitoring-plugins.org, Plugin Return Codes).
+    """
+    levels = {each.level for each in results}
+    if "wrong" in levels:
+        return 2
+    if "warning" in levels:
+        return 1
+    return 0 if levels - {"unknown"} else 3
+
+
+ROOMS = {
+    "settings": "Settings",
+    "home": "The home and the machine",
+    "database": "The database",
+    "models": "Models and money",
+    "people": "People and platforms",
+    "safety": "Tools and the sandbox",
+}
+
+
+def in_order() -> list[Check]:
+    """Return all checks, room by room."""
+    return [each for room in ROOMS for each in CHECKS.values() if each.room == room]
+
+
+def page() -> str:
+    """Return docs/doctor.md."""
+    parts = [_HEAD.format(count=len(CHECKS))]
+    for room, title in ROOMS.items():
+        parts.append(f"\n## {title}\n")
+        parts += [
+            f"\n### `{each.id}`\n\n{each.title}. {each.why} {each.remedy}\n"
+            for each in in_order()
+            if each.room == room
+        ]
+    return "".join(parts)
+
+
+_HEAD = """# What `parley doctor` looks at
+
+`parley doctor` looks at settings, machine, database, models, platforms and safety, and says of each thing that is not as it should be what it saw, why that matters, and how to
+mend it. It changes nothing, unless `--fix` is given: then it mends what is safe to mend (modes of files, a schema of an older version) and says what it did.
+
+    parley doctor            # what needs attention, the worst first
+    parley doctor --all      # what is fine as well
+    parley doctor --offline  # without asking any provider
+    parley doctor --deep     # reads the whole database, too
+    parley doctor --json     # for programs: id, level, text, why, remedy
+
+Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be looked at. Ids stay the same from version to version.
+
+This page has all {count} checks; `parley doctor --page` prints it.
+"""  # noqa: E501 - lines of a page

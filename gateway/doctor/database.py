@@ -1,0 +1,294 @@
+"""Whether the database can be read, is whole, and holds nothing that waits for somebody."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gateway.doctor.checks import Examined, Seen, check
+from gateway.errors import GatewayError
+from gateway.storage import maintenance, migrations, schema
+from gateway.storage.database import DatabaseServer
+from gateway.storage.reports import health
+from gateway.storage.search import index
+
+LARGE_BYTES = 20_000_000_000
+LONG_LOG_BYTES = 500_000_000
+"""The write-ahead log of SQLite is emptied at a few MB, where nothing keeps it from that."""
+QUICKLY_READ_BYTES = 200_000_000
+UNUSED_SHARE, UNUSED_BYTES = 0.3, 100_000_000
+LATE_S = 300.0
+LETTERS_WITHIN_S = 7 * health.DAY_S
+FAILED_SHARE, FAILED_TURNS = 0.1, 5
+STRANGERS_S = 2 * health.DAY_S
+OLDEST_SERVER = 15
+SPARE_CONNECTIONS = 6
+"""Beside those of one replica's transactions: searches, locks, notices, an operator."""
+
+
+@check(
+    "database-readable",
+    "The database can be read by this version",
+    why="Nothing is stored or answered without it.",
+    remedy="`parley db migrate` brings an older schema up to date; for a newer one install the"
+    " newer Parley.",
+)
+def _readable(examined: Examined) -> Iterator[Seen]:
+    if examined.opened is not None:
+        return
+    location = examined.location
+    if isinstance(location, Path) and not location.exists():
+        yield Seen("note", f"{location} is not there yet; the first start makes it")
+        return
+    yield Seen("wrong", examined.database_trouble, fix=_migration(examined))
+
+
+def _migration(examined: Examined) -> "_Migration | None":
+    """Return what brings an older schema up to date; None where that would not help."""
+    try:
+        with maintenance.reading(examined.location) as conn:
+            found = migrations.schema_revision(conn)
+            is_older = found is not None and found < schema.REVISION
+    except GatewayError:
+        return None
+    return _Migration(examined) if is_older and examined.running is None else None
+
+
+class _Migration:
+    """Migrates the database."""
+
+    def __init__(self, examined: Examined) -> None:
+        self._location = examined.location
+
+    def __call__(self) -> str:
+        return f"the database has schema revision {maintenance.upgrade(self._location)} now"
+
+
+@check(
+    "database-whole",
+    "The database is whole",
+    why="What is damaged may be lost with the next change.",
+    remedy="Stop Parley, copy the files, and restore the newest backup.",
+    needs="database",
+)
+def _whole(examined: Examined) -> Iterator[Seen]:
+    size = _size(examined)
+    if size > QUICKLY_READ_BYTES and not examined.deep:
+        yield Seen("note", f"not read as a whole: it has {size / 1e9:.1f} GB; --deep reads it")
+        return
+    for line in maintenance.check(examined.location):
+        yield Seen("wrong", line)
+
+
+@check(
+    "database-size",
+    "The database is no larger than one machine looks after",
+    why="Backups and restores of a large file take long, while nobody is answered.",
+    remedy="Keep less (`retention.*`), put large files into an object store (`storage.files`), or"
+    " move to PostgreSQL (`parley db copy`).",
+)
+def _large(examined: Examined) -> Iterator[Seen]:
+    if (size := _size(examined)) > LARGE_BYTES:
+        yield Seen("warning", f"it has {size / 1e9:.1f} GB")
+
+
+def _size(examined: Examined) -> int:
+    location = examined.location
+    return location.stat().st_size if isinstance(location, Path) and location.exists() else 0
+
+
+@check(
+    "database-log",
+    "The write-ahead log is emptied",
+    why="It grows while a reader stays, and makes each read slower.",
+    remedy="End what reads the database for long; a restart of Parley empties it.",
+)
+def _log(examined: Examined) -> Iterator[Seen]:
+    if isinstance(examined.location, Path):
+        log = Path(f"{examined.location}-wal")
+        if log.exists() and (size := log.stat().st_size) > LONG_LOG_BYTES:
+            yield Seen("warning", f"{log} has {size / 1e6:.0f} MB")
+
+
+@check(
+    "database-unused",
+    "The file has little unused room",
+    why="It keeps the size that it once had.",
+    remedy="`parley db compact`, while Parley is stopped.",
+    needs="database",
+)
+def _unused(examined: Examined) -> Iterator[Seen]:
+    if examined.on_server:
+        return
+    ask = examined.database.exec_driver_sql
+    pages, unused, size = (
+        int(ask(f"PRAGMA {name}").scalar_one())
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    if unused > pages * UNUSED_SHARE and unused * size > UNUSED_BYTES:
+        yield Seen("note", f"{unused * size / 1e6:.0f} MB of it are unused")
+
+
+@check(
+    "database-server",
+    "PostgreSQL is a version that Parley is tried with",
+    why=f"Versions before {OLDEST_SERVER} are not tried, and not maintained any more.",
+    remedy="Upgrade the server.",
+    needs="database",
+)
+def _server(examined: Examined) -> Iterator[Seen]:
+    if examined.on_server:
+        found = str(examined.database.exec_driver_sql("SHOW server_version").scalar_one())
+        if int(found.split(".")[0]) < OLDEST_SERVER:
+            yield Seen("warning", f"the server is PostgreSQL {found}")
+
+
+@check(
+    "database-connections",
+    "The server has connections for all replicas",
+    why="A replica that gets none cannot start, or be restarted.",
+    remedy="Raise `max_connections` of the server, or put PgBouncer before it (`storage.pooled`).",
+    needs="database",
+)
+def _connections(examined: Examined) -> Iterator[Seen]:
+    if not isinstance(examined.location, DatabaseServer) or examined.location.pooled:
+        return
+    ask = examined.database.exec_driver_sql
+    most = int(ask("SHOW max_connections").scalar_one())
+    used = int(ask("SELECT count(*) FROM pg_stat_activity").scalar_one())
+    if most - used < examined.location.connections + SPARE_CONNECTIONS:
+        yield Seen("warning", f"{used} of {most} connections are in use")
+
+
+@check(
+    "search-index",
+    "The index of the search is of this version",
+    why="`session_search` finds less until it has been made anew.",
+    remedy="It is made anew while Parley runs; `parley search --reindex` begins it.",
+    needs="database",
+)
+def _search(examined: Examined) -> Iterator[Seen]:
+    if not index.is_current(examined.database):
+        yield Seen("note", "it is of another version, and made anew while Parley runs")
+
+
+@check(
+    "messages-answered",
+    "No message waits for long",
+    why="Somebody waits for an answer.",
+    remedy="`parley logs` shows what holds it up; `/stop` in that chat ends a turn.",
+    needs="database",
+)
+def _messages(examined: Examined) -> Iterator[Seen]:
+    yield from _late("messages wait", health.unanswered(examined.database), examined)
+
+
+@check(
+    "answers-sent",
+    "No answer waits for long to be shown",
+    why="It was made and paid for, and nobody sees it.",
+    remedy="`parley logs` shows what the platform says; what cannot be sent becomes a dead letter.",
+    needs="database",
+)
+def _answers(examined: Examined) -> Iterator[Seen]:
+    yield from _late("answers wait", health.unsent(examined.database), examined)
+
+
+def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Seen]:
+    if found.oldest_s > LATE_S:
+        minutes = f"{found.count} {what}, the oldest for {found.oldest_s / 60:,.0f} minutes"
+        if examined.running is None:
+            yield Seen("warning", f"{minutes}; no gateway runs here", "Start it: `parley run`.")
+        else:
+            yield Seen("wrong", minutes)
+
+
+@check(
+    "dead-letters",
+    "Nothing was given up lately",
+    why="An answer was not shown, or a message not answered; whoever asked was told so.",
+    remedy="`parley dead-letters list`, then `retry` or `drop`.",
+    needs="database",
+)
+def _letters(examined: Examined) -> Iterator[Seen]:
+    found = health.dead_sends(examined.database, LETTERS_WITHIN_S)
+    if found:
+        yield Seen("warning", f"{found} answers were given up within seven days")
+
+
+@check(
+    "turns-succeed",
+    "Turns end with an answer",
+    why="When many fail something is wrong for everybody: a model, a tool, a limit.",
+    remedy="`parley usage --by outcome` and `parley logs --level error`.",
+    needs="database",
+)
+def _turns(examined: Examined) -> Iterator[Seen]:
+    found = health.outcomes(examined.database)
+    if found.dead >= FAILED_TURNS and found.dead > found.ended * FAILED_SHARE:
+        yield Seen("wrong", f"{found.dead} of {found.ended} turns failed within a day")
+
+
+@check(
+    "questions-answered",
+    "Nobody is asked for an approval in vain",
+    why="The turn waits, and goes on without the tool once the time is over.",
+    remedy="`/approve` in the chat, or `tools.approval_by: owners`.",
+    needs="database",
+)
+def _questions(examined: Examined) -> Iterator[Seen]:
+    found = health.asked(examined.database)
+    if found.oldest_s > LATE_S:
+        yield Seen(
+            "note", f"{found.count} questions wait, the oldest for {found.oldest_s / 60:,.0f} min"
+        )
+
+
+@check(
+    "updates-readable",
+    "What platforms send can be read",
+    why="What cannot be read is set aside, and not answered.",
+    remedy="Look for `update_set_aside` in the log, and report it.",
+    needs="database",
+)
+def _updates(examined: Examined) -> Iterator[Seen]:
+    if found := health.quarantined(examined.database).count:
+        yield Seen("warning", f"{found} updates were set aside")
+
+
+@check(
+    "strangers-answered",
+    "Whoever asks to be let in gets an answer",
+    why="They wait, and are told nothing.",
+    remedy="`parley pair list`, then `approve` or `deny`.",
+    needs="database",
+)
+def _strangers(examined: Examined) -> Iterator[Seen]:
+    found = health.strangers(examined.database)
+    if found.oldest_s > STRANGERS_S:
+        yield Seen("note", f"{found.count} ask to be let in")
+
+
+@check(
+    "replicas-alive",
+    "All replicas say that they live",
+    why="What a dead one had is taken by another within seconds; one that stays in the list was not"
+    " looked at by any.",
+    remedy="Start a replica: it takes over what others left.",
+    needs="database",
+)
+def _replicas(examined: Examined) -> Iterator[Seen]:
+    if not examined.on_server:
+        return
+    for name in health.silent_replicas(examined.database):
+        yield Seen("warning", f"{name} is silent")
+
+
+@check(
+    "accounts-received",
+    "A replica receives for each account",
+    why="Messages wait at the platform.",
+    remedy="Start a replica that has the account's token.",
+    needs="database",
+)
+def _accounts(examined: Examined) -> Iterator[Seen]:
+    for name in health.unowned_accounts(examined.database) if examined.on_server else ():
+        yield Seen("wrong", f"nobody receives for {name}")

@@ -1,0 +1,286 @@
+"""PARLEY_HOME and the machine: who can read what, and whether there is room."""
+
+import os
+import resource
+import shutil
+import socket
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import getproxies
+
+from gateway.doctor.checks import Examined, Level, Seen, check
+from gateway.lifecycle.home import WEB_TOKEN
+from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
+
+FULL_BYTES, SCARCE_BYTES = 200_000_000, 2_000_000_000
+"""Free room on a disk: less is wrong, or a warning."""
+LEAST_MEMORY = 300_000_000
+LEAST_DESCRIPTORS = 1024
+LARGE_LOG = 5_000_000_000
+AHEAD_S = 120.0
+
+
+@check(
+    "home-there",
+    "PARLEY_HOME is there and can be written",
+    why="Database, log and tokens lie in it.",
+    remedy="Create it for the user that Parley runs as, or name another one with --home.",
+    needs="nothing",
+)
+def _there(examined: Examined) -> Iterator[Seen]:
+    home = examined.home
+    if not home.exists():
+        yield Seen("note", f"{home} is not there yet; the first start makes it")
+    elif not home.is_dir():
+        yield Seen("wrong", f"{home} is no folder")
+    elif not os.access(home, os.W_OK | os.X_OK):
+        yield Seen("wrong", f"{home} cannot be written by this user")
+
+
+@check(
+    "home-mode",
+    "Only its owner can enter PARLEY_HOME",
+    why="Others could read what people wrote, and the token of the web chat.",
+    remedy="`chmod 700` it.",
+    needs="nothing",
+)
+def _mode(examined: Examined) -> Iterator[Seen]:
+    if examined.home.is_dir() and (mode := _mode_of(examined.home)) & 0o077:
+        yield Seen(
+            "wrong", f"{examined.home} has the mode {mode:04o}", fix=_to(examined.home, 0o700)
+        )
+
+
+@check(
+    "home-owner",
+    "PARLEY_HOME belongs to the user that runs Parley",
+    why="Its owner can read and change all of it.",
+    remedy="`chown -R` it, or run Parley as its owner.",
+    needs="nothing",
+)
+def _owner(examined: Examined) -> Iterator[Seen]:
+    if examined.home.is_dir() and (owner := examined.home.stat().st_uid) != os.geteuid():
+        yield Seen("warning", f"it belongs to user {owner}, and this is user {os.geteuid()}")
+
+
+@check(
+    "home-files",
+    "Others cannot read the files in PARLEY_HOME",
+    why="They hold what people wrote, and a token.",
+    remedy="`chmod 600` them.",
+    needs="nothing",
+)
+def _files(examined: Examined) -> Iterator[Seen]:
+    for file in _private(examined.home):
+        if (mode := _mode_of(file)) & 0o077:
+            # Nobody but the owner gets to them while the folder is closed.
+            level: Level = "wrong" if _mode_of(examined.home) & 0o077 else "warning"
+            yield Seen(level, f"{file} has the mode {mode:04o}", fix=_to(file, 0o600))
+
+
+def _private(home: Path) -> Iterator[Path]:
+    if home.is_dir():
+        yield from (each for each in sorted(home.glob("*.db*")) if each.is_file())
+        yield from (each for each in (home / WEB_TOKEN,) if each.is_file())
+
+
+def _mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def _to(path: Path, mode: int) -> "_Mode":
+    return _Mode(path, mode)
+
+
+class _Mode:
+    """Gives a path a mode."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self._path, self._mode = path, mode
+
+    def __call__(self) -> str:
+        self._path.chmod(self._mode)
+        return f"{self._path} has the mode {self._mode:04o} now"
+
+
+@check(
+    "home-filesystem",
+    "PARLEY_HOME lies on a disk of this machine",
+    why="SQLite's locks do not hold on network file systems: two processes could write at once.",
+    remedy="Put it on a local disk, or use PostgreSQL (`storage.url`).",
+)
+def _filesystem(examined: Examined) -> Iterator[Seen]:
+    kind = None if examined.on_server else filesystem_of(examined.home)
+    if kind in NETWORK_FILESYSTEMS:
+        yield Seen("wrong", f"{examined.home} lies on {kind}")
+
+
+@check(
+    "disk-room",
+    "There is room on the disks",
+    why="On a full disk nothing can be stored: messages wait at the platforms until there is room.",
+    remedy="Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.",
+)
+def _room(examined: Examined) -> Iterator[Seen]:
+    for place in _places(examined):
+        free = shutil.disk_usage(place).free
+        text = f"{free / 1e9:.1f} GB are free on the disk of {place}"
+        if free < FULL_BYTES:
+            yield Seen("wrong", text)
+        elif free < SCARCE_BYTES:
+            yield Seen("warning", text)
+
+
+@check(
+    "disk-inodes",
+    "The disks can hold more files",
+    why="Without free inodes no file can be made, however much room there is.",
+    remedy="Remove small files that nobody needs.",
+)
+def _inodes(examined: Examined) -> Iterator[Seen]:
+    for place in _places(examined):
+        found = os.statvfs(place)
+        if found.f_files and found.f_favail < found.f_files // 100:
+            yield Seen("warning", f"{found.f_favail} of {found.f_files} inodes are free at {place}")
+
+
+def _places(examined: Examined) -> list[Path]:
+    """Return a folder of each disk that Parley writes to."""
+    file = examined.settings.logging.file
+    named = [examined.home, *([file.parent] if isinstance(file, Path) else [])]
+    if isinstance(examined.location, Path):
+        named.append(examined.location.parent)
+    there = (next(each for each in (place, *place.parents) if each.is_dir()) for place in named)
+    return list({place.stat().st_dev: place for place in there}.values())
+
+
+@check(
+    "log-size",
+    "The log is no larger than it should be",
+    why="It is rotated by its size; what is much larger is written by something else.",
+    remedy="Look what writes there: `parley logs --since 1h`.",
+)
+def _log_size(examined: Examined) -> Iterator[Seen]:
+    file = examined.settings.logging.file
+    folder = file.parent if isinstance(file, Path) else examined.home / "logs"
+    if file is False or not folder.is_dir():
+        return
+    name = (file.stem if isinstance(file, Path) else "parley") + "*"
+    size = sum(each.stat().st_size for each in folder.glob(name))
+    if size > LARGE_LOG:
+        yield Seen("warning", f"the log in {folder} takes {size / 1e9:.1f} GB")
+
+
+@check(
+    "memory-free",
+    "There is memory",
+    why="The system ends whoever takes more than there is, in the middle of an answer.",
+    remedy="Give the machine more, or end what else takes it.",
+    needs="nothing",
+)
+def _memory(_examined: Examined) -> Iterator[Seen]:
+    file = Path("/proc/meminfo")
+    lines = file.read_text(encoding="ascii").splitlines() if file.exists() else []
+    found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
+    available = found.get("MemAvailable")
+    if available is not None and available < LEAST_MEMORY:
+        yield Seen("warning", f"{available / 1e6:.0f} MB are free")
+
+
+@check(
+    "descriptors",
+    "Enough files and connections may be open",
+    why="Each platform, stream of an answer and browser takes one; without a free one new"
+    " connections are refused.",
+    remedy="Raise `LimitNOFILE` of the service, or `ulimit -n`.",
+    needs="nothing",
+)
+def _descriptors(_: Examined) -> Iterator[Seen]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
+        yield Seen("warning", f"at most {hard} can be open")
+
+
+@check(
+    "user-not-root",
+    "Parley does not run as root",
+    why="What breaks out of a tool would own the machine.",
+    remedy="Run it as a user of its own.",
+    needs="nothing",
+)
+def _root(_: Examined) -> Iterator[Seen]:
+    if os.geteuid() == 0:
+        yield Seen("warning", "this is user 0")
+
+
+@check(
+    "python-version",
+    "This Python is maintained",
+    why="Holes of an old one are not mended any more.",
+    remedy="Install Parley with Python 3.12 or newer.",
+    needs="nothing",
+)
+def _python(_: Examined) -> Iterator[Seen]:
+    found = sys.version_info
+    # Source: devguide.python.org/versions: five years from the first release in October.
+    last_year = found.minor + 2016
+    if time.gmtime()[:2] > (last_year, 10):
+        text = f"Python {found.major}.{found.minor} had its last release in {last_year}"
+        yield Seen("warning", text)
+
+
+@check(
+    "clock",
+    "The clock is right",
+    why="Slack refuses what is five minutes off, times in the transcript mislead the model, and"
+    " daily budgets begin at the wrong hour.",
+    remedy="Switch time synchronisation on (`timedatectl set-ntp true`).",
+    needs="nothing",
+)
+def _clock(examined: Examined) -> Iterator[Seen]:
+    if not examined.home.is_dir():
+        return
+    newest = max((each.stat().st_mtime for each in examined.home.iterdir()), default=0.0)
+    if newest - time.time() > AHEAD_S:
+        ahead = (newest - time.time()) / 60
+        yield Seen(
+            "wrong", f"a file in {examined.home} was written in {ahead:.0f} minutes from now"
+        )
+
+
+@check(
+    "proxy-loopback",
+    "A proxy is not asked for this machine's own addresses",
+    why="Local models and MCP servers would be looked for behind the proxy.",
+    remedy="Add `localhost,127.0.0.1` to NO_PROXY.",
+    needs="nothing",
+)
+def _proxy(_: Examined) -> Iterator[Seen]:
+    proxies = getproxies()
+    if not proxies.keys() & {"http", "https", "all"}:
+        return
+    left_out = {each.strip() for each in proxies.get("no", "").split(",")}
+    if not left_out & {"*", "localhost", "127.0.0.1"}:
+        yield Seen("warning", "a proxy is set, and NO_PROXY does not name localhost")
+
+
+@check(
+    "port-free",
+    "The port of the web chat is free, or Parley's own",
+    why="Parley does not start where another program listens on it.",
+    remedy="Set `web.port` to another one, or end that program.",
+)
+def _port(examined: Examined) -> Iterator[Seen]:
+    if examined.running is not None:
+        return
+    web = examined.settings.web
+    family = socket.AF_INET6 if ":" in web.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((web.host, web.port))
+        except OSError as exc:
+            yield Seen("wrong", f"{web.host}:{web.port} cannot be had: {exc.strerror}")

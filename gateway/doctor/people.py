@@ -1,0 +1,167 @@
+"""Whether people reach the bot, and only those who may."""
+
+from collections.abc import Iterator, Mapping
+
+from adapters.registry import account_types
+from adapters.web.platform import is_private_way
+from gateway.doctor.checks import Examined, Seen, check
+from gateway.storage.reports import health
+
+WORKING = ("connected", "standby")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@check(
+    "platform-on",
+    "People can reach the bot",
+    why="With no platform and no web chat nobody can write to it.",
+    remedy="Set a token below `platforms`, or `web.enabled: true`.",
+)
+def _on(examined: Examined) -> Iterator[Seen]:
+    if not examined.settings.platforms.is_any_on and not examined.settings.web.enabled:
+        yield Seen("wrong", "no platform has a token, and the web chat is off")
+
+
+@check(
+    "platform-connected",
+    "Each platform is connected",
+    why="Messages wait there, or are lost where the platform does not keep them.",
+    remedy="The line says what the platform answered; correct its token or its intents.",
+    needs="gateway",
+)
+def _connected(examined: Examined) -> Iterator[Seen]:
+    states = _part(examined, "adapters")
+    for name, state in states.items():
+        if state == "connecting":
+            yield Seen("warning", f"{name} is not connected yet")
+        elif state not in WORKING:
+            yield Seen("wrong", f"{name}: {state}")
+
+
+@check(
+    "platform-heard",
+    "Each platform is heard",
+    why="A connection that brings nothing looks like one where nobody writes.",
+    remedy="Restart Parley; where it stays, look at the platform's status page.",
+    needs="gateway",
+)
+def _heard(examined: Examined) -> Iterator[Seen]:
+    for name, each in _part(examined, "accounts").items():
+        if isinstance(each, Mapping) and each.get("silent_s") is not None:
+            yield Seen("wrong", f"{name} has been silent for {each['silent_s']} s")
+
+
+@check(
+    "gateway-ready",
+    "The gateway that runs can do its work",
+    why="It cannot store or show what comes.",
+    remedy="The line says what it lacks.",
+    needs="gateway",
+)
+def _ready(examined: Examined) -> Iterator[Seen]:
+    if (state := examined.said.get("database")) != "writable":
+        yield Seen("wrong", f"its database is {state}")
+    if examined.said.get("descriptors") == "scarce":
+        yield Seen("wrong", "it has too few file descriptors left")
+
+
+def _part(examined: Examined, name: str) -> Mapping[str, object]:
+    found = examined.said.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+@check(
+    "owner-there",
+    "Somebody owns the bot",
+    why="Only an owner can let others in, approve what is dangerous, and is told of trouble.",
+    remedy="Send the bot the code that the start prints, or set `access.owners`.",
+    needs="database",
+)
+def _owner(examined: Examined) -> Iterator[Seen]:
+    named = bool(examined.settings.access.owners)
+    if (
+        examined.settings.platforms.is_any_on
+        and not named
+        and not health.has_owner(examined.database)
+    ):
+        yield Seen("warning", "nobody is an owner yet")
+
+
+@check(
+    "owners-reachable",
+    "Owners are on platforms that run",
+    why="An owner on a platform without a token is never told anything.",
+    remedy="Correct `access.owners`, or set that platform's token.",
+)
+def _reachable(examined: Examined) -> Iterator[Seen]:
+    for owner in examined.settings.access.owners:
+        if not _runs(examined, name := owner.partition(":")[0]):
+            yield Seen("warning", f"{owner} is an owner, and {name} is off")
+
+
+def _runs(examined: Examined, platform: str) -> bool:
+    return any(each.is_on for each in examined.settings.platforms.accounts(platform))
+
+
+@check(
+    "access-closed",
+    "Not everybody may use the bot",
+    why="In mode `open` whoever finds it spends your money.",
+    remedy="Set `access.mode: pairing`; a stranger then asks, and an owner lets them in.",
+)
+def _closed(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.access.mode == "open":
+        yield Seen("warning", "access.mode is open")
+
+
+@check(
+    "access-listed",
+    "Somebody may use the bot",
+    why="With mode `allowlist` and an empty list nobody but owners is answered.",
+    remedy="Name people below `access.PLATFORM`, or set `access.mode: pairing`.",
+)
+def _listed(examined: Examined) -> Iterator[Seen]:
+    access = examined.settings.access
+    if access.mode != "allowlist":
+        return
+    for name in account_types():
+        if _runs(examined, name) and not access.listed(name):
+            yield Seen("warning", f"{name} runs, and access.{name} lists nobody")
+
+
+@check(
+    "access-rate",
+    "One sender cannot flood the bot",
+    why="Without a rate a script of one person keeps everybody else waiting.",
+    remedy="Set `access.rate_per_min: 60`.",
+)
+def _rate(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.access.rate_per_min == 0:
+        yield Seen("warning", "access.rate_per_min is 0: any number")
+
+
+@check(
+    "groups-anyone",
+    "In groups only those are answered who may use the bot",
+    why="`senders: anyone` answers whoever is in the group, at your cost.",
+    remedy="Set `senders: allowed` for that group, or a budget per sender.",
+)
+def _anyone(examined: Examined) -> Iterator[Seen]:
+    for name, rule in examined.settings.access.groups.items():
+        if rule.senders == "anyone" and examined.settings.budget.sender_daily_usd is None:
+            yield Seen("warning", f"{name}: anyone, without budget.sender_daily_usd")
+
+
+@check(
+    "web-encrypted",
+    "The web chat is encrypted on its way",
+    why="Whoever is on the way reads what is said, and the cookie that signs in.",
+    remedy="Put a proxy with TLS before it and set `web.public_url: https://…`, or listen on"
+    " 127.0.0.1.",
+)
+def _encrypted(examined: Examined) -> Iterator[Seen]:
+    web = examined.settings.web
+    if not web.enabled or web.host in LOOPBACK:
+        return
+    if web.public_url is None or not is_private_way(web.public_url):
+        yield Seen("warning", f"web.host is {web.host}, and no https:// address is named")

@@ -1,0 +1,210 @@
+"""Whether tools do only what they may, and what in the settings weakens that."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.plugins.finding import available
+from agent.processes import sandbox
+from gateway.doctor.checks import Examined, Seen, check
+
+BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
+
+
+@check(
+    "tools-asked",
+    "A person is asked before a tool has side effects",
+    why="Text from a file or a web page can talk the model into a call.",
+    remedy="Set `tools.approval: side_effects`.",
+)
+def _asked(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.tools.approval == "never":
+        yield Seen("wrong", "tools.approval is never")
+
+
+@check(
+    "tools-tainted",
+    "Turns that have read untrusted text are held back",
+    why="These rows keep what a page says from becoming an act.",
+    remedy="Take the rows out of `tools.policy.without`.",
+)
+def _tainted(examined: Examined) -> Iterator[Seen]:
+    if without := examined.settings.tools.policy.without:
+        yield Seen("wrong", f"tools.policy.without leaves out {', '.join(without)}")
+
+
+@check(
+    "tools-rules-open",
+    "No rule allows everything",
+    why="A rule `then: allow` for all tools and roles lets guests do what owners may.",
+    remedy="Name the tool, the role, or `tainted: false`.",
+)
+def _rules(examined: Examined) -> Iterator[Seen]:
+    for number, rule in enumerate(examined.settings.tools.policy.rules):
+        if (rule.then, rule.tool, rule.role, rule.tainted) == ("allow", "*", "*", None):
+            yield Seen("wrong", f"tools.policy.rules.{number} allows every tool to everybody")
+
+
+@check(
+    "terminal-confined",
+    "Commands are kept to their directory",
+    why="An unconfined command reads keys and other people's files.",
+    remedy="Set `tools.terminal.confine: true`.",
+)
+def _confined(examined: Examined) -> Iterator[Seen]:
+    tools = examined.settings.tools
+    if _has(examined, "terminal") and not tools.terminal.confine:
+        yield Seen("wrong", "tools.terminal.confine is false")
+    if _has(examined, "terminal") and tools.sandbox.backend == "none":
+        yield Seen("wrong", "tools.sandbox.backend is none")
+
+
+@check(
+    "terminal-root",
+    "Commands do not run as root",
+    why="What leaves the sandbox would own the machine.",
+    remedy="Run Parley as a user of its own, and set `tools.terminal.allow_root: false`.",
+)
+def _root(examined: Examined) -> Iterator[Seen]:
+    if _has(examined, "terminal") and examined.settings.tools.terminal.allow_root:
+        yield Seen("warning", "tools.terminal.allow_root is true")
+
+
+@check(
+    "terminal-network",
+    "Commands reach no host that nobody named",
+    why="What they read can be sent anywhere.",
+    remedy="Name hosts in `tools.terminal.network` instead of true or `*`.",
+)
+def _network(examined: Examined) -> Iterator[Seen]:
+    network = examined.settings.tools.terminal.network
+    if _has(examined, "terminal") and (network is True or _is_everything(network)):
+        yield Seen("warning", "tools.terminal.network is open to every host")
+
+
+def _is_everything(network: bool | tuple[str, ...]) -> bool:  # noqa: FBT001 - as it is set
+    return isinstance(network, tuple) and any(each.split(":")[0] == "*" for each in network)
+
+
+@check(
+    "sandbox-holds",
+    "A sandbox holds on this machine",
+    why="Without one commands and MCP programs are refused.",
+    remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
+)
+def _holds(examined: Examined) -> Iterator[Seen]:
+    tools = examined.settings.tools
+    programs = [each for each in tools.mcp.values() if each.enabled and each.command]
+    is_needed = (_has(examined, "terminal") and tools.terminal.confine) or any(
+        each.confined for each in programs
+    )
+    if not is_needed or tools.sandbox.backend == "none":
+        return
+    try:
+        chosen = sandbox.choose(tools.sandbox)
+    except ValueError as exc:
+        yield Seen("wrong", f"no sandbox holds: {exc}")
+        return
+    if chosen.no_network:
+        yield Seen("note", f"{chosen.backend} holds, without a network: {chosen.no_network}")
+
+
+@check(
+    "mcp-programs",
+    "The programs of MCP servers are there",
+    why="Their tools are missing in every turn.",
+    remedy="Install the program, or correct `tools.mcp.NAME.command`.",
+)
+def _programs(examined: Examined) -> Iterator[Seen]:
+    for name, server in examined.settings.tools.mcp.items():
+        if server.enabled and server.command and shutil.which(server.command) is None:
+            yield Seen("wrong", f"{name}: there is no program {server.command}")
+
+
+@check(
+    "mcp-confined",
+    "MCP programs are kept to their directories",
+    why="An unconfined one can do whatever Parley can.",
+    remedy="Set `confined: true`, and name what it needs in `readable`, `writable` and `network`.",
+)
+def _mcp_confined(examined: Examined) -> Iterator[Seen]:
+    for name, server in examined.settings.tools.mcp.items():
+        if server.enabled and server.command and not server.confined:
+            yield Seen("warning", f"{name} is not confined")
+
+
+@check(
+    "mcp-encrypted",
+    "MCP servers of other machines are reached encrypted",
+    why="Arguments, results and keys pass by whoever is on the way.",
+    remedy="Use https:// in `tools.mcp.NAME.url`.",
+)
+def _mcp_encrypted(examined: Examined) -> Iterator[Seen]:
+    for name, server in examined.settings.tools.mcp.items():
+        url = server.url or ""
+        is_here = any(host in url for host in ("//127.", "//localhost", "//[::1]"))
+        if server.enabled and url.startswith("http://") and not is_here:
+            yield Seen("warning", f"{name} is reached by plain http")
+
+
+@check(
+    "fetch-private",
+    "`fetch_url` reaches no private address that nobody needs",
+    why="Pages of the own network can be read by whoever talks the model into it.",
+    remedy="Take out of `tools.fetch.allow_hosts` what is not needed.",
+)
+def _fetch(examined: Examined) -> Iterator[Seen]:
+    hosts = examined.settings.tools.fetch.allow_hosts
+    if _has(examined, "fetch_url") and hosts:
+        yield Seen("note", f"private hosts that may be fetched: {', '.join(hosts)}")
+
+
+@check(
+    "workspace-apart",
+    "Workspaces lie on their own",
+    why="A tool that works there must not find anything else.",
+    remedy="Set `tools.workspace.root` to an empty folder, or to null.",
+)
+def _workspace(examined: Examined) -> Iterator[Seen]:
+    root = examined.settings.tools.workspace.root
+    if root is None:
+        return
+    if root.exists() and not root.is_dir():
+        yield Seen("wrong", f"{root} is no folder")
+    elif root.resolve() in {Path.home().resolve(), Path("/")}:
+        yield Seen("wrong", f"{root} is the folder of a user, or of the machine")
+
+
+@check(
+    "plugins-there",
+    "Each plugin that is switched on can be loaded",
+    why="What it adds, or forbids, is missing.",
+    remedy="`parley plugins list` says what is wrong with it.",
+)
+def _plugins(examined: Examined) -> Iterator[Seen]:
+    enabled = examined.settings.plugins.enabled
+    if not enabled:
+        return
+    found = {each.name: each.problem for each in available(examined.home)}
+    for name in enabled:
+        if name not in found:
+            yield Seen("wrong", f"there is no plugin {name}")
+        elif found[name]:
+            yield Seen("wrong", f"{name}: {found[name]}")
+
+
+@check(
+    "engine-there",
+    "The context engine is there",
+    why="Another one takes over, with a warning in the log.",
+    remedy="`parley engines list` shows which there are.",
+)
+def _engine(examined: Examined) -> Iterator[Seen]:
+    name = examined.settings.context.engine
+    folder = examined.home / "plugins" / "context_engine" / name
+    if name not in BUILT_IN_ENGINES and not folder.is_dir():
+        yield Seen("note", f"{name} is no engine of Parley's own, and no folder of plugins")
+
+
+def _has(examined: Examined, tool: str) -> bool:
+    return tool in examined.settings.tools.enabled

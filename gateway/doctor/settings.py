@@ -1,0 +1,187 @@
+"""Whether the settings can be read, say what they mean, and go together."""
+
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from agent.settings import ReferencedSecret
+from gateway.doctor.checks import Examined, Seen, check
+
+HYGIENE = 0.85
+"""Where the check before each turn compacts."""
+
+
+@check(
+    "settings-readable",
+    "The settings can be read",
+    why="Parley does not start with a key that it does not know, or a value that cannot be.",
+    remedy="Correct what the line names; docs/configuration.md has every key.",
+    needs="nothing",
+)
+def _readable(examined: Examined) -> Iterator[Seen]:
+    for problem in examined.problems:
+        yield Seen("wrong", problem)
+
+
+@check(
+    "settings-effect",
+    "Every setting has an effect",
+    why="An old spelling, a value that changes nothing, or a secret that is too short to be masked"
+    " is not what somebody meant.",
+    remedy="Take the line out, or write what it names.",
+)
+def _effect(examined: Examined) -> Iterator[Seen]:
+    for warning in examined.loaded.warnings:
+        yield Seen("warning", warning)
+
+
+@check(
+    "settings-file-mode",
+    "Only its owner can read a settings file with secrets",
+    why="Whoever reads the file has the keys that stand in it.",
+    remedy="`chmod 600` the file, or refer to secrets instead (`file:…`, `env:…`).",
+)
+def _file_mode(examined: Examined) -> Iterator[Seen]:
+    file = examined.loaded.config_file
+    if file is None or not _plain_in(examined, file):
+        return
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o077:
+        yield Seen("wrong", f"{file} holds secrets and has the mode {mode:04o}", fix=_closing(file))
+
+
+def _closing(file: Path) -> "_Closing":
+    return _Closing(file)
+
+
+class _Closing:
+    """Gives a file to its owner alone."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __call__(self) -> str:
+        self._file.chmod(0o600)
+        return f"{self._file} has the mode 0600 now"
+
+
+@check(
+    "settings-secrets-plain",
+    "Secrets are referred to",
+    why="A secret that stands in the settings file is in each of its copies and backups.",
+    remedy="Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.",
+)
+def _plain(examined: Examined) -> Iterator[Seen]:
+    file = examined.loaded.config_file
+    if file is not None and (keys := _plain_in(examined, file)):
+        yield Seen("note", f"{file} holds the values of {', '.join(keys)}")
+
+
+def _plain_in(examined: Examined, file: Path) -> list[str]:
+    """Return the keys whose secrets stand in the file itself."""
+    origins = examined.loaded.origins
+    return [
+        key
+        for key, value in examined.loaded.values.items()
+        if _is_plain(value) and file.name in origins.get(key, "")
+    ]
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_is_plain, value))
+    return isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret)
+
+
+@check(
+    "compression-on",
+    "Long conversations are compacted",
+    why="Without it a conversation ends at the end of the model's window.",
+    remedy="Set `compression.enabled: true`.",
+)
+def _compression(examined: Examined) -> Iterator[Seen]:
+    if not examined.settings.compression.enabled:
+        yield Seen("wrong", "compression.enabled is false")
+
+
+@check(
+    "compression-order",
+    "The in-loop compressor fires before the check that precedes each turn",
+    why=f"From {HYGIENE:.0%} of the window on that one compacts at the start of a turn, while"
+    " somebody waits.",
+    remedy="Set `compression.threshold` below 0.85; 0.50 is the default.",
+)
+def _order(examined: Examined) -> Iterator[Seen]:
+    threshold = examined.settings.compression.threshold
+    if examined.settings.compression.enabled and threshold >= HYGIENE:
+        yield Seen("warning", f"compression.threshold is {threshold:g}")
+
+
+@check(
+    "caching-on",
+    "Prompts are cached",
+    why="Each turn pays for the whole conversation anew without it, about ten times as much.",
+    remedy="Set `prompt_caching.enabled: true`.",
+)
+def _caching(examined: Examined) -> Iterator[Seen]:
+    if not examined.settings.prompt_caching.enabled:
+        yield Seen("warning", "prompt_caching.enabled is false")
+
+
+@check(
+    "log-kept",
+    "A log is kept",
+    why="What happened at night cannot be found out in the morning.",
+    remedy="Set `logging.file` to null or a path.",
+)
+def _log(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.logging.file is False:
+        yield Seen("warning", "logging.file is false: only what the terminal or journald keeps")
+
+
+@check(
+    "log-level",
+    "The log holds what an operator needs",
+    why="`debug` writes several times as much; `error` leaves out why something was refused.",
+    remedy="Set `logging.level: info`.",
+)
+def _level(examined: Examined) -> Iterator[Seen]:
+    level = examined.settings.logging.level
+    if level in {"debug", "error"}:
+        yield Seen("note", f"logging.level is {level}")
+
+
+@check(
+    "retention-limited",
+    "What is stored is not kept for ever",
+    why="Transcripts and files of people pile up, and with them what a thief would get.",
+    remedy="Set `retention.transcript_days`, and `retention.files_days` or `files_max_bytes`.",
+)
+def _retention(examined: Examined) -> Iterator[Seen]:
+    retention = examined.settings.retention
+    if retention.transcript_days is None and not retention.limits_files:
+        yield Seen("note", "transcripts and files are kept until `parley forget`")
+
+
+@check(
+    "queue-attempts",
+    "A message is tried more than once",
+    why="With one attempt a restart in the middle of a turn makes a dead letter of it.",
+    remedy="Set `queue.max_attempts: 3`.",
+)
+def _attempts(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.queue.max_attempts == 1:
+        yield Seen("warning", "queue.max_attempts is 1")
+
+
+@check(
+    "queue-grace",
+    "Running turns may end before a stop",
+    why="Without time for it each stop cuts the answers that are being made.",
+    remedy="Set `queue.grace_s: 30`, and the service's own limit above it (TimeoutStopSec).",
+)
+def _grace(examined: Examined) -> Iterator[Seen]:
+    if examined.settings.queue.grace_s < 1:
+        yield Seen("warning", f"queue.grace_s is {examined.settings.queue.grace_s:g}")

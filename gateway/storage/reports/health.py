@@ -1,0 +1,109 @@
+"""What stands in the database that somebody should look at: what waits, what was given up."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from gateway.storage.schema import (
+    adapter_lease,
+    inbox,
+    inquiry,
+    is_pending,
+    is_unanswered,
+    is_unsent,
+    member,
+    outbox,
+    pairing,
+    quarantine,
+    replica,
+    turn,
+)
+from gateway.storage.tables.functions import now_s
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Rows of one kind, and the age of the oldest one in seconds; 0 where there is none."""
+
+    count: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """Turns that ended within a day, and those of them that failed."""
+
+    ended: int
+    dead: int
+
+
+def unanswered(conn: Connection) -> Waiting:
+    """Return the messages that wait for an answer, or are being answered."""
+    return _waiting(conn, inbox.c.at, is_pending)
+
+
+def unsent(conn: Connection) -> Waiting:
+    """Return the answers that are still to be shown."""
+    return _waiting(conn, outbox.c.at, is_unsent)
+
+
+def asked(conn: Connection) -> Waiting:
+    """Return the questions of tools that nobody has answered yet."""
+    return _waiting(conn, inquiry.c.at, is_unanswered)
+
+
+def quarantined(conn: Connection) -> Waiting:
+    """Return what came from platforms and could not be read."""
+    return _waiting(conn, quarantine.c.at, quarantine.c.chat.is_(None))
+
+
+def strangers(conn: Connection) -> Waiting:
+    """Return those who have asked to be let in, and whom nobody has answered."""
+    return _waiting(conn, pairing.c.at, pairing.c.state == "pending", pairing.c.sender.is_not(None))
+
+
+def _waiting(conn: Connection, at: Any, *conditions: Any) -> Waiting:
+    found = conn.execute(
+        select(func.count().label("n"), func.min(at).label("at")).where(*conditions)
+    ).one()
+    now = conn.execute(select(now_s())).scalar_one()
+    return Waiting(found.n, max(now - found.at, 0.0) if found.n else 0.0)
+
+
+def outcomes(conn: Connection) -> Outcomes:
+    """Return how turns ended within the last day."""
+    ended = turn.c.finished_at > now_s() - DAY_S
+    dead = func.count().filter(turn.c.state == "dead").label("dead")
+    found = conn.execute(select(func.count().label("ended"), dead).where(ended)).one()
+    return Outcomes(found.ended, found.dead)
+
+
+def dead_sends(conn: Connection, within_s: float) -> int:
+    """Return how many answers were given up lately, in seconds."""
+    dead = (outbox.c.state == "dead", outbox.c.at > now_s() - within_s)
+    return int(conn.execute(select(func.count()).where(*dead)).scalar_one())
+
+
+def silent_replicas(conn: Connection) -> list[str]:
+    """Return the names of replicas that should have said something by now."""
+    late = replica.c.heartbeat_until < now_s()
+    return list(conn.execute(select(replica.c.name).where(late)).scalars())
+
+
+def unowned_accounts(conn: Connection) -> list[str]:
+    """Return the accounts for which no replica receives."""
+    found = conn.execute(
+        select(adapter_lease.c.platform, adapter_lease.c.account).where(
+            adapter_lease.c.owner.is_(None)
+        )
+    )
+    return [f"{each.platform}:{each.account}" for each in found]
+
+
+def has_owner(conn: Connection) -> bool:
+    """Whether anybody was made an owner by a code."""
+    owners = select(func.count()).where(member.c.role == "owner")
+    return bool(conn.execute(owners).scalar_one())

@@ -1,0 +1,78 @@
+"""`parley doctor`: what it prints, mends and ends with."""
+
+import stat
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tests.support.command_line import Run as Parley
+
+OPEN_HOME = "home-mode"
+
+
+@pytest.fixture
+def open_home(home: Path) -> Path:
+    """A home that others can enter."""
+    home.chmod(0o755)
+    return home
+
+
+def found(parley: Parley, *options: str) -> dict[str, dict[str, object]]:
+    """Return what it says as JSON, by id."""
+    rows = orjson.loads(parley("doctor", "--offline", "--json", *options).out)
+    return {row["id"]: row for row in rows}
+
+
+def test_the_worst_comes_first_with_reason_and_remedy(parley: Parley, open_home: Path) -> None:
+    """And the exit code says that something is wrong."""
+    ended = parley("doctor", "--offline")
+    first, why, remedy = ended.out.splitlines()[:3]
+    assert ended.code == 2
+    assert first == f"✗ {OPEN_HOME}: {open_home} has the mode 0755"
+    assert "Others could read" in why
+    assert "chmod 700" in remedy
+    assert "checks: 1 wrong" in ended.out.splitlines()[-1]
+
+
+def test_json_names_each_check_once_or_more(parley: Parley, open_home: Path) -> None:
+    """For programs."""
+    rows = found(parley)
+    assert rows[OPEN_HOME]["level"] == "wrong"
+    assert rows[OPEN_HOME]["fixable"] is True
+    assert str(open_home) in str(rows[OPEN_HOME]["text"])
+    assert rows["compression-on"]["level"] == "fine"
+
+
+def test_fix_mends_what_is_safe_and_says_so(parley: Parley, open_home: Path) -> None:
+    """A second look finds it mended."""
+    ended = parley("doctor", "--offline", "--fix")
+    assert f"mended: {open_home} has the mode 0700 now" in ended.out
+    assert stat.S_IMODE(open_home.stat().st_mode) == 0o700
+    assert found(parley)[OPEN_HOME]["level"] == "fine"
+
+
+def test_settings_that_cannot_be_read_are_told_and_the_rest_is_looked_at(
+    parley: Parley, open_home: Path
+) -> None:
+    """Parley would not start; the doctor does."""
+    (open_home / "parley.yaml").write_text("queue: {mod: collect}")
+    rows = found(parley)
+    assert "queue.mod" in str(rows["settings-readable"]["text"])
+    assert rows[OPEN_HOME]["level"] == "wrong"
+    assert rows["caching-on"]["level"] == "unknown"
+
+
+def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:
+    """Neither in a line nor in JSON."""
+    secret = "hunter-hunter-hunter-hunter-22"
+    (open_home / "parley.yaml").write_text(f"web: {{token: {secret}}}")
+    for options in ((), ("--json",), ("--all",)):
+        ended = parley("doctor", "--offline", *options)
+        assert "web.token" in ended.out
+        assert secret not in ended.out + ended.err
+
+
+def test_the_page_lists_all_checks(parley: Parley) -> None:
+    """As docs/doctor.md has them."""
+    assert f"### `{OPEN_HOME}`" in parley("doctor", "--page").out

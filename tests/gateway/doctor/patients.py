@@ -1,0 +1,142 @@
+"""Homes to be examined: a sound one, and what is planted in it."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from sqlalchemy import Table
+from sqlalchemy.dialects import sqlite
+
+from gateway.cli import doctor
+from gateway.doctor.checks import CHECKS, Examined, Level, Result, made
+from gateway.errors import GatewayError, SettingsError
+from gateway.settings.loading import load_settings
+from gateway.storage import maintenance
+from gateway.storage.engine import connect
+from gateway.storage.search import index
+from gateway.wiring import build_line
+
+SQLITE = sqlite.dialect()
+SOUND: Mapping[str, Any] = {
+    "model": {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": "env:A_KEY"},
+    "fallbacks": [{"provider": "anthropic", "name": "claude-haiku-5-5", "api_key": "env:B_KEY"}],
+    "auxiliary": {"compression": {"model": "claude-haiku-5-5"}},
+    "budget": {"daily_usd": 5},
+    "retention": {"transcript_days": 365, "files_days": 90},
+    "tools": {"enabled": ["todo"]},
+    "web": {"port": 0},
+}
+"""Settings of which no check has anything to say."""
+ENVIRONMENT = {"A_KEY": "sk-ant-" + "a" * 40, "B_KEY": "sk-" + "b" * 40}
+READY: Mapping[str, object] = {
+    "ready": True,
+    "database": "writable",
+    "descriptors": "free",
+    "adapters": {"telegram:default": "connected"},
+    "accounts": {"telegram:default": {"silent_s": None}},
+}
+
+
+@dataclass
+class Patient:
+    """A home, its settings, and what is known without it.
+
+    Attributes:
+        changes: Of the settings, dotted key → value.
+        afterwards: What is to be done at the end.
+    """
+
+    home: Path
+    changes: dict[str, Any] = field(default_factory=dict)
+    running: Mapping[str, object] | None = None
+    findings: Any = ()
+    environ: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    deep: bool = False
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
+
+    def set(self, **changes: Any) -> None:
+        """Change settings; `__` stands for the dot."""
+        self.changes |= {key.replace("__", "."): value for key, value in changes.items()}
+
+    def run(self, *statements: str) -> None:
+        """Execute statements in its database, outside of transactions."""
+        with closing(sqlite3.connect(self.home / "parley.db", isolation_level=None)) as raw:
+            for each in statements:
+                raw.execute(each)
+
+    def enter(self, table: Table, **values: Any) -> None:
+        """Enter a row; it may refer to rows that are not there."""
+        statement = table.insert().values(values).compile(dialect=SQLITE)
+        with closing(sqlite3.connect(self.home / "parley.db", isolation_level=None)) as raw:
+            raw.execute(str(statement), [statement.params[key] for key in statement.positiontup])
+
+    def config(self) -> Path:
+        """Write parley.yaml."""
+        tree = yaml.safe_load(yaml.safe_dump(dict(SOUND)))
+        for key, value in self.changes.items():
+            place = tree
+            *sections, last = key.split(".")
+            for name in sections:
+                place = place.setdefault(name, {})
+            place[last] = value
+        file = self.home / "parley.yaml"
+        file.write_text(yaml.safe_dump(tree))
+        file.chmod(0o600)
+        return file
+
+    @contextmanager
+    def examined(self) -> Iterator[Examined]:
+        """Read what there is to look at, as `parley doctor` does; nobody is asked."""
+        if not (self.home / "parley.yaml").exists():
+            self.config()
+        try:
+            found = load_settings(environ={**self.environ, "PARLEY_HOME": str(self.home)})
+        except SettingsError as exc:
+            yield Examined(self.home, problems=tuple(str(exc).splitlines()))
+            return
+        known: dict[str, Any] = {
+            "line": build_line(found.settings),
+            "findings": self.findings,
+            "running": self.running,
+            "deep": self.deep,
+        }
+        try:
+            with doctor.opened(found.settings) as conn:
+                yield Examined(self.home, found, opened=conn, **known)
+                return
+        except GatewayError as exc:
+            trouble = str(exc)
+        yield Examined(self.home, found, database_trouble=trouble, **known)
+
+    def results(self) -> dict[str, Result]:
+        """Make all checks."""
+        with self.examined() as examined:
+            return {name: made(each, examined) for name, each in CHECKS.items()}
+
+    def levels(self) -> dict[str, Level]:
+        """Return what each check came to, but for what is fine."""
+        found = self.results()
+        return {name: each.level for name, each in found.items() if each.level != "fine"}
+
+
+def sound(home: Path, migrated: Path) -> Patient:
+    """Return a home in which all is well."""
+    home.mkdir(mode=0o700)
+    shutil.copy(migrated, home / "parley.db")
+    (home / "parley.db").chmod(0o600)
+    with closing(connect(home / "parley.db")) as conn, conn.begin():
+        index.empty(conn)
+    return Patient(home, running=READY)
+
+
+Plant = Callable[[Patient], None]
+
+
+def revision_of(home: Path) -> str | None:
+    """Return the revision of a home's database."""
+    return maintenance.current(home / "parley.db")

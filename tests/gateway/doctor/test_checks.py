@@ -1,0 +1,133 @@
+"""`parley doctor`: each check finds its fault, and says nothing of a sound home."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.doctor import checks
+from gateway.doctor.checks import CHECKS, Check, Examined, Result, Seen, exit_code, made
+from tests.gateway.doctor.patients import Patient, sound
+from tests.gateway.doctor.planted import FAULTS
+from tests.support.storage import migrated_file
+
+PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
+OF_SERVERS = {
+    "database-server",
+    "database-connections",
+    "replicas-alive",
+    "accounts-received",
+}
+"""Tried by test_on_postgres.py."""
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database as a first start leaves it."""
+    return migrated_file(tmp_path_factory.mktemp("doctor") / "parley.db")
+
+
+@pytest.fixture
+def patient(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Patient]:
+    """A sound home on a machine on which all is well."""
+    monkeypatch.setattr("gateway.doctor.home.SCARCE_BYTES", 0)
+    monkeypatch.setattr("gateway.doctor.home.FULL_BYTES", 0)
+    monkeypatch.setattr("gateway.doctor.home.LEAST_MEMORY", 0)
+    made_sound = sound(tmp_path / "home", migrated)
+    made_sound.environ |= {"T_TOKEN": "123456:" + "t" * 35, "W_TOKEN": "w-Zq7-Kd3x" * 4}
+    yield made_sound
+    for each in made_sound.afterwards:
+        each()
+
+
+def test_of_a_sound_home_nothing_is_said(patient: Patient) -> None:
+    """But that the tests may run as root."""
+    assert patient.levels().keys() <= {"user-not-root"}
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_a_planted_fault_is_found(
+    name: str, patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is called as bad as it is, and comes with a way out."""
+    planted = FAULTS[name]
+    if "disk" in name or "memory" in name:
+        monkeypatch.undo()
+    planted.plant(patient, monkeypatch)
+    found = patient.results()[name]
+    assert found.level == planted.level, found.seen
+    assert all(each.remedy or found.check.remedy for each in found.seen)
+
+
+def test_each_check_has_a_planted_fault() -> None:
+    """Those of servers are planted in a server."""
+    assert CHECKS.keys() - OF_SERVERS == FAULTS.keys()
+    assert len(CHECKS) >= 50
+
+
+def test_the_page_is_of_this_version() -> None:
+    """`parley doctor --page > docs/doctor.md` writes it anew."""
+    assert PAGE.read_text("utf-8") == checks.page()
+
+
+def test_each_check_says_what_it_is_for() -> None:
+    """Sentences, and each room has a title."""
+    for each in CHECKS.values():
+        assert each.room in checks.ROOMS
+        assert each.why.endswith(".")
+        assert each.remedy.endswith(".")
+        assert not each.title.endswith(".")
+
+
+def check_of(look: checks.Look, needs: checks.Needs = "nothing") -> Check:
+    """Return a check that is not in the register."""
+    return Check("toy", "home", "All is well", "Why.", "Remedy.", needs, look)
+
+
+def test_a_check_that_breaks_says_so(tmp_path: Path) -> None:
+    """It is no good sign, and ends no other check."""
+
+    def breaks(_: Examined):  # type: ignore[no-untyped-def]
+        yield Seen("fine", "so far")
+        raise OSError("no such device")
+
+    found = made(check_of(breaks), Examined(tmp_path))
+    assert found.level == "unknown"
+    assert "OSError: no such device" in found.seen[0].text
+
+
+def test_what_a_check_needs_is_there_or_told(tmp_path: Path) -> None:
+    """Without settings there is no database to look at either."""
+
+    def looks(_: Examined):  # type: ignore[no-untyped-def]
+        yield Seen("wrong", "it was made")
+
+    nothing = Examined(tmp_path)
+    for needs in ("settings", "database", "answers", "gateway"):
+        [seen] = made(check_of(looks, needs), nothing).seen
+        assert seen.level == "unknown"
+        assert seen.text.startswith("not looked at: ")
+    assert made(check_of(looks), nothing).level == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("levels", "code"),
+    [
+        (["fine", "note"], 0),
+        (["fine", "unknown"], 0),
+        (["fine", "warning", "unknown"], 1),
+        (["warning", "wrong"], 2),
+        (["unknown"], 3),
+    ],
+)
+def test_exit_codes(levels: list[checks.Level], code: int) -> None:
+    """Those of monitoring plugins."""
+    check = check_of(lambda _: iter(()))
+    assert exit_code([Result(check, (Seen(each, "x"),)) for each in levels]) == code
+
+
+def test_two_checks_cannot_have_one_id() -> None:
+    """An id names one check for good."""
+    register = checks.check("home-mode", "x", why="x.", remedy="x.")
+    with pytest.raises(ValueError, match="home-mode"):
+        register(lambda _: iter(()))
