@@ -11,7 +11,7 @@ import typer
 from gateway.cli.common import loaded, opened
 from gateway.cli.output import out, say, show_json
 from gateway.doctor import checks, database, home, models, people, safety, settings
-from gateway.doctor.checks import Examined, Level, Result, Seen
+from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
 from gateway.http import control
 from gateway.settings.loading import Loaded, home_of
@@ -122,7 +122,7 @@ def _show(results: Sequence[Result], *, everything: bool) -> None:
     say(f"\n{len(results)} checks: {told}")
 
 
-def _as_data(result: Result, seen: Seen) -> dict[str, Any]:
+def _as_data(result: Result, seen: Sight) -> dict[str, Any]:
     return {
         "id": result.check.id,
         "level": seen.level,

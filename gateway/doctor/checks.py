@@ -28,7 +28,7 @@ of the providers (not with `--offline`), a gateway that runs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Sight:
     """What a check saw.
 
     Attributes:
@@ -116,7 +116,7 @@ class Examined:
         return ""
 
 
-Look = Callable[[Examined], Iterator[Seen]]
+Look = Callable[[Examined], Iterator[Sight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class Result:
     """What one check saw, at least one thing."""
 
     check: Check
-    seen: tuple[Seen, ...]
+    seen: tuple[Sight, ...]
 
     @property
     def level(self) -> Level:
@@ -180,12 +180,12 @@ def made(each: Check, examined: Examined) -> Result:
     One that breaks tells so: the others go on, and nobody takes it for a good sign.
     """
     if reason := examined.lacks(each.needs):
-        return Result(each, (Seen("unknown", f"not looked at: {reason}"),))
+        return Result(each, (Sight("unknown", f"not looked at: {reason}"),))
     try:
         seen = tuple(each.look(examined))
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
-        seen = (Seen("unknown", f"the check itself failed: {type(exc).__name__}: {exc}"),)
-    return Result(each, seen or (Seen("fine", each.title),))
+        seen = (Sight("unknown", f"the check itself failed: {type(exc).__name__}: {exc}"),)
+    return Result(each, seen or (Sight("fine", each.title),))
 
 
 def exit_code(results: Sequence[Result]) -> int:

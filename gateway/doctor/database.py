@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from gateway.doctor.checks import Examined, Seen, check
+from gateway.doctor.checks import Examined, Sight, check
 from gateway.errors import GatewayError
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import DatabaseServer
@@ -31,14 +31,14 @@ SPARE_CONNECTIONS = 6
     remedy="`parley db migrate` brings an older schema up to date; for a newer one install the"
     " newer Parley.",
 )
-def _readable(examined: Examined) -> Iterator[Seen]:
+def _readable(examined: Examined) -> Iterator[Sight]:
     if examined.opened is not None:
         return
     location = examined.location
     if isinstance(location, Path) and not location.exists():
-        yield Seen("note", f"{location} is not there yet; the first start makes it")
+        yield Sight("note", f"{location} is not there yet; the first start makes it")
         return
-    yield Seen("wrong", examined.database_trouble, fix=_migration(examined))
+    yield Sight("wrong", examined.database_trouble, fix=_migration(examined))
 
 
 def _migration(examined: Examined) -> "_Migration | None":
@@ -69,13 +69,13 @@ class _Migration:
     remedy="Stop Parley, copy the files, and restore the newest backup.",
     needs="database",
 )
-def _whole(examined: Examined) -> Iterator[Seen]:
+def _whole(examined: Examined) -> Iterator[Sight]:
     size = _size(examined)
     if size > QUICKLY_READ_BYTES and not examined.deep:
-        yield Seen("note", f"not read as a whole: it has {size / 1e9:.1f} GB; --deep reads it")
+        yield Sight("note", f"not read as a whole: it has {size / 1e9:.1f} GB; --deep reads it")
         return
     for line in maintenance.check(examined.location):
-        yield Seen("wrong", line)
+        yield Sight("wrong", line)
 
 
 @check(
@@ -85,9 +85,9 @@ def _whole(examined: Examined) -> Iterator[Seen]:
     remedy="Keep less (`retention.*`), put large files into an object store (`storage.files`), or"
     " move to PostgreSQL (`parley db copy`).",
 )
-def _large(examined: Examined) -> Iterator[Seen]:
+def _large(examined: Examined) -> Iterator[Sight]:
     if (size := _size(examined)) > LARGE_BYTES:
-        yield Seen("warning", f"it has {size / 1e9:.1f} GB")
+        yield Sight("warning", f"it has {size / 1e9:.1f} GB")
 
 
 def _size(examined: Examined) -> int:
@@ -101,11 +101,11 @@ def _size(examined: Examined) -> int:
     why="It grows while a reader stays, and makes each read slower.",
     remedy="End what reads the database for long; a restart of Parley empties it.",
 )
-def _log(examined: Examined) -> Iterator[Seen]:
+def _log(examined: Examined) -> Iterator[Sight]:
     if isinstance(examined.location, Path):
         log = Path(f"{examined.location}-wal")
         if log.exists() and (size := log.stat().st_size) > LONG_LOG_BYTES:
-            yield Seen("warning", f"{log} has {size / 1e6:.0f} MB")
+            yield Sight("warning", f"{log} has {size / 1e6:.0f} MB")
 
 
 @check(
@@ -115,7 +115,7 @@ def _log(examined: Examined) -> Iterator[Seen]:
     remedy="`parley db compact`, while Parley is stopped.",
     needs="database",
 )
-def _unused(examined: Examined) -> Iterator[Seen]:
+def _unused(examined: Examined) -> Iterator[Sight]:
     if examined.on_server:
         return
     ask = examined.database.exec_driver_sql
@@ -124,7 +124,7 @@ def _unused(examined: Examined) -> Iterator[Seen]:
         for name in ("page_count", "freelist_count", "page_size")
     )
     if unused > pages * UNUSED_SHARE and unused * size > UNUSED_BYTES:
-        yield Seen("note", f"{unused * size / 1e6:.0f} MB of it are unused")
+        yield Sight("note", f"{unused * size / 1e6:.0f} MB of it are unused")
 
 
 @check(
@@ -134,11 +134,11 @@ def _unused(examined: Examined) -> Iterator[Seen]:
     remedy="Upgrade the server.",
     needs="database",
 )
-def _server(examined: Examined) -> Iterator[Seen]:
+def _server(examined: Examined) -> Iterator[Sight]:
     if examined.on_server:
         found = str(examined.database.exec_driver_sql("SHOW server_version").scalar_one())
         if int(found.split(".")[0]) < OLDEST_SERVER:
-            yield Seen("warning", f"the server is PostgreSQL {found}")
+            yield Sight("warning", f"the server is PostgreSQL {found}")
 
 
 @check(
@@ -148,14 +148,14 @@ def _server(examined: Examined) -> Iterator[Seen]:
     remedy="Raise `max_connections` of the server, or put PgBouncer before it (`storage.pooled`).",
     needs="database",
 )
-def _connections(examined: Examined) -> Iterator[Seen]:
+def _connections(examined: Examined) -> Iterator[Sight]:
     if not isinstance(examined.location, DatabaseServer) or examined.location.pooled:
         return
     ask = examined.database.exec_driver_sql
     most = int(ask("SHOW max_connections").scalar_one())
     used = int(ask("SELECT count(*) FROM pg_stat_activity").scalar_one())
     if most - used < examined.location.connections + SPARE_CONNECTIONS:
-        yield Seen("warning", f"{used} of {most} connections are in use")
+        yield Sight("warning", f"{used} of {most} connections are in use")
 
 
 @check(
@@ -165,9 +165,9 @@ def _connections(examined: Examined) -> Iterator[Seen]:
     remedy="It is made anew while Parley runs; `parley search --reindex` begins it.",
     needs="database",
 )
-def _search(examined: Examined) -> Iterator[Seen]:
+def _search(examined: Examined) -> Iterator[Sight]:
     if not index.is_current(examined.database):
-        yield Seen("note", "it is of another version, and made anew while Parley runs")
+        yield Sight("note", "it is of another version, and made anew while Parley runs")
 
 
 @check(
@@ -177,7 +177,7 @@ def _search(examined: Examined) -> Iterator[Seen]:
     remedy="`parley logs` shows what holds it up; `/stop` in that chat ends a turn.",
     needs="database",
 )
-def _messages(examined: Examined) -> Iterator[Seen]:
+def _messages(examined: Examined) -> Iterator[Sight]:
     yield from _late("messages wait", health.unanswered(examined.database), examined)
 
 
@@ -188,17 +188,17 @@ def _messages(examined: Examined) -> Iterator[Seen]:
     remedy="`parley logs` shows what the platform says; what cannot be sent becomes a dead letter.",
     needs="database",
 )
-def _answers(examined: Examined) -> Iterator[Seen]:
+def _answers(examined: Examined) -> Iterator[Sight]:
     yield from _late("answers wait", health.unsent(examined.database), examined)
 
 
-def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Seen]:
+def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Sight]:
     if found.oldest_s > LATE_S:
         minutes = f"{found.count} {what}, the oldest for {found.oldest_s / 60:,.0f} minutes"
         if examined.running is None:
-            yield Seen("warning", f"{minutes}; no gateway runs here", "Start it: `parley run`.")
+            yield Sight("warning", f"{minutes}; no gateway runs here", "Start it: `parley run`.")
         else:
-            yield Seen("wrong", minutes)
+            yield Sight("wrong", minutes)
 
 
 @check(
@@ -208,10 +208,10 @@ def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Seen
     remedy="`parley dead-letters list`, then `retry` or `drop`.",
     needs="database",
 )
-def _letters(examined: Examined) -> Iterator[Seen]:
+def _letters(examined: Examined) -> Iterator[Sight]:
     found = health.dead_sends(examined.database, LETTERS_WITHIN_S)
     if found:
-        yield Seen("warning", f"{found} answers were given up within seven days")
+        yield Sight("warning", f"{found} answers were given up within seven days")
 
 
 @check(
@@ -221,10 +221,10 @@ def _letters(examined: Examined) -> Iterator[Seen]:
     remedy="`parley usage --by outcome` and `parley logs --level error`.",
     needs="database",
 )
-def _turns(examined: Examined) -> Iterator[Seen]:
+def _turns(examined: Examined) -> Iterator[Sight]:
     found = health.outcomes(examined.database)
     if found.dead >= FAILED_TURNS and found.dead > found.ended * FAILED_SHARE:
-        yield Seen("wrong", f"{found.dead} of {found.ended} turns failed within a day")
+        yield Sight("wrong", f"{found.dead} of {found.ended} turns failed within a day")
 
 
 @check(
@@ -234,10 +234,10 @@ def _turns(examined: Examined) -> Iterator[Seen]:
     remedy="`/approve` in the chat, or `tools.approval_by: owners`.",
     needs="database",
 )
-def _questions(examined: Examined) -> Iterator[Seen]:
+def _questions(examined: Examined) -> Iterator[Sight]:
     found = health.asked(examined.database)
     if found.oldest_s > LATE_S:
-        yield Seen(
+        yield Sight(
             "note", f"{found.count} questions wait, the oldest for {found.oldest_s / 60:,.0f} min"
         )
 
@@ -249,9 +249,9 @@ def _questions(examined: Examined) -> Iterator[Seen]:
     remedy="Look for `update_set_aside` in the log, and report it.",
     needs="database",
 )
-def _updates(examined: Examined) -> Iterator[Seen]:
+def _updates(examined: Examined) -> Iterator[Sight]:
     if found := health.quarantined(examined.database).count:
-        yield Seen("warning", f"{found} updates were set aside")
+        yield Sight("warning", f"{found} updates were set aside")
 
 
 @check(
@@ -261,10 +261,10 @@ def _updates(examined: Examined) -> Iterator[Seen]:
     remedy="`parley pair list`, then `approve` or `deny`.",
     needs="database",
 )
-def _strangers(examined: Examined) -> Iterator[Seen]:
+def _strangers(examined: Examined) -> Iterator[Sight]:
     found = health.strangers(examined.database)
     if found.oldest_s > STRANGERS_S:
-        yield Seen("note", f"{found.count} ask to be let in")
+        yield Sight("note", f"{found.count} ask to be let in")
 
 
 @check(
@@ -275,11 +275,11 @@ def _strangers(examined: Examined) -> Iterator[Seen]:
     remedy="Start a replica: it takes over what others left.",
     needs="database",
 )
-def _replicas(examined: Examined) -> Iterator[Seen]:
+def _replicas(examined: Examined) -> Iterator[Sight]:
     if not examined.on_server:
         return
     for name in health.silent_replicas(examined.database):
-        yield Seen("warning", f"{name} is silent")
+        yield Sight("warning", f"{name} is silent")
 
 
 @check(
@@ -289,6 +289,6 @@ def _replicas(examined: Examined) -> Iterator[Seen]:
     remedy="Start a replica that has the account's token.",
     needs="database",
 )
-def _accounts(examined: Examined) -> Iterator[Seen]:
+def _accounts(examined: Examined) -> Iterator[Sight]:
     for name in health.unowned_accounts(examined.database) if examined.on_server else ():
-        yield Seen("wrong", f"nobody receives for {name}")
+        yield Sight("wrong", f"nobody receives for {name}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import getproxies
 
-from gateway.doctor.checks import Examined, Level, Seen, check
+from gateway.doctor.checks import Examined, Level, Sight, check
 from gateway.lifecycle.home import WEB_TOKEN
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
 
@@ -30,14 +30,14 @@ AHEAD_S = 120.0
     remedy="Create it for the user that Parley runs as, or name another one with --home.",
     needs="nothing",
 )
-def _there(examined: Examined) -> Iterator[Seen]:
+def _there(examined: Examined) -> Iterator[Sight]:
     home = examined.home
     if not home.exists():
-        yield Seen("note", f"{home} is not there yet; the first start makes it")
+        yield Sight("note", f"{home} is not there yet; the first start makes it")
     elif not home.is_dir():
-        yield Seen("wrong", f"{home} is no folder")
+        yield Sight("wrong", f"{home} is no folder")
     elif not os.access(home, os.W_OK | os.X_OK):
-        yield Seen("wrong", f"{home} cannot be written by this user")
+        yield Sight("wrong", f"{home} cannot be written by this user")
 
 
 @check(
@@ -47,9 +47,9 @@ def _there(examined: Examined) -> Iterator[Seen]:
     remedy="`chmod 700` it.",
     needs="nothing",
 )
-def _mode(examined: Examined) -> Iterator[Seen]:
+def _mode(examined: Examined) -> Iterator[Sight]:
     if examined.home.is_dir() and (mode := _mode_of(examined.home)) & 0o077:
-        yield Seen(
+        yield Sight(
             "wrong", f"{examined.home} has the mode {mode:04o}", fix=_to(examined.home, 0o700)
         )
 
@@ -61,9 +61,9 @@ def _mode(examined: Examined) -> Iterator[Seen]:
     remedy="`chown -R` it, or run Parley as its owner.",
     needs="nothing",
 )
-def _owner(examined: Examined) -> Iterator[Seen]:
+def _owner(examined: Examined) -> Iterator[Sight]:
     if examined.home.is_dir() and (owner := examined.home.stat().st_uid) != os.geteuid():
-        yield Seen("warning", f"it belongs to user {owner}, and this is user {os.geteuid()}")
+        yield Sight("warning", f"it belongs to user {owner}, and this is user {os.geteuid()}")
 
 
 @check(
@@ -73,12 +73,12 @@ def _owner(examined: Examined) -> Iterator[Seen]:
     remedy="`chmod 600` them.",
     needs="nothing",
 )
-def _files(examined: Examined) -> Iterator[Seen]:
+def _files(examined: Examined) -> Iterator[Sight]:
     for file in _private(examined.home):
         if (mode := _mode_of(file)) & 0o077:
             # Nobody but the owner gets to them while the folder is closed.
             level: Level = "wrong" if _mode_of(examined.home) & 0o077 else "warning"
-            yield Seen(level, f"{file} has the mode {mode:04o}", fix=_to(file, 0o600))
+            yield Sight(level, f"{file} has the mode {mode:04o}", fix=_to(file, 0o600))
 
 
 def _private(home: Path) -> Iterator[Path]:
@@ -112,10 +112,10 @@ class _Mode:
     why="SQLite's locks do not hold on network file systems: two processes could write at once.",
     remedy="Put it on a local disk, or use PostgreSQL (`storage.url`).",
 )
-def _filesystem(examined: Examined) -> Iterator[Seen]:
+def _filesystem(examined: Examined) -> Iterator[Sight]:
     kind = None if examined.on_server else filesystem_of(examined.home)
     if kind in NETWORK_FILESYSTEMS:
-        yield Seen("wrong", f"{examined.home} lies on {kind}")
+        yield Sight("wrong", f"{examined.home} lies on {kind}")
 
 
 @check(
@@ -124,14 +124,14 @@ def _filesystem(examined: Examined) -> Iterator[Seen]:
     why="On a full disk nothing can be stored: messages wait at the platforms until there is room.",
     remedy="Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.",
 )
-def _room(examined: Examined) -> Iterator[Seen]:
+def _room(examined: Examined) -> Iterator[Sight]:
     for place in _places(examined):
         free = shutil.disk_usage(place).free
         text = f"{free / 1e9:.1f} GB are free on the disk of {place}"
         if free < FULL_BYTES:
-            yield Seen("wrong", text)
+            yield Sight("wrong", text)
         elif free < SCARCE_BYTES:
-            yield Seen("warning", text)
+            yield Sight("warning", text)
 
 
 @check(
@@ -140,11 +140,13 @@ def _room(examined: Examined) -> Iterator[Seen]:
     why="Without free inodes no file can be made, however much room there is.",
     remedy="Remove small files that nobody needs.",
 )
-def _inodes(examined: Examined) -> Iterator[Seen]:
+def _inodes(examined: Examined) -> Iterator[Sight]:
     for place in _places(examined):
         found = os.statvfs(place)
         if found.f_files and found.f_favail < found.f_files // 100:
-            yield Seen("warning", f"{found.f_favail} of {found.f_files} inodes are free at {place}")
+            yield Sight(
+                "warning", f"{found.f_favail} of {found.f_files} inodes are free at {place}"
+            )
 
 
 def _places(examined: Examined) -> list[Path]:
@@ -163,7 +165,7 @@ def _places(examined: Examined) -> list[Path]:
     why="It is rotated by its size; what is much larger is written by something else.",
     remedy="Look what writes there: `parley logs --since 1h`.",
 )
-def _log_size(examined: Examined) -> Iterator[Seen]:
+def _log_size(examined: Examined) -> Iterator[Sight]:
     file = examined.settings.logging.file
     folder = file.parent if isinstance(file, Path) else examined.home / "logs"
     if file is False or not folder.is_dir():
@@ -171,7 +173,7 @@ def _log_size(examined: Examined) -> Iterator[Seen]:
     name = (file.stem if isinstance(file, Path) else "parley") + "*"
     size = sum(each.stat().st_size for each in folder.glob(name))
     if size > LARGE_LOG:
-        yield Seen("warning", f"the log in {folder} takes {size / 1e9:.1f} GB")
+        yield Sight("warning", f"the log in {folder} takes {size / 1e9:.1f} GB")
 
 
 @check(
@@ -181,13 +183,13 @@ def _log_size(examined: Examined) -> Iterator[Seen]:
     remedy="Give the machine more, or end what else takes it.",
     needs="nothing",
 )
-def _memory(_examined: Examined) -> Iterator[Seen]:
+def _memory(_examined: Examined) -> Iterator[Sight]:
     file = Path("/proc/meminfo")
     lines = file.read_text(encoding="ascii").splitlines() if file.exists() else []
     found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     available = found.get("MemAvailable")
     if available is not None and available < LEAST_MEMORY:
-        yield Seen("warning", f"{available / 1e6:.0f} MB are free")
+        yield Sight("warning", f"{available / 1e6:.0f} MB are free")
 
 
 @check(
@@ -198,10 +200,10 @@ def _memory(_examined: Examined) -> Iterator[Seen]:
     remedy="Raise `LimitNOFILE` of the service, or `ulimit -n`.",
     needs="nothing",
 )
-def _descriptors(_: Examined) -> Iterator[Seen]:
+def _descriptors(_: Examined) -> Iterator[Sight]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < LEAST_DESCRIPTORS:
-        yield Seen("warning", f"at most {hard} can be open")
+        yield Sight("warning", f"at most {hard} can be open")
 
 
 @check(
@@ -211,9 +213,9 @@ def _descriptors(_: Examined) -> Iterator[Seen]:
     remedy="Run it as a user of its own.",
     needs="nothing",
 )
-def _root(_: Examined) -> Iterator[Seen]:
+def _root(_: Examined) -> Iterator[Sight]:
     if os.geteuid() == 0:
-        yield Seen("warning", "this is user 0")
+        yield Sight("warning", "this is user 0")
 
 
 @check(
@@ -223,13 +225,13 @@ def _root(_: Examined) -> Iterator[Seen]:
     remedy="Install Parley with Python 3.12 or newer.",
     needs="nothing",
 )
-def _python(_: Examined) -> Iterator[Seen]:
+def _python(_: Examined) -> Iterator[Sight]:
     found = sys.version_info
     # Source: devguide.python.org/versions: five years from the first release in October.
     last_year = found.minor + 2016
     if time.gmtime()[:2] > (last_year, 10):
         text = f"Python {found.major}.{found.minor} had its last release in {last_year}"
-        yield Seen("warning", text)
+        yield Sight("warning", text)
 
 
 @check(
@@ -240,13 +242,13 @@ def _python(_: Examined) -> Iterator[Seen]:
     remedy="Switch time synchronisation on (`timedatectl set-ntp true`).",
     needs="nothing",
 )
-def _clock(examined: Examined) -> Iterator[Seen]:
+def _clock(examined: Examined) -> Iterator[Sight]:
     if not examined.home.is_dir():
         return
     newest = max((each.stat().st_mtime for each in examined.home.iterdir()), default=0.0)
     if newest - time.time() > AHEAD_S:
         ahead = (newest - time.time()) / 60
-        yield Seen(
+        yield Sight(
             "wrong", f"a file in {examined.home} was written in {ahead:.0f} minutes from now"
         )
 
@@ -258,13 +260,13 @@ def _clock(examined: Examined) -> Iterator[Seen]:
     remedy="Add `localhost,127.0.0.1` to NO_PROXY.",
     needs="nothing",
 )
-def _proxy(_: Examined) -> Iterator[Seen]:
+def _proxy(_: Examined) -> Iterator[Sight]:
     proxies = getproxies()
     if not proxies.keys() & {"http", "https", "all"}:
         return
     left_out = {each.strip() for each in proxies.get("no", "").split(",")}
     if not left_out & {"*", "localhost", "127.0.0.1"}:
-        yield Seen("warning", "a proxy is set, and NO_PROXY does not name localhost")
+        yield Sight("warning", "a proxy is set, and NO_PROXY does not name localhost")
 
 
 @check(
@@ -273,7 +275,7 @@ def _proxy(_: Examined) -> Iterator[Seen]:
     why="Parley does not start where another program listens on it.",
     remedy="Set `web.port` to another one, or end that program.",
 )
-def _port(examined: Examined) -> Iterator[Seen]:
+def _port(examined: Examined) -> Iterator[Sight]:
     if examined.running is not None:
         return
     web = examined.settings.web
@@ -283,4 +285,4 @@ def _port(examined: Examined) -> Iterator[Seen]:
         try:
             tried.bind((web.host, web.port))
         except OSError as exc:
-            yield Seen("wrong", f"{web.host}:{web.port} cannot be had: {exc.strerror}")
+            yield Sight("wrong", f"{web.host}:{web.port} cannot be had: {exc.strerror}")

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 from agent.models.catalog import find_facts
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
-from gateway.doctor.checks import Examined, Level, Seen, check
+from gateway.doctor.checks import Examined, Level, Sight, check
 from gateway.lifecycle.start_checks import Outcome
 from gateway.storage.reports import ledger
 from gateway.wiring import Configured
@@ -30,9 +30,9 @@ _LEVELS: dict[Outcome, Level] = {
     why="The offline model is for trying Parley out; it understands nothing.",
     remedy="Set `model.provider` and its key, or ANTHROPIC_API_KEY or OPENAI_API_KEY.",
 )
-def _real(examined: Examined) -> Iterator[Seen]:
+def _real(examined: Examined) -> Iterator[Sight]:
     if examined.line and examined.line[0].models[0].provider == OFFLINE:
-        yield Seen("warning", "the offline model answers")
+        yield Sight("warning", "the offline model answers")
 
 
 @check(
@@ -42,9 +42,9 @@ def _real(examined: Examined) -> Iterator[Seen]:
     remedy="Correct the setting that the line names.",
     needs="answers",
 )
-def _keys(examined: Examined) -> Iterator[Seen]:
+def _keys(examined: Examined) -> Iterator[Sight]:
     for finding in examined.findings or ():
-        yield Seen(_LEVELS[finding.outcome], f"{finding.subject}: {finding.text}")
+        yield Sight(_LEVELS[finding.outcome], f"{finding.subject}: {finding.text}")
 
 
 @check(
@@ -53,14 +53,14 @@ def _keys(examined: Examined) -> Iterator[Seen]:
     why="Too small a guess compacts early; too large a one has requests refused.",
     remedy="Set `model.context_length` to what its provider says.",
 )
-def _window(examined: Examined) -> Iterator[Seen]:
+def _window(examined: Examined) -> Iterator[Sight]:
     for block in _paid(examined):
         model = block.models[0]
         facts = find_facts(model.name)
         known = facts is not None and facts.context_length is not None
         if not known and block.settings.context_length is None and examined.findings is None:
             text = f"{model.name}: {model.context_length:,} tokens are taken, which nobody has said"
-            yield Seen("warning", text)
+            yield Sight("warning", text)
 
 
 @check(
@@ -69,11 +69,11 @@ def _window(examined: Examined) -> Iterator[Seen]:
     why="System prompt, tools and one long answer fill a small one: each turn compacts.",
     remedy="Choose a model with a larger window, or fewer tools.",
 )
-def _small(examined: Examined) -> Iterator[Seen]:
+def _small(examined: Examined) -> Iterator[Sight]:
     for block in examined.line:
         tokens = block.models[0].context_length
         if tokens < SMALL_TOKENS:
-            yield Seen("warning", f"{block.models[0].name} holds {tokens:,} tokens")
+            yield Sight("warning", f"{block.models[0].name} holds {tokens:,} tokens")
 
 
 @check(
@@ -82,12 +82,12 @@ def _small(examined: Examined) -> Iterator[Seen]:
     why="What is kept for the answer is not there for the conversation.",
     remedy="Lower `model.max_output_tokens`.",
 )
-def _output(examined: Examined) -> Iterator[Seen]:
+def _output(examined: Examined) -> Iterator[Sight]:
     for block in examined.line:
         window, output = block.models[0].context_length, block.settings.max_output_tokens
         if output > window * LARGEST_OUTPUT_SHARE:
             text = f"{block.place}.max_output_tokens is {output:,} of a window of {window:,}"
-            yield Seen("warning", text)
+            yield Sight("warning", text)
 
 
 @check(
@@ -96,12 +96,12 @@ def _output(examined: Examined) -> Iterator[Seen]:
     why="A cost that is not known counts towards no budget.",
     remedy="Set `model.facts.input_usd` and `model.facts.output_usd` (per million tokens).",
 )
-def _prices(examined: Examined) -> Iterator[Seen]:
+def _prices(examined: Examined) -> Iterator[Sight]:
     budget = examined.settings.budget
     has_limit = budget.daily_usd is not None or budget.sender_daily_usd is not None
     for block in _paid(examined):
         if block.models[0].facts.prices is None:
-            yield Seen(
+            yield Sight(
                 "wrong" if has_limit else "note", f"{block.models[0].name} has no known price"
             )
 
@@ -112,9 +112,9 @@ def _prices(examined: Examined) -> Iterator[Seen]:
     why="While its provider has trouble nobody is answered.",
     remedy="Add a block to `fallbacks`, best of another provider.",
 )
-def _fallback(examined: Examined) -> Iterator[Seen]:
+def _fallback(examined: Examined) -> Iterator[Sight]:
     if len(_paid(examined)) == 1:
-        yield Seen("note", "there is no fallback")
+        yield Sight("note", "there is no fallback")
 
 
 @check(
@@ -123,14 +123,14 @@ def _fallback(examined: Examined) -> Iterator[Seen]:
     why="Whoever is on the way reads the key, and all that is said.",
     remedy="Use https:// in `base_url`; plain http only for this machine.",
 )
-def _address(examined: Examined) -> Iterator[Seen]:
+def _address(examined: Examined) -> Iterator[Sight]:
     blocks: list[tuple[str, ModelSettings]] = [("model", examined.settings.model)]
     blocks += [(f"fallbacks.{n}", each) for n, each in enumerate(examined.settings.fallbacks)]
     for place, block in blocks:
         url = block.base_url or ""
         is_here = any(name in url for name in ("//127.", "//localhost", "//[::1]"))
         if url.startswith("http://") and not is_here:
-            yield Seen("warning", f"{place}.base_url is not encrypted")
+            yield Sight("warning", f"{place}.base_url is not encrypted")
 
 
 @check(
@@ -139,10 +139,10 @@ def _address(examined: Examined) -> Iterator[Seen]:
     why="A loop of a tool, or a stranger in open mode, can spend whatever the account has.",
     remedy="Set `budget.daily_usd`.",
 )
-def _budget(examined: Examined) -> Iterator[Seen]:
+def _budget(examined: Examined) -> Iterator[Sight]:
     if _paid(examined) and examined.settings.budget.daily_usd is None:
         level: Level = "warning" if examined.settings.access.mode == "open" else "note"
-        yield Seen(level, "budget.daily_usd is null")
+        yield Sight(level, "budget.daily_usd is null")
 
 
 @check(
@@ -152,14 +152,14 @@ def _budget(examined: Examined) -> Iterator[Seen]:
     remedy="Raise `budget.daily_usd`, or find out who spends it: `parley usage --by sender`.",
     needs="database",
 )
-def _left(examined: Examined) -> Iterator[Seen]:
+def _left(examined: Examined) -> Iterator[Sight]:
     limit = examined.settings.budget.daily_usd
     if not limit:
         return
     since = today(ZoneInfo(examined.settings.sessions.timezone)).start.timestamp()
     spent = ledger.spent_usd(examined.database, since)
     if spent >= limit * NEAR_SHARE:
-        yield Seen(
+        yield Sight(
             "wrong" if spent >= limit else "warning", f"${spent:.2f} of ${limit:.2f} are spent"
         )
 
@@ -170,9 +170,9 @@ def _left(examined: Examined) -> Iterator[Seen]:
     why="Summaries are read by a model, not by people: a small one does.",
     remedy="Set `auxiliary.compression.model`.",
 )
-def _summary(examined: Examined) -> Iterator[Seen]:
+def _summary(examined: Examined) -> Iterator[Sight]:
     if _paid(examined) and not examined.settings.auxiliary.compression.is_set:
-        yield Seen("note", "summaries are written by the model that answers")
+        yield Sight("note", "summaries are written by the model that answers")
 
 
 def _paid(examined: Examined) -> list[Configured]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from adapters.registry import account_types
 from adapters.web.platform import is_private_way
-from gateway.doctor.checks import Examined, Seen, check
+from gateway.doctor.checks import Examined, Sight, check
 from gateway.storage.reports import health
 
 WORKING = ("connected", "standby")
@@ -17,9 +17,9 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
     why="With no platform and no web chat nobody can write to it.",
     remedy="Set a token below `platforms`, or `web.enabled: true`.",
 )
-def _on(examined: Examined) -> Iterator[Seen]:
+def _on(examined: Examined) -> Iterator[Sight]:
     if not examined.settings.platforms.is_any_on and not examined.settings.web.enabled:
-        yield Seen("wrong", "no platform has a token, and the web chat is off")
+        yield Sight("wrong", "no platform has a token, and the web chat is off")
 
 
 @check(
@@ -29,13 +29,13 @@ def _on(examined: Examined) -> Iterator[Seen]:
     remedy="The line says what the platform answered; correct its token or its intents.",
     needs="gateway",
 )
-def _connected(examined: Examined) -> Iterator[Seen]:
+def _connected(examined: Examined) -> Iterator[Sight]:
     states = _part(examined, "adapters")
     for name, state in states.items():
         if state == "connecting":
-            yield Seen("warning", f"{name} is not connected yet")
+            yield Sight("warning", f"{name} is not connected yet")
         elif state not in WORKING:
-            yield Seen("wrong", f"{name}: {state}")
+            yield Sight("wrong", f"{name}: {state}")
 
 
 @check(
@@ -45,10 +45,10 @@ def _connected(examined: Examined) -> Iterator[Seen]:
     remedy="Restart Parley; where it stays, look at the platform's status page.",
     needs="gateway",
 )
-def _heard(examined: Examined) -> Iterator[Seen]:
+def _heard(examined: Examined) -> Iterator[Sight]:
     for name, each in _part(examined, "accounts").items():
         if isinstance(each, Mapping) and each.get("silent_s") is not None:
-            yield Seen("wrong", f"{name} has been silent for {each['silent_s']} s")
+            yield Sight("wrong", f"{name} has been silent for {each['silent_s']} s")
 
 
 @check(
@@ -58,11 +58,11 @@ def _heard(examined: Examined) -> Iterator[Seen]:
     remedy="The line says what it lacks.",
     needs="gateway",
 )
-def _ready(examined: Examined) -> Iterator[Seen]:
+def _ready(examined: Examined) -> Iterator[Sight]:
     if (state := examined.said.get("database")) != "writable":
-        yield Seen("wrong", f"its database is {state}")
+        yield Sight("wrong", f"its database is {state}")
     if examined.said.get("descriptors") == "scarce":
-        yield Seen("wrong", "it has too few file descriptors left")
+        yield Sight("wrong", "it has too few file descriptors left")
 
 
 def _part(examined: Examined, name: str) -> Mapping[str, object]:
@@ -77,14 +77,14 @@ def _part(examined: Examined, name: str) -> Mapping[str, object]:
     remedy="Send the bot the code that the start prints, or set `access.owners`.",
     needs="database",
 )
-def _owner(examined: Examined) -> Iterator[Seen]:
+def _owner(examined: Examined) -> Iterator[Sight]:
     named = bool(examined.settings.access.owners)
     if (
         examined.settings.platforms.is_any_on
         and not named
         and not health.has_owner(examined.database)
     ):
-        yield Seen("warning", "nobody is an owner yet")
+        yield Sight("warning", "nobody is an owner yet")
 
 
 @check(
@@ -93,10 +93,10 @@ def _owner(examined: Examined) -> Iterator[Seen]:
     why="An owner on a platform without a token is never told anything.",
     remedy="Correct `access.owners`, or set that platform's token.",
 )
-def _reachable(examined: Examined) -> Iterator[Seen]:
+def _reachable(examined: Examined) -> Iterator[Sight]:
     for owner in examined.settings.access.owners:
         if not _runs(examined, name := owner.partition(":")[0]):
-            yield Seen("warning", f"{owner} is an owner, and {name} is off")
+            yield Sight("warning", f"{owner} is an owner, and {name} is off")
 
 
 def _runs(examined: Examined, platform: str) -> bool:
@@ -109,9 +109,9 @@ def _runs(examined: Examined, platform: str) -> bool:
     why="In mode `open` whoever finds it spends your money.",
     remedy="Set `access.mode: pairing`; a stranger then asks, and an owner lets them in.",
 )
-def _closed(examined: Examined) -> Iterator[Seen]:
+def _closed(examined: Examined) -> Iterator[Sight]:
     if examined.settings.access.mode == "open":
-        yield Seen("warning", "access.mode is open")
+        yield Sight("warning", "access.mode is open")
 
 
 @check(
@@ -120,13 +120,13 @@ def _closed(examined: Examined) -> Iterator[Seen]:
     why="With mode `allowlist` and an empty list nobody but owners is answered.",
     remedy="Name people below `access.PLATFORM`, or set `access.mode: pairing`.",
 )
-def _listed(examined: Examined) -> Iterator[Seen]:
+def _listed(examined: Examined) -> Iterator[Sight]:
     access = examined.settings.access
     if access.mode != "allowlist":
         return
     for name in account_types():
         if _runs(examined, name) and not access.listed(name):
-            yield Seen("warning", f"{name} runs, and access.{name} lists nobody")
+            yield Sight("warning", f"{name} runs, and access.{name} lists nobody")
 
 
 @check(
@@ -135,9 +135,9 @@ def _listed(examined: Examined) -> Iterator[Seen]:
     why="Without a rate a script of one person keeps everybody else waiting.",
     remedy="Set `access.rate_per_min: 60`.",
 )
-def _rate(examined: Examined) -> Iterator[Seen]:
+def _rate(examined: Examined) -> Iterator[Sight]:
     if examined.settings.access.rate_per_min == 0:
-        yield Seen("warning", "access.rate_per_min is 0: any number")
+        yield Sight("warning", "access.rate_per_min is 0: any number")
 
 
 @check(
@@ -146,10 +146,10 @@ def _rate(examined: Examined) -> Iterator[Seen]:
     why="`senders: anyone` answers whoever is in the group, at your cost.",
     remedy="Set `senders: allowed` for that group, or a budget per sender.",
 )
-def _anyone(examined: Examined) -> Iterator[Seen]:
+def _anyone(examined: Examined) -> Iterator[Sight]:
     for name, rule in examined.settings.access.groups.items():
         if rule.senders == "anyone" and examined.settings.budget.sender_daily_usd is None:
-            yield Seen("warning", f"{name}: anyone, without budget.sender_daily_usd")
+            yield Sight("warning", f"{name}: anyone, without budget.sender_daily_usd")
 
 
 @check(
@@ -159,9 +159,9 @@ def _anyone(examined: Examined) -> Iterator[Seen]:
     remedy="Put a proxy with TLS before it and set `web.public_url: https://…`, or listen on"
     " 127.0.0.1.",
 )
-def _encrypted(examined: Examined) -> Iterator[Seen]:
+def _encrypted(examined: Examined) -> Iterator[Sight]:
     web = examined.settings.web
     if not web.enabled or web.host in LOOPBACK:
         return
     if web.public_url is None or not is_private_way(web.public_url):
-        yield Seen("warning", f"web.host is {web.host}, and no https:// address is named")
+        yield Sight("warning", f"web.host is {web.host}, and no https:// address is named")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.plugins.finding import available
 from agent.processes import sandbox
-from gateway.doctor.checks import Examined, Seen, check
+from gateway.doctor.checks import Examined, Sight, check
 
 BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
 
@@ -17,9 +17,9 @@ BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
     why="Text from a file or a web page can talk the model into a call.",
     remedy="Set `tools.approval: side_effects`.",
 )
-def _asked(examined: Examined) -> Iterator[Seen]:
+def _asked(examined: Examined) -> Iterator[Sight]:
     if examined.settings.tools.approval == "never":
-        yield Seen("wrong", "tools.approval is never")
+        yield Sight("wrong", "tools.approval is never")
 
 
 @check(
@@ -28,9 +28,9 @@ def _asked(examined: Examined) -> Iterator[Seen]:
     why="These rows keep what a page says from becoming an act.",
     remedy="Take the rows out of `tools.policy.without`.",
 )
-def _tainted(examined: Examined) -> Iterator[Seen]:
+def _tainted(examined: Examined) -> Iterator[Sight]:
     if without := examined.settings.tools.policy.without:
-        yield Seen("wrong", f"tools.policy.without leaves out {', '.join(without)}")
+        yield Sight("wrong", f"tools.policy.without leaves out {', '.join(without)}")
 
 
 @check(
@@ -39,10 +39,10 @@ def _tainted(examined: Examined) -> Iterator[Seen]:
     why="A rule `then: allow` for all tools and roles lets guests do what owners may.",
     remedy="Name the tool, the role, or `tainted: false`.",
 )
-def _rules(examined: Examined) -> Iterator[Seen]:
+def _rules(examined: Examined) -> Iterator[Sight]:
     for number, rule in enumerate(examined.settings.tools.policy.rules):
         if (rule.then, rule.tool, rule.role, rule.tainted) == ("allow", "*", "*", None):
-            yield Seen("wrong", f"tools.policy.rules.{number} allows every tool to everybody")
+            yield Sight("wrong", f"tools.policy.rules.{number} allows every tool to everybody")
 
 
 @check(
@@ -51,12 +51,12 @@ def _rules(examined: Examined) -> Iterator[Seen]:
     why="An unconfined command reads keys and other people's files.",
     remedy="Set `tools.terminal.confine: true`.",
 )
-def _confined(examined: Examined) -> Iterator[Seen]:
+def _confined(examined: Examined) -> Iterator[Sight]:
     tools = examined.settings.tools
     if _has(examined, "terminal") and not tools.terminal.confine:
-        yield Seen("wrong", "tools.terminal.confine is false")
+        yield Sight("wrong", "tools.terminal.confine is false")
     if _has(examined, "terminal") and tools.sandbox.backend == "none":
-        yield Seen("wrong", "tools.sandbox.backend is none")
+        yield Sight("wrong", "tools.sandbox.backend is none")
 
 
 @check(
@@ -65,9 +65,9 @@ def _confined(examined: Examined) -> Iterator[Seen]:
     why="What leaves the sandbox would own the machine.",
     remedy="Run Parley as a user of its own, and set `tools.terminal.allow_root: false`.",
 )
-def _root(examined: Examined) -> Iterator[Seen]:
+def _root(examined: Examined) -> Iterator[Sight]:
     if _has(examined, "terminal") and examined.settings.tools.terminal.allow_root:
-        yield Seen("warning", "tools.terminal.allow_root is true")
+        yield Sight("warning", "tools.terminal.allow_root is true")
 
 
 @check(
@@ -76,10 +76,10 @@ def _root(examined: Examined) -> Iterator[Seen]:
     why="What they read can be sent anywhere.",
     remedy="Name hosts in `tools.terminal.network` instead of true or `*`.",
 )
-def _network(examined: Examined) -> Iterator[Seen]:
+def _network(examined: Examined) -> Iterator[Sight]:
     network = examined.settings.tools.terminal.network
     if _has(examined, "terminal") and (network is True or _is_everything(network)):
-        yield Seen("warning", "tools.terminal.network is open to every host")
+        yield Sight("warning", "tools.terminal.network is open to every host")
 
 
 def _is_everything(network: bool | tuple[str, ...]) -> bool:  # noqa: FBT001 - as it is set
@@ -92,7 +92,7 @@ def _is_everything(network: bool | tuple[str, ...]) -> bool:  # noqa: FBT001 - a
     why="Without one commands and MCP programs are refused.",
     remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
 )
-def _holds(examined: Examined) -> Iterator[Seen]:
+def _holds(examined: Examined) -> Iterator[Sight]:
     tools = examined.settings.tools
     programs = [each for each in tools.mcp.values() if each.enabled and each.command]
     is_needed = (_has(examined, "terminal") and tools.terminal.confine) or any(
@@ -103,10 +103,10 @@ def _holds(examined: Examined) -> Iterator[Seen]:
     try:
         chosen = sandbox.choose(tools.sandbox)
     except ValueError as exc:
-        yield Seen("wrong", f"no sandbox holds: {exc}")
+        yield Sight("wrong", f"no sandbox holds: {exc}")
         return
     if chosen.no_network:
-        yield Seen("note", f"{chosen.backend} holds, without a network: {chosen.no_network}")
+        yield Sight("note", f"{chosen.backend} holds, without a network: {chosen.no_network}")
 
 
 @check(
@@ -115,10 +115,10 @@ def _holds(examined: Examined) -> Iterator[Seen]:
     why="Their tools are missing in every turn.",
     remedy="Install the program, or correct `tools.mcp.NAME.command`.",
 )
-def _programs(examined: Examined) -> Iterator[Seen]:
+def _programs(examined: Examined) -> Iterator[Sight]:
     for name, server in examined.settings.tools.mcp.items():
         if server.enabled and server.command and shutil.which(server.command) is None:
-            yield Seen("wrong", f"{name}: there is no program {server.command}")
+            yield Sight("wrong", f"{name}: there is no program {server.command}")
 
 
 @check(
@@ -127,10 +127,10 @@ def _programs(examined: Examined) -> Iterator[Seen]:
     why="An unconfined one can do whatever Parley can.",
     remedy="Set `confined: true`, and name what it needs in `readable`, `writable` and `network`.",
 )
-def _mcp_confined(examined: Examined) -> Iterator[Seen]:
+def _mcp_confined(examined: Examined) -> Iterator[Sight]:
     for name, server in examined.settings.tools.mcp.items():
         if server.enabled and server.command and not server.confined:
-            yield Seen("warning", f"{name} is not confined")
+            yield Sight("warning", f"{name} is not confined")
 
 
 @check(
@@ -139,12 +139,12 @@ def _mcp_confined(examined: Examined) -> Iterator[Seen]:
     why="Arguments, results and keys pass by whoever is on the way.",
     remedy="Use https:// in `tools.mcp.NAME.url`.",
 )
-def _mcp_encrypted(examined: Examined) -> Iterator[Seen]:
+def _mcp_encrypted(examined: Examined) -> Iterator[Sight]:
     for name, server in examined.settings.tools.mcp.items():
         url = server.url or ""
         is_here = any(host in url for host in ("//127.", "//localhost", "//[::1]"))
         if server.enabled and url.startswith("http://") and not is_here:
-            yield Seen("warning", f"{name} is reached by plain http")
+            yield Sight("warning", f"{name} is reached by plain http")
 
 
 @check(
@@ -153,10 +153,10 @@ def _mcp_encrypted(examined: Examined) -> Iterator[Seen]:
     why="Pages of the own network can be read by whoever talks the model into it.",
     remedy="Take out of `tools.fetch.allow_hosts` what is not needed.",
 )
-def _fetch(examined: Examined) -> Iterator[Seen]:
+def _fetch(examined: Examined) -> Iterator[Sight]:
     hosts = examined.settings.tools.fetch.allow_hosts
     if _has(examined, "fetch_url") and hosts:
-        yield Seen("note", f"private hosts that may be fetched: {', '.join(hosts)}")
+        yield Sight("note", f"private hosts that may be fetched: {', '.join(hosts)}")
 
 
 @check(
@@ -165,14 +165,14 @@ def _fetch(examined: Examined) -> Iterator[Seen]:
     why="A tool that works there must not find anything else.",
     remedy="Set `tools.workspace.root` to an empty folder, or to null.",
 )
-def _workspace(examined: Examined) -> Iterator[Seen]:
+def _workspace(examined: Examined) -> Iterator[Sight]:
     root = examined.settings.tools.workspace.root
     if root is None:
         return
     if root.exists() and not root.is_dir():
-        yield Seen("wrong", f"{root} is no folder")
+        yield Sight("wrong", f"{root} is no folder")
     elif root.resolve() in {Path.home().resolve(), Path("/")}:
-        yield Seen("wrong", f"{root} is the folder of a user, or of the machine")
+        yield Sight("wrong", f"{root} is the folder of a user, or of the machine")
 
 
 @check(
@@ -181,16 +181,16 @@ def _workspace(examined: Examined) -> Iterator[Seen]:
     why="What it adds, or forbids, is missing.",
     remedy="`parley plugins list` says what is wrong with it.",
 )
-def _plugins(examined: Examined) -> Iterator[Seen]:
+def _plugins(examined: Examined) -> Iterator[Sight]:
     enabled = examined.settings.plugins.enabled
     if not enabled:
         return
     found = {each.name: each.problem for each in available(examined.home)}
     for name in enabled:
         if name not in found:
-            yield Seen("wrong", f"there is no plugin {name}")
+            yield Sight("wrong", f"there is no plugin {name}")
         elif found[name]:
-            yield Seen("wrong", f"{name}: {found[name]}")
+            yield Sight("wrong", f"{name}: {found[name]}")
 
 
 @check(
@@ -199,11 +199,11 @@ def _plugins(examined: Examined) -> Iterator[Seen]:
     why="Another one takes over, with a warning in the log.",
     remedy="`parley engines list` shows which there are.",
 )
-def _engine(examined: Examined) -> Iterator[Seen]:
+def _engine(examined: Examined) -> Iterator[Sight]:
     name = examined.settings.context.engine
     folder = examined.home / "plugins" / "context_engine" / name
     if name not in BUILT_IN_ENGINES and not folder.is_dir():
-        yield Seen("note", f"{name} is no engine of Parley's own, and no folder of plugins")
+        yield Sight("note", f"{name} is no engine of Parley's own, and no folder of plugins")
 
 
 def _has(examined: Examined, tool: str) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from agent.settings import ReferencedSecret
-from gateway.doctor.checks import Examined, Seen, check
+from gateway.doctor.checks import Examined, Sight, check
 
 HYGIENE = 0.85
 """Where the check before each turn compacts."""
@@ -20,9 +20,9 @@ HYGIENE = 0.85
     remedy="Correct what the line names; docs/configuration.md has every key.",
     needs="nothing",
 )
-def _readable(examined: Examined) -> Iterator[Seen]:
+def _readable(examined: Examined) -> Iterator[Sight]:
     for problem in examined.problems:
-        yield Seen("wrong", problem)
+        yield Sight("wrong", problem)
 
 
 @check(
@@ -32,9 +32,9 @@ def _readable(examined: Examined) -> Iterator[Seen]:
     " is not what somebody meant.",
     remedy="Take the line out, or write what it names.",
 )
-def _effect(examined: Examined) -> Iterator[Seen]:
+def _effect(examined: Examined) -> Iterator[Sight]:
     for warning in examined.loaded.warnings:
-        yield Seen("warning", warning)
+        yield Sight("warning", warning)
 
 
 @check(
@@ -43,13 +43,15 @@ def _effect(examined: Examined) -> Iterator[Seen]:
     why="Whoever reads the file has the keys that stand in it.",
     remedy="`chmod 600` the file, or refer to secrets instead (`file:…`, `env:…`).",
 )
-def _file_mode(examined: Examined) -> Iterator[Seen]:
+def _file_mode(examined: Examined) -> Iterator[Sight]:
     file = examined.loaded.config_file
     if file is None or not _plain_in(examined, file):
         return
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
-        yield Seen("wrong", f"{file} holds secrets and has the mode {mode:04o}", fix=_closing(file))
+        yield Sight(
+            "wrong", f"{file} holds secrets and has the mode {mode:04o}", fix=_closing(file)
+        )
 
 
 def _closing(file: Path) -> "_Closing":
@@ -73,10 +75,10 @@ class _Closing:
     why="A secret that stands in the settings file is in each of its copies and backups.",
     remedy="Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.",
 )
-def _plain(examined: Examined) -> Iterator[Seen]:
+def _plain(examined: Examined) -> Iterator[Sight]:
     file = examined.loaded.config_file
     if file is not None and (keys := _plain_in(examined, file)):
-        yield Seen("note", f"{file} holds the values of {', '.join(keys)}")
+        yield Sight("note", f"{file} holds the values of {', '.join(keys)}")
 
 
 def _plain_in(examined: Examined, file: Path) -> list[str]:
@@ -101,9 +103,9 @@ def _is_plain(value: object) -> bool:
     why="Without it a conversation ends at the end of the model's window.",
     remedy="Set `compression.enabled: true`.",
 )
-def _compression(examined: Examined) -> Iterator[Seen]:
+def _compression(examined: Examined) -> Iterator[Sight]:
     if not examined.settings.compression.enabled:
-        yield Seen("wrong", "compression.enabled is false")
+        yield Sight("wrong", "compression.enabled is false")
 
 
 @check(
@@ -113,10 +115,10 @@ def _compression(examined: Examined) -> Iterator[Seen]:
     " somebody waits.",
     remedy="Set `compression.threshold` below 0.85; 0.50 is the default.",
 )
-def _order(examined: Examined) -> Iterator[Seen]:
+def _order(examined: Examined) -> Iterator[Sight]:
     threshold = examined.settings.compression.threshold
     if examined.settings.compression.enabled and threshold >= HYGIENE:
-        yield Seen("warning", f"compression.threshold is {threshold:g}")
+        yield Sight("warning", f"compression.threshold is {threshold:g}")
 
 
 @check(
@@ -125,9 +127,9 @@ def _order(examined: Examined) -> Iterator[Seen]:
     why="Each turn pays for the whole conversation anew without it, about ten times as much.",
     remedy="Set `prompt_caching.enabled: true`.",
 )
-def _caching(examined: Examined) -> Iterator[Seen]:
+def _caching(examined: Examined) -> Iterator[Sight]:
     if not examined.settings.prompt_caching.enabled:
-        yield Seen("warning", "prompt_caching.enabled is false")
+        yield Sight("warning", "prompt_caching.enabled is false")
 
 
 @check(
@@ -136,9 +138,9 @@ def _caching(examined: Examined) -> Iterator[Seen]:
     why="What happened at night cannot be found out in the morning.",
     remedy="Set `logging.file` to null or a path.",
 )
-def _log(examined: Examined) -> Iterator[Seen]:
+def _log(examined: Examined) -> Iterator[Sight]:
     if examined.settings.logging.file is False:
-        yield Seen("warning", "logging.file is false: only what the terminal or journald keeps")
+        yield Sight("warning", "logging.file is false: only what the terminal or journald keeps")
 
 
 @check(
@@ -147,10 +149,10 @@ def _log(examined: Examined) -> Iterator[Seen]:
     why="`debug` writes several times as much; `error` leaves out why something was refused.",
     remedy="Set `logging.level: info`.",
 )
-def _level(examined: Examined) -> Iterator[Seen]:
+def _level(examined: Examined) -> Iterator[Sight]:
     level = examined.settings.logging.level
     if level in {"debug", "error"}:
-        yield Seen("note", f"logging.level is {level}")
+        yield Sight("note", f"logging.level is {level}")
 
 
 @check(
@@ -159,10 +161,10 @@ def _level(examined: Examined) -> Iterator[Seen]:
     why="Transcripts and files of people pile up, and with them what a thief would get.",
     remedy="Set `retention.transcript_days`, and `retention.files_days` or `files_max_bytes`.",
 )
-def _retention(examined: Examined) -> Iterator[Seen]:
+def _retention(examined: Examined) -> Iterator[Sight]:
     retention = examined.settings.retention
     if retention.transcript_days is None and not retention.limits_files:
-        yield Seen("note", "transcripts and files are kept until `parley forget`")
+        yield Sight("note", "transcripts and files are kept until `parley forget`")
 
 
 @check(
@@ -171,9 +173,9 @@ def _retention(examined: Examined) -> Iterator[Seen]:
     why="With one attempt a restart in the middle of a turn makes a dead letter of it.",
     remedy="Set `queue.max_attempts: 3`.",
 )
-def _attempts(examined: Examined) -> Iterator[Seen]:
+def _attempts(examined: Examined) -> Iterator[Sight]:
     if examined.settings.queue.max_attempts == 1:
-        yield Seen("warning", "queue.max_attempts is 1")
+        yield Sight("warning", "queue.max_attempts is 1")
 
 
 @check(
@@ -182,6 +184,6 @@ def _attempts(examined: Examined) -> Iterator[Seen]:
     why="Without time for it each stop cuts the answers that are being made.",
     remedy="Set `queue.grace_s: 30`, and the service's own limit above it (TimeoutStopSec).",
 )
-def _grace(examined: Examined) -> Iterator[Seen]:
+def _grace(examined: Examined) -> Iterator[Sight]:
     if examined.settings.queue.grace_s < 1:
-        yield Seen("warning", f"queue.grace_s is {examined.settings.queue.grace_s:g}")
+        yield Sight("warning", f"queue.grace_s is {examined.settings.queue.grace_s:g}")

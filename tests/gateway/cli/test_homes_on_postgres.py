@@ -94,6 +94,7 @@ OF_FILES = {
 """What only a file needs, and what is said of a server instead."""
 ELSEWHERE = {
     "run": "tests/e2e",
+    "doctor": "tests/gateway/doctor",
     "open": "asks a gateway that runs",
     "chat": "talks to a gateway that runs",
     "web open": "asks a gateway that runs",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.doctor import checks
-from gateway.doctor.checks import CHECKS, Check, Examined, Result, Seen, exit_code, made
+from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from tests.gateway.doctor.patients import Patient, sound
 from tests.gateway.doctor.planted import FAULTS
 from tests.support.storage import migrated_file
@@ -18,7 +18,7 @@ OF_SERVERS = {
     "replicas-alive",
     "accounts-received",
 }
-"""Tried by test_on_postgres.py."""
+"""Tried by test_database.py."""
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +88,7 @@ def test_a_check_that_breaks_says_so(tmp_path: Path) -> None:
     """It is no good sign, and ends no other check."""
 
     def breaks(_: Examined):  # type: ignore[no-untyped-def]
-        yield Seen("fine", "so far")
+        yield Sight("fine", "so far")
         raise OSError("no such device")
 
     found = made(check_of(breaks), Examined(tmp_path))
@@ -100,7 +100,7 @@ def test_what_a_check_needs_is_there_or_told(tmp_path: Path) -> None:
     """Without settings there is no database to look at either."""
 
     def looks(_: Examined):  # type: ignore[no-untyped-def]
-        yield Seen("wrong", "it was made")
+        yield Sight("wrong", "it was made")
 
     nothing = Examined(tmp_path)
     for needs in ("settings", "database", "answers", "gateway"):
@@ -123,7 +123,7 @@ def test_what_a_check_needs_is_there_or_told(tmp_path: Path) -> None:
 def test_exit_codes(levels: list[checks.Level], code: int) -> None:
     """Those of monitoring plugins."""
     check = check_of(lambda _: iter(()))
-    assert exit_code([Result(check, (Seen(each, "x"),)) for each in levels]) == code
+    assert exit_code([Result(check, (Sight(each, "x"),)) for each in levels]) == code
 
 
 def test_two_checks_cannot_have_one_id() -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection
 
 from gateway.doctor import database
-from gateway.doctor.checks import CHECKS, Examined, Seen, made
+from gateway.doctor.checks import CHECKS, Examined, Sight, made
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
@@ -27,7 +27,7 @@ def changed(url: str) -> Iterator[Connection]:
     conn.close()
 
 
-def seen(url: str, home: Path, name: str) -> tuple[Seen, ...]:
+def seen(url: str, home: Path, name: str) -> tuple[Sight, ...]:
     """Make one check."""
     overrides = {"home": home, "storage.url": url}
     found = load_settings(environ={}, overrides=overrides)
