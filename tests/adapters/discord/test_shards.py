@@ -120,8 +120,9 @@ async def test_what_was_opened_while_one_was_away_is_read_from_its_beginning(
         server.write(first, "newer than that", mention=True)
         await intake.has(3)
         async with running(adapter, server, 1):
-            await intake.has(4)
-    assert intake.texts[2:] == ["newer than that", "in a new channel"]
+            server.write(opened, "now", mention=True)
+            await server.wait_for(lambda: "now" in intake.texts)
+    assert intake.texts[2:] == ["newer than that", "in a new channel", "now"]
 
 
 async def test_an_archived_thread_is_asked_for(
