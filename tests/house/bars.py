@@ -41,11 +41,11 @@ FIRST = "modules imported by a first message"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
-    "product files": Bar(290, now=440),
+    "product files": Bar(290, now=394),
     "mean lines of a file": Bar(190, at_least=True),
     "files under 60 lines": Bar(0),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(56_000, now=110_000),
+    "product lines": Bar(56_000, now=91_870),
     "files that one other file alone imports": Bar(60, now=120),
     "share of import lines": Bar(5, now=6.5, unit=" %"),
     "import cycles of files": Bar(0),
