@@ -9,7 +9,7 @@ write another one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from agent.errors import ToolError
 from agent.messages import ChatMessage, ToolSchema
@@ -77,6 +77,7 @@ Summarise = Callable[[str, int], str]
 """Returns a model's answer to a prompt of at most so many tokens; may block.
 
 Raises:
+    SummaryOverflow: The prompt is larger than the window, which the error tells.
     SummaryFailed: There is no usable answer; see agent/errors.py.
 """
 
@@ -91,6 +92,22 @@ LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle",
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """A `Summarise` that keeps summaries of parts until the whole is written.
+
+    Both methods may block.
+    """
+
+    def find(self, key: str) -> str | None:
+        """Return the text that is kept under a key; None if there is none."""
+        ...
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep a text; it is there when this returns."""
+        ...
 
 
 class Archive(Protocol):
@@ -181,7 +198,7 @@ class CompressionRequest:
         trigger: Why.
         focus: What the summary is to dwell on; None for everything alike.
         summarise: The summary model; None where there is none or it must not be asked now.
-        summary_window: Window of the summary model in tokens.
+        summary_window: Window of the summary model in tokens, as far as it is known.
         prepared: A summary that was written ahead for this view; None for none.
         today: The date that is noted in a summary, ISO 8601.
         recall: What a new summary's message says about recalling more; see `ViewPlan.recall`.

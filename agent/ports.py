@@ -1,6 +1,6 @@
 """What the agent needs from whoever runs it. The gateway implements these on its database."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -255,6 +255,25 @@ class NewSegment(NamedTuple):
     system: str | None = None
 
 
+class PartStore(Protocol):
+    """Keeps the summaries of parts of one conversation until the whole is written.
+
+    What was paid for is not paid for again, whatever becomes of the process.
+    """
+
+    async def load(self) -> Mapping[str, str]:
+        """Return the texts that are there, by key."""
+        ...
+
+    async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
+        """Keep the summary of a part and book the calls that made it, in one transaction."""
+        ...
+
+    async def forget(self) -> None:
+        """Drop all of them: the whole is written."""
+        ...
+
+
 class CompactionStore(Protocol):
     """Where the planner of one turn commits what it decided."""
 
@@ -295,6 +314,10 @@ class CompactionStore(Protocol):
 
     def archive(self) -> Archive:
         """Return the records of the conversation, for its engine."""
+        ...
+
+    def parts(self) -> PartStore:
+        """Return where the summaries of parts are kept."""
         ...
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:

@@ -169,15 +169,24 @@ class CompressionSettings(Section):
 class AuxiliaryModelSettings(Section):
     """The model of a side task; provider `main` means the one that answers.
 
-    `timeout_s` is for all calls of one piece of work together.
+    `timeout_s` is for all calls of one piece of work together. `fallbacks` are asked before the
+    models that answer.
     """
 
     model: str | None = None
     provider: Literal[Provider, "main"] = "auto"
     base_url: str | None = None
     api_key: SecretStr | None = None
+    api_keys: tuple[SecretStr, ...] = ()
+    context_length: int | None = Field(default=None, ge=1024)
+    fallbacks: tuple[ModelSettings, ...] = ()
     facts: FactsSettings = FactsSettings()
     timeout_s: float = Field(default=60, gt=0, le=3600)
+
+    @property
+    def has_key(self) -> bool:
+        """Whether it has a key of its own."""
+        return bool(self.api_key or self.api_keys)
 
     @property
     def is_set(self) -> bool:

@@ -48,6 +48,7 @@ from gateway.commands.status_figures import StatusFacts, start_warnings, status_
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import with_engine_tools
+from gateway.context.writers import LearnedWindows
 from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
@@ -93,6 +94,7 @@ from gateway.wiring import (
     open_tools,
     registered,
     toolless_warnings,
+    with_told_windows,
 )
 
 if TYPE_CHECKING:
@@ -178,6 +180,7 @@ class Welcome:
         warnings: What does not work as it may have been meant.
         checks: Which keys and tokens are taken.
         sign_in: The secret of a link that signs the owner in; None where there is no page.
+        summaries: Who writes them.
     """
 
     port: int
@@ -186,6 +189,7 @@ class Welcome:
     warnings: tuple[str, ...] = ()
     checks: tuple[Finding, ...] = ()
     sign_in: str | None = None
+    summaries: str = ""
 
 
 async def run(
@@ -217,8 +221,9 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
-    checked, _, _ = await asyncio.gather(
+    checked, (told, others), _, _ = await asyncio.gather(
         learn_windows(line),
+        with_told_windows(settings),
         # While the providers take their time to answer.
         asyncio.to_thread(load_adapters, settings),
         load_beside(models_of(line)[0].name),
@@ -231,7 +236,7 @@ async def run(
         agent = build_agent(settings, line, plugins, foreign)
         caching = caching_text(agent.models[0], agent.caching)
         async with assembled(
-            settings, database, agent, build_accounts(settings), plugins, death=journal.owed
+            told, database, agent, build_accounts(settings), plugins, death=journal.owed
         ) as gateway:
             # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
@@ -248,7 +253,15 @@ async def run(
                 stop,
                 force,
                 lambda port, found: on_ready(
-                    Welcome(port, caching, code, warnings, (*checked, *found), sign_in)
+                    Welcome(
+                        port,
+                        caching,
+                        code,
+                        warnings,
+                        (*checked, *others, *found),
+                        sign_in,
+                        gateway.intake.rules.model(None).summaries,
+                    )
                 ),
                 lambda: {
                     "crash journal": journal.run(),
@@ -404,8 +417,13 @@ async def assembled(
         plugins: What was loaded of them.
         death: How that process ended; None where nothing is known of it.
     """
-    access, wakeups, traffic = Access(settings.access, settings.web), Wakeups(), Traffic()
-    context, files = build_context(settings, agent), stored_files(database, settings)
+    access, wakeups, traffic, files = (
+        Access(settings.access, settings.web),
+        Wakeups(),
+        Traffic(),
+        stored_files(database, settings),
+    )
+    context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
     agent = with_pictures_of(files, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]
     # Once more: now with the models that write summaries.

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import structlog
@@ -31,7 +31,7 @@ from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
 from agent.models.base import ChatModel, ModelInfo
-from agent.models.factory import build_model, build_models
+from agent.models.factory import build_models
 from agent.models.openai.mode import ModeFile, Negotiating, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
@@ -39,7 +39,13 @@ from agent.plugins.active import Plugins
 from agent.plugins.engines import resolve
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
-from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
+from agent.settings import (
+    AuxiliaryModelSettings,
+    AuxiliarySettings,
+    CachingSettings,
+    ModelSettings,
+    ToolSettings,
+)
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
@@ -51,6 +57,7 @@ from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts
+from gateway.context.writers import LearnedWindows
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import start_checks
@@ -269,8 +276,16 @@ def _has_any(shelf: SkillShelf) -> bool:
         return False
 
 
-def build_context(settings: Settings, agent: Agent) -> ContextParts:
-    """Return what keeps views within the window: limits, the chosen engine, the summary model."""
+def build_context(
+    settings: Settings, agent: Agent, windows: LearnedWindows | None = None
+) -> ContextParts:
+    """Return what keeps views within the window: limits, the chosen engine, the summary models.
+
+    Args:
+        settings: All of them.
+        agent: Whose views they are.
+        windows: What refusals have taught, and who learns of the next ones; None for nothing.
+    """
     compression, model = settings.compression, agent.models[0]
     name = settings.context.engine
     own = settings.context.model_dump(include={name}).get(name)
@@ -285,45 +300,88 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
         make_engine=resolve(
             name, settings.home, own if isinstance(own, dict) else settings.context.options
         ),
-        summariser=build_summariser(settings, model),
+        summariser=build_summariser(settings, agent, windows),
+        windows=windows,
         payback_requests=compression.payback_requests if compression.early else None,
     )
 
 
-def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
-    """Return who writes summaries: the auxiliary model if one is set, else the main one.
-
-    Returns:
-        None where the model only plays a part (offline, replay): the extractor is used alone.
+def build_writers(settings: Settings) -> list[Configured]:
+    """Return the models that write summaries and answer nobody, in order; no network call is made.
 
     Raises:
-        SettingsError: The auxiliary model lacks its key.
+        SettingsError: One of them lacks its key, or a block cannot be used.
     """
-    block = settings.auxiliary.compression
-    models = [main] if main.provider not in INSIDE else []
-    if block.is_set:
-        try:
-            models.insert(0, build_model(_auxiliary(block, settings), modes_in(settings.home)))
-        except ModelError as exc:
-            raise SettingsError(f"auxiliary.compression: {exc}") from exc
-    redact = redactor_of(settings).text
-    return Summariser(models, block.timeout_s, redact) if models else None
+    block, name = settings.auxiliary.compression, "auxiliary.compression"
+    named = {name: _auxiliary(block, settings)} if block.is_set else {}
+    named |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
+    return [_configured(place, each, modes_in(settings.home)) for place, each in named.items()]
+
+
+async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]]:
+    """Ask the providers of the models that only write summaries; see `learn_windows`.
+
+    Returns:
+        The settings with the windows that were told, and which keys are taken.
+
+    Raises:
+        SettingsError: As for `build_writers`.
+    """
+    line = build_writers(settings)
+    try:
+        findings = await learn_windows(line)
+    finally:
+        for model in models_of(line):
+            await model.close()
+    found = {each.place: each.models[0].context_length for each in line}
+    block, name = settings.auxiliary.compression, "auxiliary.compression"
+    fallbacks = tuple(
+        each.model_copy(update={"context_length": found[f"{name}.fallbacks.{number}"]})
+        for number, each in enumerate(block.fallbacks)
+    )
+    told = {"context_length": found.get(name, block.context_length), "fallbacks": fallbacks}
+    own = AuxiliarySettings(compression=block.model_copy(update=told))
+    return settings.model_copy(update={"auxiliary": own}), findings
+
+
+def build_summariser(
+    settings: Settings, agent: Agent, windows: LearnedWindows | None = None
+) -> Summariser | None:
+    """Return who writes summaries: the auxiliary models first, then those that answer.
+
+    Returns:
+        None where all only play a part (offline, replay): the extractor is used alone.
+
+    Raises:
+        SettingsError: An auxiliary model lacks its key.
+    """
+    writers = models_of(build_writers(settings))
+    models = [*writers, *(model for model in agent.models if model.provider not in INSIDE)]
+    if not models:
+        return None
+    limit_s, redact = settings.auxiliary.compression.timeout_s, redactor_of(settings).text
+    made = Summariser(models, limit_s, redact, rests=agent.recovery.rests)
+    if windows is None:
+        return made
+    windows.apply(writers)
+    return replace(made, learn=windows.learn)
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
-    """Return the auxiliary block completed by the main model's: its provider, its key."""
+    """Return the auxiliary block completed by the main model's: its provider, its keys."""
     main = settings.model
     # A key goes to no other provider or address than the one that it was given for.
     same = block.provider in {"auto", "main", main.provider} and block.base_url is None
+    own_keys = same and not block.has_key
     return main.model_copy(
         update={
             "name": block.model or (main.name if same else None),
             "provider": main.provider if same else block.provider,
             "base_url": main.base_url if same else block.base_url,
             "api": main.api if same else "auto",
-            "api_key": block.api_key or (main.api_key if same else None),
-            "api_keys": (),
-            "context_length": None,
+            "api_key": main.api_key if own_keys else block.api_key,
+            "api_keys": main.api_keys if own_keys else block.api_keys,
+            "context_length": block.context_length,
             "facts": block.facts,
             "extra_body": main.extra_body if same else {},
             "max_answer_chars": main.max_answer_chars,

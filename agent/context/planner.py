@@ -275,6 +275,8 @@ class Planner:
             duration_ms=round((time.monotonic() - started) * 1000),
         )
         await self._adopt(view, after, compaction, self._state_after(request, found, calls))
+        if calls is not None and calls.has_parts and compaction.summary_model:
+            await self.store.parts().forget()
         await self._tell(compaction)
         return compaction
 
@@ -383,6 +385,8 @@ class Planner:
         except TimeoutError:
             return None, NO_TIME
         except SummaryFailed as exc:
+            not_before = max(self.state.summary_not_before, time.time() + exc.cooldown_s)
+            self.state = replace(self.state, summary_not_before=not_before)
             return None, str(exc)
 
     async def _summary_calls(
@@ -398,7 +402,7 @@ class Planner:
             return None, NO_BUDGET
         if timeout_s is not None and timeout_s <= 0:
             return None, NO_TIME
-        return self.rules.summariser.calls(timeout_s), None
+        return self.rules.summariser.calls(timeout_s, self.store.parts()), None
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
@@ -408,7 +412,7 @@ class Planner:
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
     ) -> CompressionRequest:
-        measure = await self.measured(view)
+        measure, asked = await self.measured(view), calls or self.rules.summariser
         scale = await _in_thread(partial(_scale, self.meter, measure), view)
         return CompressionRequest(
             plan=view.plan,
@@ -420,7 +424,7 @@ class Planner:
             trigger=trigger,
             focus=focus,
             summarise=calls,
-            summary_window=self.rules.summariser.window_tokens if self.rules.summariser else 0,
+            summary_window=asked.window_tokens if asked else 0,
             today=datetime.now(UTC).date().isoformat(),
             recall=self.rules.recall,
         )

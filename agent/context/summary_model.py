@@ -1,29 +1,38 @@
 """Asks the summary model, from the threads in which engines run.
 
 One `SummaryCalls` serves one compaction: all its calls share one time limit, after which the
-extractor takes over. What they have cost stands in `SummaryCalls.spent`.
+extractor takes over. What they have cost stands in `SummaryCalls.spent`. What goes wrong is met as
+in a turn (agent/models/recovery.py): another key, a short wait, the next model. A refusal for its
+size teaches how large the model's window is, and the caller asks in smaller parts.
 """
 
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, TypeVar
 
+import structlog
+
+from agent.context.phases.summary_parts import weigh
 from agent.errors import (
+    ContextOverflow,
     CredentialsRefused,
     ModelError,
     ModelNotFound,
-    ModelUnreachable,
     RateLimited,
     SummaryFailed,
+    SummaryOverflow,
 )
 from agent.messages import text_of, user_message
 from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
-from agent.ports import ModelCall
+from agent.ports import ModelCall, PartStore
 from agent.tokens.estimate import estimate_messages, estimate_tools
 from agent.usage import Usage
 
@@ -31,21 +40,42 @@ TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0
 """How long the loop does not ask again."""
 
-_TRY_NEXT = (ModelNotFound, ModelUnreachable, CredentialsRefused)
+RETRIES = RetryPolicy(retry_for_s=8, failures_per_model=2, backoff_s=(0.5, 1, 2), max_wait_s=4)
+"""Shorter than in a turn: people may wait, and the extractor can do it as well."""
+PATIENCE = 10
+"""So many times the limit a summary ahead of need may take; each call within the limit."""
+LEAST_WINDOW_TOKENS = 3_500
+"""A model with a smaller window is not asked: orders and answer fill it."""
+MOST_OVERFLOWS = 6
+"""So often a model may find a prompt too large in one compaction; then the next one is asked."""
+OVERFLOW_SHARE = 0.6
+"""Of what was refused, where the refusal does not say how large the window is."""
+SCALE_SHARE = 0.7
+"""Of the window, where less than it was refused: the model counts more tokens than Parley."""
+NO_WINDOW = "no summary model is left whose window will do"
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SummaryTiming:
-    """Clock (seconds), and how a thread waits so many seconds for a call; tests bring their own.
+    """Clock (seconds), how a thread waits so many seconds for a call, and that of the retries.
 
-    `wait` raises TimeoutError when they are over.
+    Tests bring their own. `wait` raises TimeoutError when the seconds are over.
     """
 
     now: Callable[[], float] = time.monotonic
     wait: Callable[["concurrent.futures.Future[Completion]", float], Completion] = (
         concurrent.futures.Future.result
     )
+    retries: RetryTiming = field(default_factory=RetryTiming)
+
+
+async def _learn_nothing(_model: ChatModel, _window_tokens: int) -> None:
+    """Keep no window beyond the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,30 +83,61 @@ class Summariser:
     """The models that write summaries, in order of preference, the main model last.
 
     Attributes:
-        timeout_s: For all calls of one compaction together.
+        models: One for each key.
+        timeout_s: For all calls of one compaction together, and for each one ahead of need.
         redact: Masks configured secrets in what is sent and what comes back.
         timing: By which the limit is kept.
+        rests: Which of them are left alone for a while.
+        learn: Is told of each window that a refusal has shown to be smaller than believed.
     """
 
     models: Sequence[ChatModel]
     timeout_s: float
     redact: Callable[[str], str] = str
     timing: SummaryTiming = field(default_factory=SummaryTiming)
+    rests: Rests = field(default_factory=Rests)
+    learn: Callable[[ChatModel, int], Awaitable[None]] = _learn_nothing
 
     @property
     def window_tokens(self) -> int:
-        """The window that every summary request has to fit into; 0 without any model."""
-        # The smallest: a request may go to each of them in turn.
-        return min((model.context_length for model in self.models), default=0)
+        """The window of the model that would be asked now; 0 without any model."""
+        return next((model.context_length for model in self.usable()), 0)
 
-    def calls(self, timeout_s: float | None = None) -> "SummaryCalls":
+    def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
+        """Return the models with a window that is large enough, in the order of being asked.
+
+        Args:
+            left_out: Names of models that are not to be asked.
+        """
+        wide = [
+            model
+            for model in self.models
+            if model.context_length >= LEAST_WINDOW_TOKENS and named(model) not in left_out
+        ]
+        return self.rests.in_order(wide)
+
+    def calls(
+        self, timeout_s: float | None = None, parts: PartStore | None = None
+    ) -> "SummaryCalls":
         """Return what one compaction may ask with; must be called in the event loop.
 
         Args:
             timeout_s: For all calls together; None for the configured limit.
+            parts: Where the summaries of parts are kept until the whole is written.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        return SummaryCalls(self, asyncio.get_running_loop(), self.timing.now() + limit_s)
+        deadline = self.timing.now() + limit_s
+        return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
+
+    def ahead(self, parts: PartStore) -> "SummaryCalls":
+        """Return what a summary ahead of need may ask with: nobody waits for its many parts."""
+        deadline = self.timing.now() + PATIENCE * self.timeout_s
+        return SummaryCalls(self, asyncio.get_running_loop(), deadline, parts)
+
+
+def named(model: ChatModel) -> str:
+    """Return what the keys of one model have in common."""
+    return f"{model.provider}/{model.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +160,9 @@ class WarmPrefix:
 
 
 class SummaryCalls:
-    """`agent.context_engine.Summarise` for one compaction.
+    """`agent.context_engine.Summarise` and `Parts` for one compaction.
 
     Attributes:
-        window_tokens: The window that every prompt has to fit into.
         model: Name of what answered last; None until then.
         failure: What ended the last call that failed; None while all went well.
         spent: The calls that are billed, in the order in which they ended; complete once `close`
@@ -110,16 +170,23 @@ class SummaryCalls:
     """
 
     def __init__(
-        self, summariser: Summariser, loop: asyncio.AbstractEventLoop, deadline: float
+        self,
+        summariser: Summariser,
+        loop: asyncio.AbstractEventLoop,
+        deadline: float,
+        parts: PartStore | None = None,
     ) -> None:
         self._summariser = summariser
         self._loop = loop
         self._deadline = deadline
+        self._parts = parts
+        self._known_parts: dict[str, str] | None = None
+        self._overflows: Counter[str] = Counter()
+        self._left_out: frozenset[str] = frozenset()
         self._running: concurrent.futures.Future[Completion] | None = None
         # Its prompt is counted only if it must be: half a megabyte takes a millisecond.
         self._pending: list[Callable[[], ModelCall]] = []
         self._closed = False
-        self.window_tokens = summariser.window_tokens
         self.model: str | None = None
         self.failure: SummaryFailed | None = None
         self.spent: list[ModelCall] = []
@@ -129,15 +196,52 @@ class SummaryCalls:
         """How much of the time limit is left; 0 when it is used up."""
         return max(0.0, self._deadline - self._summariser.timing.now())
 
+    @property
+    def window_tokens(self) -> int:
+        """The window of the model that is asked next; the largest one where none will do."""
+        largest = max((model.context_length for model in self._summariser.models), default=0)
+        return next((model.context_length for model in self._usable()), largest)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether summaries of parts are kept that are of no use once the whole is written."""
+        return bool(self._known_parts)
+
+    def find(self, key: str) -> str | None:
+        """Return the summary of a part that was written before, also by another process; blocks."""
+        if self._parts is None:
+            return None
+        if self._known_parts is None:
+            self._known_parts = dict(self._in_loop(self._parts.load()))
+        return self._known_parts.get(key)
+
+    def keep(self, key: str, text: str) -> None:
+        """Keep the summary of a part together with what it has cost; blocks until that is done."""
+        if self._parts is None:
+            return
+        self._known_parts = {**(self._known_parts or {}), key: text}
+        spent = [*self.spent]
+        self._in_loop(self._parts.keep(key, text, spent))
+        del self.spent[: len(spent)]
+
+    def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _usable(self) -> list[ChatModel]:
+        return self._summariser.usable(self._left_out)
+
     def __call__(self, prompt: str, max_tokens: int) -> str:
         """Return the model's text; blocks the calling thread, which is not the event loop's.
 
         Raises:
+            SummaryOverflow: It does not fit into the window of the model that is asked next.
             SummaryFailed: No model answered in time, or the answer is cut, empty or refused.
         """
         message = user_message(self._summariser.redact(prompt))
         request = ModelRequest([message], max_output_tokens=max_tokens)
-        return self._text(self._summariser.models, request, 0)
+        models = self._usable()
+        window = models[0].context_length if models else 0
+        return self._text(_Question(self, request, window_tokens=window), models)
 
     def behind(self, warm: WarmPrefix, prompt: str, max_tokens: int) -> str:
         """Return the main model's text to a prompt at the end of a request that it knows.
@@ -152,42 +256,31 @@ class SummaryCalls:
         message = user_message(self._summariser.redact(prompt), synthetic=True)
         messages = [*warm.request.messages, message]
         request = replace(warm.request, messages=messages, max_output_tokens=max_tokens)
-        return self._text([warm.model], request, warm.tokens)
+        return self._text(_Question(self, request, warm.tokens), [warm.model])
 
     def close(self) -> None:
         """Give up a call that is under way, and refuse further ones; the turn has ended."""
         self._closed = True
         self._give_up()
 
-    def _text(self, models: Sequence[ChatModel], request: ModelRequest, warm_tokens: int) -> str:
+    def _text(self, question: "_Question", models: Sequence[ChatModel]) -> str:
         try:
-            return self._summariser.redact(self._first_answer(models, request, warm_tokens))
+            return self._summariser.redact(self._answer(question, models))
+        except SummaryOverflow:
+            # No failure yet: it is asked again, in smaller parts.
+            raise
         except SummaryFailed as exc:
             self.failure = exc
             raise
 
-    def _first_answer(
-        self, models: Sequence[ChatModel], request: ModelRequest, warm_tokens: int
-    ) -> str:
-        failure: ModelError | None = None
-        for model in models:
-            try:
-                return self._answer(model, request, warm_tokens)
-            except _TRY_NEXT as exc:
-                failure = exc
-            except ModelError as exc:
-                raise _failed(exc) from exc
-        raise _failed(failure or ModelNotFound("no summary model is configured")) from failure
-
-    def _answer(self, model: ChatModel, request: ModelRequest, warm_tokens: int) -> str:
-        expected = partial(_expected, model, request, warm_tokens)
-        left_s = self.left_s
+    def _answer(self, question: "_Question", models: Sequence[ChatModel]) -> str:
+        left_s = min(self.left_s, self._summariser.timeout_s)
         if left_s <= 0 or self._closed:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
-        # Noted before it is sent: a call that is given up is billed for what was read.
-        self._pending.append(lambda: lost_call(model, expected()))
+        if not models:
+            raise SummaryFailed(NO_WINDOW, NO_PROVIDER_COOLDOWN_S)
         self._running = asyncio.run_coroutine_threadsafe(
-            self._completion(model, request, expected), self._loop
+            self._recovered(question, models, left_s), self._loop
         )
         if self._closed:
             # Closed since it was looked at: `close` may not have seen this call.
@@ -197,21 +290,67 @@ class SummaryCalls:
         except (TimeoutError, concurrent.futures.CancelledError) as exc:
             self._give_up()
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc
-        self.model = completion.model or model.name
+        except ModelError as exc:
+            raise _failed(exc) from exc
         return _answer_text(completion)
 
-    async def _completion(
-        self, model: ChatModel, request: ModelRequest, expected: Callable[[], Usage]
+    async def _recovered(
+        self, question: "_Question", models: Sequence[ChatModel], left_s: float
     ) -> Completion:
-        """Make one call and note what it has cost; in the event loop, as `close` is."""
+        """Have the models try until one answers; in the event loop, as `close` is."""
+        policy = replace(RETRIES, retry_for_s=min(RETRIES.retry_for_s, left_s))
+        summariser = self._summariser
+        return await complete_with_recovery(
+            question, models, summariser.rests, policy, summariser.timing.retries
+        )
+
+    async def made(self, question: "_Question", model: ChatModel) -> Completion:
+        """Make one call and note what it has cost; in the event loop."""
+        request = question.request
+        expected = partial(_expected, model, request, question.warm_tokens)
+        # Noted before it is sent: a call that is given up is billed for what was read.
+        self._pending.append(lambda: lost_call(model, expected()))
         try:
             completion = await model.complete(request, _Silent())
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
             exc.args = (self._summariser.redact(str(exc)),)
+            if isinstance(exc, ContextOverflow) and question.window_tokens:
+                sent = expected().prompt_tokens + request.max_output_tokens
+                raise await self._overflown(model, exc.window_tokens, sent) from exc
             raise
         self._end(replace(call_of(model, request, completion), purpose="summary"))
+        self.model = completion.model or model.name
         return completion
+
+    async def _overflown(
+        self, model: ChatModel, told_tokens: int | None, sent_tokens: int
+    ) -> SummaryFailed:
+        """Take note of a window that is smaller than believed; returns what to raise.
+
+        Args:
+            model: Whose window it is.
+            told_tokens: How large it is, where the refusal says so.
+            sent_tokens: What was refused, by Parley's count.
+        """
+        believed, name = model.context_length, named(model)
+        if told_tokens is not None and told_tokens < believed:
+            window = told_tokens
+        elif told_tokens is not None:
+            window = int(believed * SCALE_SHARE)
+        else:
+            window = int(min(believed, sent_tokens) * OVERFLOW_SHARE)
+        for each in self._summariser.models:
+            if named(each) == name:
+                each.context_length = min(each.context_length, window)
+        log.warning("summary_window_learned", model=name, wanted=believed, context_length=window)
+        await self._summariser.learn(model, window)
+        self._overflows[name] += 1
+        if self._overflows[name] >= MOST_OVERFLOWS:
+            self._left_out |= {name}
+        if not self._usable():
+            return SummaryFailed(NO_WINDOW, NO_PROVIDER_COOLDOWN_S)
+        return SummaryOverflow(self.window_tokens)
 
     def _end(self, call: ModelCall | None) -> None:
         """Note what a call has cost, unless it was given up and noted then."""
@@ -226,6 +365,40 @@ class SummaryCalls:
         # Of two threads that come here at a time one finds it.
         with suppress(IndexError):
             self.spent.append(self._pending.pop()())
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """`agent.models.recovery.Attempt`: one prompt, which each model gets as it is.
+
+    Attributes:
+        warm_tokens: How many of its tokens the provider's cache should hold.
+        window_tokens: The window that it was made for; 0: it was made for one model alone.
+    """
+
+    calls: SummaryCalls
+    request: ModelRequest
+    warm_tokens: int = 0
+    window_tokens: int = 0
+
+    async def make(self, model: ChatModel) -> Completion:
+        """Ask this model, if the prompt fits into its window: another was looked at first."""
+        if model.context_length < self.window_tokens:
+            size = weigh(text_of(self.request.messages[0])) + self.request.max_output_tokens
+            if size > model.context_length:
+                raise SummaryOverflow(model.context_length)
+        return await self.calls.made(self, model)
+
+    async def shrink(self) -> bool:
+        """Return False: what is too large is divided by who asks."""
+        return False
+
+    async def repair(self) -> bool:
+        """Return False: there is nothing in it that a model thought."""
+        return False
+
+    async def on_trouble(self, failure: ModelError) -> None:
+        """Tell nobody: the extractor can do it as well."""
 
 
 class _Silent:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from agent.context.extract import key_facts, retained_share
 from agent.context.phases.boundaries import Boundaries, assemble, first_said, leaving
-from agent.context.phases.summary import FENCE, unused_mark
+from agent.context.phases.summary import FENCE, in_parts_that_fit, unused_mark
 from agent.context.phases.summary_parts import Piece, new_piece, split, weigh
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
@@ -188,13 +188,21 @@ def written(
     Raises:
         SummaryFailed: The model gave nothing usable.
     """
+    text = in_parts_that_fit(request, lambda fitted: _updated(entries, earlier, fitted, summarise))
+    return f"{HEADING}\n\n{_shortened(text, request.limits.max_summary_tokens)}"
+
+
+def _updated(
+    entries: Sequence[Entry], earlier: str, request: CompressionRequest, summarise: Summarise
+) -> str:
+    """Return the five parts, brought up to date with one prompt after the other."""
     text = without_heading(earlier)
     most_tokens = min(MAX_ANSWER_TOKENS, request.limits.max_summary_tokens)
     overhead = weigh(_TASK + FENCE + _CLOSING) + max(most_tokens, weigh(text)) + most_tokens
     for part in split(entries, max(request.summary_window - overhead, 0)):
         answer = summarise(_prompt(text, part.pieces), most_tokens)
         text = _five_parts(Redactor().text(answer))
-    return f"{HEADING}\n\n{_shortened(text, request.limits.max_summary_tokens)}"
+    return text
 
 
 def is_ask(entry: Entry) -> bool:

@@ -114,6 +114,10 @@ class Rests:
         """Take note that a model answered."""
         self._until.pop(id(model), None)
 
+    def left_s(self, model: ChatModel) -> float:
+        """Return how long a model is left alone yet, in seconds; 0 where it is not."""
+        return max(0.0, self._until.get(id(model), 0.0) - self._now())
+
     def in_order(
         self, models: Sequence[ChatModel], preferred: ChatModel | None = None
     ) -> list[ChatModel]:

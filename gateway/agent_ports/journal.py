@@ -5,7 +5,7 @@ threads and may block; each of their questions is asked on the event loop and wa
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
@@ -24,6 +24,7 @@ from agent.ports import (
     ModelCall,
     NewSegment,
     Origin,
+    PartStore,
     PastMessage,
     PlannerState,
     ToolStatus,
@@ -221,6 +222,10 @@ class Journal:
         turn = self.turn
         return ConversationArchive(self.database, turn.lease.conversation, loop, turn.begins_at)
 
+    def parts(self) -> PartStore:
+        """Return where the summaries of parts are kept."""
+        return KeptParts(self.database, self.turn.lease.conversation, self.turn.sender)
+
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""
         return await self.ahead.ready(self.turn.session.id)
@@ -232,6 +237,29 @@ class Journal:
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""
         await self.tell_user(what)
+
+
+@dataclass(frozen=True, slots=True)
+class KeptParts:
+    """`agent.ports.PartStore` of one conversation; `sender` is whose budget the calls count for."""
+
+    database: Database
+    conversation: int
+    sender: str
+
+    async def load(self) -> Mapping[str, str]:
+        """Return what is there."""
+        return await self.database.read(compactions.parts_of, self.conversation)
+
+    async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
+        """Keep one, and book what it has cost."""
+        await self.database.write(
+            compactions.put_part, self.conversation, key, text, calls, self.sender
+        )
+
+    async def forget(self) -> None:
+        """Drop them."""
+        await self.database.write(compactions.forget_parts, self.conversation)
 
 
 async def cut_off(

@@ -52,6 +52,8 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     page = settings.web.page(welcome.port)
     checks = start_checks.lines(welcome.checks)
     lines = ["", *welcome.warnings, *checks, welcome.caching]
+    if welcome.summaries:
+        lines += [f"📝 Summaries: {welcome.summaries}"]
     if welcome.sign_in is None:
         lines += [f"Parley is ready: {page}healthz"]
     else:

@@ -55,6 +55,7 @@ def status_text(
         "Context": context_text(standing, model),
         "Prompt and tools": crowding_text(model) or "",
         "Compression": f"{firing_text(model)}; {compactions} so far",
+        "Summaries": model.summaries if model.compresses else "",
         "Messages": f"{status.messages:,} so far",
         "State": f"{work}, {count(status.waiting, 'message')} queued",
     }

@@ -12,11 +12,13 @@ from agent.messages import ChatMessage
 from agent.models.catalog import facts_of
 from agent.models.factory import choices
 from agent.money.cache_simulator import CacheRules
+from agent.safety.redaction import printable
 from agent.settings import FactsSettings
 from agent.turn.state import Agent
 from agent.usage import Prices
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts
+from gateway.context.writers import standing, summaries_text
 from gateway.storage.reports.costs import CachePrices
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import ContextFill
@@ -40,6 +42,7 @@ class StatusFacts:
         chosen: Whether it was chosen for the conversation, with `/model`.
         gone: What was chosen and is no longer configured; empty for nothing.
         compresses: Whether the view is compacted at all (`compression.enabled`).
+        summaries: Who writes summaries, with their windows and whether they rest.
     """
 
     name: str
@@ -50,6 +53,7 @@ class StatusFacts:
     chosen: bool = False
     gone: str = ""
     compresses: bool = True
+    summaries: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,10 @@ def status_facts(
         if chosen is not None and chosen not in known:
             return replace(facts(None), gone=chosen)
         limits = context.limits_for(agent.preferring(chosen))
-        return replace(within(chosen, limits), chosen=chosen is not None)
+        summaries = summaries_text(standing(context.summariser, context.windows))
+        return replace(
+            within(chosen, limits), chosen=chosen is not None, summaries=printable(summaries)
+        )
 
     return facts
 

@@ -21,6 +21,7 @@ from agent.turn.background_summary import FutureUse, prepare, warm_prefix, warm_
 from agent.turn.state import Agent
 from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
+from gateway.agent_ports.journal import KeptParts
 from gateway.context.views import open_view
 from gateway.context.window import ContextParts, meter_of
 from gateway.errors import StorageError
@@ -204,14 +205,17 @@ class Preparations:
             return
         if await self._budgets.exhausted(sender):
             raise SummaryFailed("a budget is used up", REST_S)
-        calls, summary = summariser.calls(), None
+        parts = KeptParts(self._database, session.conversation, sender)
+        calls, summary = summariser.ahead(parts), None
         try:
             summary = await self._written(session, calls, preparation.due_tokens)
         finally:
-            await self._keep(session, summary, calls.spent, sender)
+            is_kept = await self._keep(session, summary, calls.spent, sender)
         if summary is None:
             self._cool_down(session.id, REST_S)
             return
+        if calls.has_parts and is_kept:
+            await parts.forget()
         self._remember(session.id)
         log.info(
             "summary_prepared",
@@ -270,13 +274,17 @@ class Preparations:
 
     async def _keep(
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
-    ) -> None:
-        """Put a summary and what was paid for it on record; what was paid also without one."""
+    ) -> bool:
+        """Put a summary and what was paid for it on record; what was paid also without one.
+
+        Returns:
+            Whether the segment has taken it.
+        """
         conversation = session.conversation
         if summary is None:
             await self._database.write(ledger.book, conversation, None, sender, spent)
-            return
-        await self._database.write(
+            return False
+        return await self._database.write(
             compactions.put_candidate, session.id, conversation, summary, spent, sender
         )
 

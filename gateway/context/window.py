@@ -19,6 +19,7 @@ from agent.usage import is_claude
 from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.context.views import KeptViews
+from gateway.context.writers import LearnedWindows
 from gateway.storage.conversation.sessions import Session
 
 
@@ -32,6 +33,7 @@ class ContextParts:
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
         payback_requests: In how many requests an early compaction has to pay; None for none.
+        windows: What refusals have taught of the writers' windows; None where nothing is kept.
         views: Those of turns that were opened lately.
     """
 
@@ -40,6 +42,7 @@ class ContextParts:
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
     payback_requests: float | None = None
+    windows: LearnedWindows | None = None
     views: KeptViews = field(default_factory=KeptViews)
 
     @property

@@ -283,9 +283,13 @@ def _with_providers(
     }
     own = settings.auxiliary.compression
     # Without a provider, server or key of its own a side task uses what `model` uses.
-    if own.provider != "main" and (own.provider != "auto" or own.base_url or own.api_key):
-        name = "auxiliary.compression"
-        update["auxiliary"] = AuxiliarySettings(compression=completed(own, name))
+    name = "auxiliary.compression"
+    if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
+        own = completed(own, name)
+    more = tuple(completed(b, f"{name}.fallbacks.{at}") for at, b in enumerate(own.fallbacks))
+    if own != settings.auxiliary.compression or more:
+        own = own.model_copy(update={"fallbacks": more})
+        update["auxiliary"] = AuxiliarySettings(compression=own)
     return settings.model_copy(update=update), origins
 
 
@@ -339,7 +343,7 @@ def _decide(
 
 
 def _several_keys(block: ModelSettings | AuxiliaryModelSettings) -> tuple[SecretStr, ...]:
-    return block.api_keys if isinstance(block, ModelSettings) else ()
+    return block.api_keys
 
 
 def _given(environ: Mapping[str, str], variable: str) -> bool:

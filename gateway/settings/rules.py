@@ -117,7 +117,7 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
 
 def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
     block = settings.auxiliary.compression
-    if block.provider == "main" and (block.base_url or block.api_key):
+    if block.provider == "main" and (block.base_url or block.has_key):
         text = "must be the provider of auxiliary.compression.base_url and api_key, not main"
         yield "auxiliary.compression.provider", text
 

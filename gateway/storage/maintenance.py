@@ -57,6 +57,7 @@ from gateway.storage.schema import (
     session,
     step,
     summary_candidate,
+    summary_part,
     turn,
     view_plan,
 )
@@ -272,9 +273,22 @@ def _erase_turns(conn: Connection, conversation_id: int) -> int:
     return conn.execute(delete(turn).where(turn.c.id.in_(ids))).rowcount
 
 
+_WITH_ROWS = (
+    outbox,
+    inbox,
+    blob,
+    inquiry,
+    compaction,
+    summary_candidate,
+    summary_part,
+    ledger,
+    pairing,
+)
+
+
 def _erase_rows(conn: Connection, conversation_id: int) -> int:
     """Erase rows of the first table that has any."""
-    for table in (outbox, inbox, blob, inquiry, compaction, summary_candidate, ledger, pairing):
+    for table in _WITH_ROWS:
         key = tuple_(*table.primary_key.columns)
         rows = ERASED_PARTS if table is blob else ERASED_ROWS
         some = select(*table.primary_key.columns).where(table.c.conversation == conversation_id)

@@ -19,6 +19,7 @@ from gateway.storage.tables.conversations import (
     search_row,
     session,
     summary_candidate,
+    summary_part,
     todo,
     topic,
     view_plan,
@@ -29,6 +30,7 @@ from gateway.storage.tables.costs import (
     SIZES,
     SLOT_S,
     ledger,
+    model_window,
     rollup_triggers,
     slots_sql,
     spent_by,
@@ -114,6 +116,7 @@ __all__ = [
     "memory",
     "message",
     "metadata",
+    "model_window",
     "news",
     "node",
     "now",
@@ -134,6 +137,7 @@ __all__ = [
     "step",
     "stored_object",
     "summary_candidate",
+    "summary_part",
     "todo",
     "topic",
     "turn",
@@ -143,7 +147,7 @@ __all__ = [
     "web_user",
 ]
 
-REVISION = "0026"
+REVISION = "0027"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0023"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from

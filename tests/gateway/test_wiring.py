@@ -42,6 +42,7 @@ from gateway.wiring import (
     build_context,
     build_line,
     build_summariser,
+    build_writers,
     caching_text,
     learn_windows,
     toolless_warnings,
@@ -118,15 +119,13 @@ def test_further_fields_go_to_the_same_provider_only(
     """Another one, or another server, may refuse what it does not know."""
     built: list[ModelSettings] = []
 
-    def build(settings: ModelSettings, modes: ModeFile) -> ScriptedModel:
+    def build(settings: ModelSettings, modes: ModeFile) -> list[ChatModel]:
         built.append(settings)
-        return ScriptedModel([])
+        return [ScriptedModel([])]
 
-    monkeypatch.setattr("gateway.wiring.build_model", build)
+    monkeypatch.setattr("gateway.wiring.build_models", build)
     model = LOCAL | {"extra_body": OWN_FIELDS}
-    build_summariser(
-        settings_of(tmp_path, model=model, auxiliary={"compression": block}), ScriptedModel([])
-    )
+    build_writers(settings_of(tmp_path, model=model, auxiliary={"compression": block}))
     assert [settings.extra_body for settings in built] == [sent]
 
 
@@ -144,6 +143,31 @@ def test_a_server_without_tools_is_told_of_at_the_start(tmp_path: Path) -> None:
     assert second.mode.quirks == first.mode.quirks
     again = build_line(settings_of(tmp_path, model=LOCAL))
     assert toolless_warnings(again) == (warning,)
+
+
+def test_the_summary_model_has_keys_a_window_and_fallbacks_of_its_own(tmp_path: Path) -> None:
+    """Then come the models that answer, each with its keys; the offline one writes nothing."""
+    block = {
+        "model": "tiny",
+        "provider": "openai",
+        "base_url": "http://127.0.0.1:2/v1",
+        "api_keys": ["key-one", "key-two"],
+        "context_length": 8_192,
+        "fallbacks": [
+            {"provider": "anthropic", "name": "claude-haiku-4-5", "api_key": "key-three"}
+        ],
+    }
+    settings = settings_of(tmp_path, model=LOCAL, auxiliary={"compression": block})
+    line = build_writers(settings)
+    assert [each.place for each in line] == [
+        "auxiliary.compression",
+        "auxiliary.compression.fallbacks.0",
+    ]
+    assert [model.context_length for model in line[0].models] == [8_192, 8_192]
+    summariser = build_summariser(settings, made(settings))
+    assert summariser is not None
+    names = [model.name for model in summariser.models]
+    assert names == ["tiny", "tiny", "claude-haiku-4-5", "big"]
 
 
 def history_of(chat: Running) -> ChatHistory:

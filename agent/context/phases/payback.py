@@ -115,8 +115,8 @@ def due_tokens(
         return threshold
     least_cost = math.sqrt(2 * growth_tokens * cost / rates.read)
     old_enough = CALLS_PER_PAYBACK * cost / (rates.read * calls)
-    best = fixed_tokens + moved + max(least_cost, old_enough)
-    return min(threshold, max(int(best), int(EARLIEST_SHARE * threshold)))
+    best = min(threshold, fixed_tokens + moved + max(least_cost, old_enough))
+    return max(int(best), int(EARLIEST_SHARE * threshold))
 
 
 def early_pays(

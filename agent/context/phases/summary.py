@@ -27,8 +27,8 @@ from agent.context.phases.summary_parts import (
     tokens_of,
     weigh,
 )
-from agent.context_engine import CompressionRequest, Limits, Summarise
-from agent.errors import SummaryFailed, SummaryTooLong
+from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
+from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
 from agent.models.reasoning import ReasoningFilter
 from agent.safety.redaction import Redactor, masked_assignments
@@ -55,6 +55,8 @@ LEAST_ROOM_TOKENS = 512
 """With less room for material in a prompt no summary is tried."""
 MOST_PARTS = 400
 """More calls of the summary model than this for one compaction are no use to anybody."""
+MOST_WINDOWS = 20
+"""So often a summary is begun anew for another window: some for each of several models."""
 LEAST_DECREASE = 0.9
 """The summaries of a round must be shorter than its material by this factor."""
 
@@ -215,7 +217,10 @@ def write_summary(
         if not previous:
             raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
         return Written(previous, retained_share(facts, previous))
-    text = _Writer.of(request, budget_tokens, brief=brief).write(entries, previous)
+    text = in_parts_that_fit(
+        request,
+        lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).write(entries, previous),
+    )
     return _accepted(
         text, facts, budget_tokens, request, partial(_is_source_longer, entries, previous)
     )
@@ -233,7 +238,9 @@ def merge_summaries(
 
     Arguments and errors are those of `write_summary`.
     """
-    text = _Writer.of(request, budget_tokens, brief=brief).merge(texts)
+    text = in_parts_that_fit(
+        request, lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).merge(texts)
+    )
     return _accepted(
         text,
         facts,
@@ -241,6 +248,26 @@ def merge_summaries(
         request,
         lambda tokens: sum(map(estimate_tokens, texts)) > tokens,
     )
+
+
+def in_parts_that_fit(
+    request: CompressionRequest, write: Callable[[CompressionRequest], str]
+) -> str:
+    """Return what is written, in ever smaller parts while the window turns out to be smaller.
+
+    Args:
+        request: With the window that is believed in.
+        write: Does it for the window of the request that it is given.
+
+    Raises:
+        SummaryFailed: As `write` raises it, or the window never stays the same.
+    """
+    for _ in range(MOST_WINDOWS):
+        try:
+            return write(request)
+        except SummaryOverflow as exc:
+            request = replace(request, summary_window=exc.window_tokens)
+    raise SummaryFailed("the window of the summary model gets ever smaller")
 
 
 def _accepted(
@@ -364,7 +391,7 @@ class _Writer:
         """Return one piece in place of a part that is longer than a summary may be."""
         if part.tokens <= order.budget_tokens:
             return part.pieces
-        summary = new_piece(label, replace(self, order=order).ask(kind, part.pieces))
+        summary = new_piece(label, replace(self, order=order).once(kind, part.pieces))
         if summary.tokens >= part.tokens:
             raise SummaryFailed("the summary of a part is longer than the part")
         return [summary]
@@ -376,6 +403,17 @@ class _Writer:
         most = int(room_tokens * PARTIAL_SHARE)
         return replace(self.order, budget_tokens=min(budget, wanted, most))
 
+    def once(self, kind: Kind, material: Sequence[Piece]) -> str:
+        """Return the summary of a part, which is paid for once."""
+        if not isinstance(self.summarise, Parts):
+            return self.ask(kind, material)
+        key = key_of(kind, self.order, material)
+        text = self.summarise.find(key)
+        if text is None:
+            text = self.ask(kind, material)
+            self.summarise.keep(key, text)
+        return text
+
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the model's summary of the material, checked to be one."""
         prompt = build_prompt(kind, self.order, material)
@@ -386,6 +424,18 @@ class _Writer:
         text = _tidy(self.summarise(prompt, _longest_answer(self.order)))
         _check(text)
         return text
+
+
+def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
+    """Return what tells a part from every other one: its texts, and what is asked about them.
+
+    How long the summary may be is left out: that depends on how many parts there are by now.
+    """
+    digest = hashlib.blake2b(f"{kind}\n{order.focus}\n{order.brief}".encode(), digest_size=16)
+    for piece in material:
+        digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())
+        digest.update(piece.body.encode("utf-8", "replace"))
+    return digest.hexdigest()
 
 
 def _longest_answer(order: SummaryOrder) -> int:

@@ -21,7 +21,16 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.people import notebook, remembered
 from gateway.storage.reports import ledger
-from gateway.storage.schema import compaction, node, now_s, session, summary_candidate, turn
+from gateway.storage.schema import (
+    compaction,
+    model_window,
+    node,
+    now_s,
+    session,
+    summary_candidate,
+    summary_part,
+    turn,
+)
 from gateway.storage.statements import built_once, kept
 
 
@@ -144,15 +153,15 @@ def put_candidate(
     summary: Summary,
     calls: Sequence[ModelCall] = (),
     sender: str = "",
-) -> None:
+) -> bool:
     """Keep a summary that was prepared in the background, in place of an earlier one.
 
-    Not fenced: a session that has ended by now takes none. The calls that made it are booked all
-    the same; `sender` is whose budget they count for.
+    Not fenced: a session that has ended by now takes none, and False comes back. The calls that
+    made it are booked all the same; `sender` is whose budget they count for.
     """
     ledger.book(conn, conversation_id, None, sender, calls)
     if conn.scalar(*_is_live(session_id)) is None:
-        return
+        return False
     conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))
     conn.execute(
         summary_candidate.insert().values(
@@ -166,6 +175,7 @@ def put_candidate(
             at=now_s(),
         )
     )
+    return True
 
 
 @built_once
@@ -184,6 +194,59 @@ def candidate(conn: Connection, session_id: int) -> Summary | None:
 @built_once
 def _candidate(session_id: int) -> Any:
     return select(summary_candidate).where(summary_candidate.c.session_id == session_id)
+
+
+PARTS_KEPT_S = 86_400.0
+"""So long the summary of a part waits for the whole to be written."""
+
+
+def put_part(
+    conn: Connection,
+    conversation_id: int,
+    key: str,
+    text: str,
+    calls: Sequence[ModelCall],
+    sender: str,
+) -> None:
+    """Keep the summary of a part, and book the calls that made it; old ones of others go."""
+    ledger.book(conn, conversation_id, None, sender, calls)
+    here = (summary_part.c.conversation == conversation_id) & (summary_part.c.key == key)
+    conn.execute(delete(summary_part).where(here | (summary_part.c.at < now_s() - PARTS_KEPT_S)))
+    row = {"conversation": conversation_id, "key": key, "text": text, "at": now_s()}
+    conn.execute(summary_part.insert().values(row))
+
+
+def parts_of(conn: Connection, conversation_id: int) -> dict[str, str]:
+    """Return the summaries of parts that wait for the whole, by key."""
+    columns = summary_part.c.key, summary_part.c.text
+    rows = conn.execute(select(*columns).where(summary_part.c.conversation == conversation_id))
+    return {row.key: row.text for row in rows}
+
+
+def forget_parts(conn: Connection, conversation_id: int) -> None:
+    """Drop them: the whole is written."""
+    conn.execute(delete(summary_part).where(summary_part.c.conversation == conversation_id))
+
+
+@dataclass(frozen=True, slots=True)
+class ShownWindow:
+    """The window of a model that a refusal has shown, in tokens, and the one that was believed."""
+
+    believed: int
+    context_length: int
+
+
+def shown_windows(conn: Connection) -> dict[str, ShownWindow]:
+    """Return what refusals have shown, by model ("provider/name")."""
+    columns = model_window.c.model, model_window.c.believed, model_window.c.context_length
+    return {row[0]: ShownWindow(row[1], row[2]) for row in conn.execute(select(*columns))}
+
+
+def put_window(conn: Connection, model: str, shown: ShownWindow) -> None:
+    """Keep what a refusal has shown of a model, in place of what an earlier one did."""
+    conn.execute(delete(model_window).where(model_window.c.model == model))
+    row = {"believed": shown.believed, "context_length": shown.context_length}
+    conn.execute(model_window.insert().values(model=model, at=now_s(), **row))
 
 
 def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:

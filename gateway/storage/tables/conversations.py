@@ -165,6 +165,18 @@ summary_candidate = Table(
     Index("ix_summary_candidate_conversation", "conversation"),
 )
 
+# Summaries of parts that are kept until the whole is written: they are paid for once.
+summary_part = Table(
+    "summary_part",
+    metadata,
+    # No reference: the program of the version before does not erase from here.
+    Column("conversation", Whole, primary_key=True, autoincrement=False),
+    Column("key", Text, primary_key=True),  # a digest of the part's texts
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_summary_part_at", "at"),
+)
+
 # Nodes of the engine `lcm`: a leaf summarises messages, a higher one summarises its children.
 node = Table(
     "node",

@@ -39,7 +39,7 @@ from agent.turn.background_summary import prepare
 from agent.usage import Usage
 from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
-from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime
+from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime, RetryClock
 from tests.support.conversations import faults
 from tests.support.scripted_model import ScriptedModel
 
@@ -117,7 +117,7 @@ def planner_of(
     timing: SummaryTiming | None = None,
     **more: object,
 ) -> Planner:
-    asked = Summariser(summary_models, 10.0, timing=timing or SummaryTiming())
+    asked = Summariser(summary_models, 10.0, timing=timing or RetryClock().timing)
     summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
     rules = {field.name for field in fields(CompactionRules)}
@@ -480,7 +480,8 @@ async def test_a_failure_begins_a_cooldown(
     error: ModelError, cooldown_s: float, now: float
 ) -> None:
     """It is committed with the compaction, which took the extractor's summary."""
-    planner = planner_of(ContextCompressor(Limits(WINDOW), {}), ScriptedModel([error]))
+    model = ScriptedModel(lambda _request: error)
+    planner = planner_of(ContextCompressor(Limits(WINDOW), {}), model)
     view = long_view()
     await planner.keep_within(view)
     (done,) = store_of(planner).committed

@@ -19,32 +19,37 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
     SummaryFailed,
+    SummaryOverflow,
 )
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
-from agent.models.base import Completion, ModelRequest, StopReason
+from agent.models.base import ChatModel, Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Prices, Usage
-from tests.agent.tools.doubles import HangingModel, PassingTime
+from tests.agent.tools.doubles import HangingModel, MemoryParts, PassingTime, RetryClock
 from tests.support.scripted_model import Cut, ScriptedModel, Step
 
 LIMIT_S = 10.0
 
 
+AT_ONCE = RetryClock().timing
+
+
 def asking(*models: ScriptedModel, timeout_s: float | None = None) -> SummaryCalls:
-    return Summariser(models, LIMIT_S).calls(timeout_s)
+    return Summariser(models, LIMIT_S, timing=AT_ONCE).calls(timeout_s)
 
 
 def impatient(*models: ScriptedModel, limit_s: float = LIMIT_S) -> Summariser:
     """Return a summariser whose time is over once the last model, which hangs, was asked."""
     last = models[-1]
     assert isinstance(last, HangingModel)
-    return Summariser(models, limit_s, timing=PassingTime(last).timing)
+    timing = replace(PassingTime(last).timing, retries=AT_ONCE.retries)
+    return Summariser(models, limit_s, timing=timing)
 
 
-def failing(error: Exception) -> ScriptedModel:
-    return ScriptedModel([error])
+def failing(error: Exception, name: str = "failing") -> ScriptedModel:
+    return ScriptedModel(lambda _request: error, name=name)
 
 
 async def ask(calls: SummaryCalls, prompt: str = "Sum up.") -> str:
@@ -87,7 +92,14 @@ async def test_configured_secrets_neither_leave_nor_come_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ModelNotFound("404"), ModelUnreachable("503"), CredentialsRefused("401")]
+    "error",
+    [
+        ModelNotFound("404"),
+        ModelUnreachable("503"),
+        CredentialsRefused("401"),
+        RateLimited("429"),
+        BadRequest("400"),
+    ],
 )
 async def test_the_next_model_is_asked_where_one_is_of_no_use(error: ModelError) -> None:
     """An auxiliary model that is gone falls back to the main one."""
@@ -99,17 +111,48 @@ async def test_the_next_model_is_asked_where_one_is_of_no_use(error: ModelError)
 
 async def test_an_answer_that_breaks_in_the_middle_falls_back_too() -> None:
     """What was streamed before is not part of the next model's answer."""
-    calls = asking(ScriptedModel([Cut("half", ModelUnreachable("cut"))]), ScriptedModel(["Whole."]))
-    assert await ask(calls) == "Whole."
+    cut = ScriptedModel(lambda _request: Cut("half", ModelUnreachable("cut")), name="cut")
+    assert await ask(asking(cut, ScriptedModel(["Whole."]))) == "Whole."
+    assert len(cut.requests) == 2
 
 
-@pytest.mark.parametrize(
-    "error",
-    [RateLimited("429"), BadRequest("400"), ContextOverflow("413"), ModelRefused("no")],
-)
-async def test_other_errors_are_the_extractors_case(error: ModelError) -> None:
+async def test_what_passes_by_itself_is_waited_for() -> None:
+    """Once, for half a second at most; then the model answers, and nobody else is asked."""
+    small, main = ScriptedModel([RateLimited("429"), "In short."], name="small"), ScriptedModel([])
+    passing = RetryClock()
+    calls = Summariser([small, main], LIMIT_S, timing=passing.timing).calls()
+    assert (await ask(calls), calls.model) == ("In short.", "small")
+    assert passing.slept == [0.5]
+
+
+async def test_the_next_key_of_a_model_is_asked_before_another_model() -> None:
+    """Without a wait: limits are counted for each key."""
+    first, second = failing(RateLimited("429"), "small"), ScriptedModel(["In short."], name="small")
+    main, passing = ScriptedModel([]), RetryClock()
+    calls = Summariser([first, second, main], LIMIT_S, timing=passing.timing).calls()
+    assert await ask(calls) == "In short."
+    assert (passing.slept, main.requests) == ([], [])
+
+
+async def test_a_model_that_was_given_up_rests_for_the_next_part() -> None:
+    """What comes next is asked of who answered."""
+    gone, main = failing(ModelUnreachable("down")), ScriptedModel(["One.", "Two."])
+    calls = asking(gone, main)
+    assert [await ask(calls), await ask(calls)] == ["One.", "Two."]
+    assert len(gone.requests) == 2
+
+
+async def test_nobody_waits_long_for_a_model_that_fails() -> None:
+    """Some seconds with all retries: the extractor can do it as well."""
+    passing = RetryClock()
+    calls = Summariser([failing(ModelUnreachable("down"))], 60.0, timing=passing.timing).calls()
+    assert await failure_in(calls) is not None
+    assert 0 < sum(passing.slept) <= 8
+
+
+async def test_a_refusal_is_the_extractors_case() -> None:
     """The main model is not loaded with what another attempt may not mend."""
-    main = ScriptedModel(["In short."])
+    main, error = ScriptedModel(["In short."]), ModelRefused("no")
     failure = await failure_of(failing(error), main)
     assert type(error).__name__ in str(failure)
     assert failure.__cause__ is error
@@ -138,7 +181,7 @@ async def test_a_failure_says_how_long_not_to_ask_again(
 
 async def test_the_last_of_several_models_decides_how_long() -> None:
     """As long as one of them may come back, 60 s are enough."""
-    both = await failure_of(failing(ModelNotFound("gone")), failing(ModelUnreachable("down")))
+    both = await failure_of(failing(ModelNotFound("gone")), failing(ModelUnreachable("down"), "b"))
     assert both.cooldown_s == 60
 
 
@@ -236,18 +279,166 @@ async def test_a_call_that_begins_while_it_is_closed_ends_too(
         assert isinstance(await failure_in(calls), SummaryFailed)
 
 
-async def failure_in(calls: SummaryCalls) -> SummaryFailed | None:
+async def failure_in(calls: SummaryCalls, prompt: str = "Sum up.") -> SummaryFailed | None:
     try:
-        await ask(calls)
+        await ask(calls, prompt)
     except SummaryFailed as exc:
         return exc
     return None
 
 
-def test_the_smallest_window_counts() -> None:
-    """Every request has to fit into whichever model gets it."""
-    models = [ScriptedModel([], context_length=8_000), ScriptedModel([], context_length=200_000)]
-    assert Summariser(models, LIMIT_S).window_tokens == 8_000
+def test_the_window_is_that_of_the_model_that_is_asked_next() -> None:
+    """One that rests, or has no room for orders and an answer, is not."""
+    small, tiny, main = (
+        ScriptedModel([], context_length=tokens, name=f"m{tokens}")
+        for tokens in (8_000, 2_000, 200_000)
+    )
+    summariser = Summariser([tiny, small, main], LIMIT_S)
+    assert summariser.window_tokens == 8_000
+    summariser.rests.rest(small, 60)
+    assert summariser.window_tokens == 200_000
+    assert Summariser([], LIMIT_S).window_tokens == 0
+
+
+# Windows
+
+
+class Small(ScriptedModel):
+    """Refuses what is larger than its window, as servers do; its table believes in 128K.
+
+    Attributes:
+        answers: What is said to prompts that fit.
+    """
+
+    def __init__(self, real_tokens: int, *, tells: bool, name: str = "small") -> None:
+        super().__init__(self._play, context_length=128_000, name=name)
+        self.real_tokens = real_tokens
+        self.tells = tells
+        self.refused: list[int] = []
+
+    def _play(self, request: ModelRequest) -> Step:
+        size = estimate_messages(request.messages, self.name) + request.max_output_tokens
+        if size <= self.real_tokens:
+            return "In short."
+        self.refused.append(size)
+        error = ContextOverflow("too large")
+        error.window_tokens = self.real_tokens if self.tells else None
+        return error
+
+
+LONG = "word " * 12_000
+
+
+async def overflow_of(calls: SummaryCalls, prompt: str = LONG) -> int:
+    """Return the window that is told where a prompt was too large."""
+    with pytest.raises(SummaryOverflow) as caught:
+        await ask(calls, prompt)
+    return caught.value.window_tokens
+
+
+async def test_a_refusal_tells_the_window() -> None:
+    """Of all keys of the model; whoever keeps it across restarts learns of it."""
+    learned: list[tuple[str, int]] = []
+
+    async def learn(model: ChatModel, window_tokens: int) -> None:
+        learned.append((model.name, window_tokens))
+
+    model, second = Small(8_192, tells=True), ScriptedModel([], name="small")
+    calls = Summariser([model, second], LIMIT_S, learn=learn).calls()
+    assert await overflow_of(calls) == 8_192
+    assert (model.context_length, second.context_length, calls.window_tokens) == (8_192,) * 3
+    assert learned == [("small", 8_192)]
+    assert (calls.failure, calls.spent) == (None, [])
+    assert await ask(calls) == "In short."
+
+
+async def test_without_a_number_the_window_is_found_in_a_few_steps() -> None:
+    """Each is a share of what was refused; nobody bills a refusal."""
+    model = Small(8_192, tells=False)
+    calls = asking(model)
+    while len(model.refused) < 6:
+        try:
+            await ask(calls, "word " * int(calls.window_tokens * 0.25))
+        except SummaryOverflow:
+            continue
+        break
+    assert 3_500 <= calls.window_tokens <= 16_000
+    assert len(model.refused) <= 4
+
+
+async def test_a_model_that_counts_more_gets_less_than_its_window() -> None:
+    """It refuses what Parley takes for small enough: its window is not what was wrong."""
+    model = Small(8_192, tells=True)
+    model.context_length = 8_192
+    assert await overflow_of(asking(model)) == int(8_192 * 0.7)
+
+
+async def test_a_window_that_is_too_small_leads_to_the_next_model() -> None:
+    """Orders and an answer would fill it; the main model's window is told instead."""
+    model, main = Small(2_048, tells=True), ScriptedModel(["In short."], context_length=64_000)
+    calls = asking(model, main)
+    assert await overflow_of(calls) == 64_000
+    assert await ask(calls) == "In short."
+    assert len(model.requests) == 1
+
+
+async def test_a_model_that_always_refuses_is_left_for_the_next_one() -> None:
+    """After six refusals, whatever it says."""
+    error = ContextOverflow("too large")
+    error.window_tokens = 100_000
+    model = failing(error)
+    model.context_length = 10**9
+    calls = asking(model, ScriptedModel(["In short."]))
+    windows = [await overflow_of(calls, "Sum up.") for _ in range(6)]
+    assert windows[-1] == 200_000
+    assert await ask(calls) == "In short."
+
+
+async def test_where_no_window_will_do_there_is_no_summary() -> None:
+    """The extractor is asked, and for ten minutes nobody else."""
+    failure = await failure_in(asking(Small(2_048, tells=True)), LONG)
+    assert failure is not None
+    assert failure.cooldown_s == 600
+
+
+async def test_a_fallback_with_a_smaller_window_gets_smaller_parts() -> None:
+    """Nothing is sent to it that cannot fit."""
+    gone, small = failing(ModelNotFound("404")), ScriptedModel(["In short."], context_length=8_192)
+    calls = asking(gone, small)
+    assert await overflow_of(calls) == 8_192
+    assert small.requests == []
+    assert await ask(calls) == "In short."
+
+
+# Parts
+
+
+async def test_a_part_is_kept_with_what_it_cost() -> None:
+    """At once: a process that is killed has paid for it, and finds it again."""
+    store = MemoryParts()
+    calls = Summariser([priced(said(Usage(1_000)))], LIMIT_S).calls(parts=store)
+    assert await asyncio.to_thread(calls.find, "k1") is None
+    text = await ask(calls)
+    await asyncio.to_thread(calls.keep, "k1", text)
+    assert (store.texts, [call.purpose for call in store.booked]) == ({"k1": text}, ["summary"])
+    assert (calls.spent, calls.has_parts) == ([], True)
+    again = Summariser([ScriptedModel([])], LIMIT_S).calls(parts=store)
+    assert await asyncio.to_thread(again.find, "k1") == text
+
+
+async def test_without_a_store_no_part_is_kept() -> None:
+    """A library has none."""
+    calls = asking(ScriptedModel([]))
+    await asyncio.to_thread(calls.keep, "k1", "text")
+    assert await asyncio.to_thread(calls.find, "k1") is None
+    assert not calls.has_parts
+
+
+async def test_ahead_of_need_there_is_time_for_many_parts() -> None:
+    """Each has the limit for itself."""
+    summariser = Summariser([ScriptedModel([])], LIMIT_S)
+    assert summariser.calls().left_s <= LIMIT_S
+    assert summariser.ahead(MemoryParts()).left_s > 9 * LIMIT_S
 
 
 # Behind a request that the provider has in its cache
@@ -366,7 +557,7 @@ async def test_a_prompt_is_counted_only_where_its_call_fails(
 
     monkeypatch.setattr(summary_model, "estimate_messages", counting)
     answer = Completion(assistant_message("In short."), "stop", Usage(900, 7))
-    calls = asking(ScriptedModel([answer, Cut("half", ModelUnreachable("cut"))]))
+    calls = asking(ScriptedModel([answer, Cut("half", ModelRefused("cut"))]))
     await ask(calls)
     assert (counted, len(calls.spent)) == ([], 1)
     with pytest.raises(SummaryFailed):
@@ -376,7 +567,7 @@ async def test_a_prompt_is_counted_only_where_its_call_fails(
 
 async def test_a_failed_call_is_lost_where_the_provider_had_reported_something() -> None:
     """A stream that is cut is billed; the fallback is billed too."""
-    cut = ModelUnreachable("cut")
+    cut = BadRequest("cut")
     cut.usage = Usage(input_tokens=500)
     calls = asking(priced(Cut("half", cut)), priced("Whole."))
     await ask(calls)
@@ -386,7 +577,7 @@ async def test_a_failed_call_is_lost_where_the_provider_had_reported_something()
 
 async def test_a_failed_call_that_had_begun_to_answer_is_lost_as_expected() -> None:
     """Many report at the end alone: the prompt by Parley's count, and what had been streamed."""
-    cut = ModelUnreachable("cut")
+    cut = ModelRefused("cut")
     cut.written_tokens = 40
     model = priced(Cut("half", cut))
     calls = asking(model)
@@ -399,7 +590,7 @@ async def test_a_failed_call_that_had_begun_to_answer_is_lost_as_expected() -> N
 
 async def test_a_call_that_was_refused_costs_nothing() -> None:
     """Nobody bills an error."""
-    calls = asking(priced(RateLimited("429")))
+    calls = asking(priced(ModelRefused("no")))
     with pytest.raises(SummaryFailed):
         await ask(calls)
     assert calls.spent == []

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits
 from agent.engines.rounds import HEADING, RoundsEngine, counted, written
-from agent.errors import SummaryFailed
+from agent.errors import SummaryFailed, SummaryOverflow
 from agent.messages import assistant_message, user_message
 from agent.plugins.checks import problems
 from agent.tokens.estimate import estimate_tokens
@@ -348,6 +348,22 @@ def test_what_exceeds_the_models_window_is_gone_through_in_parts() -> None:
     for n in range(1, 31):
         assert sum(f"answer {n} word" in prompt for prompt in prompts) == 1
     assert text == f"{HEADING}\n\n" + answer(f"- step {len(prompts)}")
+
+
+def test_a_window_that_is_smaller_than_believed_leads_to_smaller_parts() -> None:
+    """The refusal tells how large it is."""
+    sizes: list[int] = []
+
+    def summarise(prompt: str, max_tokens: int) -> str:
+        sizes.append(estimate_tokens(prompt) + max_tokens)
+        if sizes[-1] > 6_000:
+            raise SummaryOverflow(6_000)
+        return ANSWER
+
+    request = request_of(conversation(60, 100), 20_000, summary_window=50_000)
+    text = written(request.entries, "", request, summarise)
+    assert sizes[0] > 6_000 >= max(sizes[1:])
+    assert text.startswith(HEADING)
 
 
 def test_a_secret_that_the_model_repeats_is_masked() -> None:

@@ -14,6 +14,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
+from agent.models.api import window_in
 from tests.agent.models.clients import BOTH, Double, ask
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer
@@ -143,3 +144,34 @@ async def test_odd_bodies_are_judged_by_the_status(body: object) -> None:
     async with AnthropicServer() as server:
         server.error_body = lambda fault: body  # type: ignore[assignment,method-assign,return-value]
         assert await kind_of(server, Fault(status=429)) is RateLimited
+
+
+@pytest.mark.parametrize(
+    ("said", "window"),
+    [
+        ("This model's maximum context length is 8192 tokens. However, you requested 12845", 8192),
+        ("This endpoint's maximum context length is 131,072 tokens. However", 131_072),
+        ("The prompt (length 12845) is longer than the maximum model length of 4096.", 4096),
+        ("request (12707 tokens) exceeds the available context size (8192 tokens), try", 8192),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
+        ("input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000", 200_000),
+        ("The input token count (12) exceeds the maximum number of tokens allowed (10).", 10),
+        (
+            "Prompt contains 40 tokens, too large for model with 32768 maximum context length",
+            32_768,
+        ),
+        ("loaded with context length of only 4096 tokens, which is not enough", 4096),
+        ("the request exceeds the available context size", None),
+        ("Request too large for gpt in organization org on tokens per min: Limit 30000", None),
+    ],
+)
+def test_a_refusal_tells_how_large_the_window_is(said: str, window: int | None) -> None:
+    """Where it does; the number of a rate limit is none."""
+    assert window_in(said) == window
+
+
+def test_a_field_of_the_refusal_comes_first() -> None:
+    """llama.cpp's `n_ctx`; what is no size is passed over."""
+    assert window_in(8_192, "maximum context length is 5") == 8_192
+    assert window_in(None, True, "maximum context length is 5") == 5
+    assert window_in(0) is None

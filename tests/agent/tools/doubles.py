@@ -14,6 +14,7 @@ from agent.context.summary_model import SummaryTiming
 from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
+from agent.models.recovery import RetryTiming
 from agent.ports import (
     Compaction,
     Decision,
@@ -200,6 +201,47 @@ class MemoryArchive:
         return self.outputs.get(output_id)
 
 
+class RetryClock:
+    """Time that passes where it is slept, and nowhere else."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return sum(self.slept)
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    @property
+    def timing(self) -> SummaryTiming:
+        """Return the clock of retries, each of which waits as long as it may."""
+        return SummaryTiming(retries=RetryTiming(self.now, self.sleep, lambda _low, high: high))
+
+
+class MemoryParts:
+    """Keeps summaries of parts, as a database does.
+
+    Attributes:
+        texts: What is kept, by key.
+        booked: What their calls cost.
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+        self.booked: list[ModelCall] = []
+
+    async def load(self) -> Mapping[str, str]:
+        return dict(self.texts)
+
+    async def keep(self, key: str, text: str, calls: Sequence[ModelCall]) -> None:
+        self.texts[key] = text
+        self.booked += calls
+
+    async def forget(self) -> None:
+        self.texts.clear()
+
+
 class MemoryCompactions:
     """Keeps what a planner commits, asks for and tells; the turn begins in segment s1.
 
@@ -218,6 +260,10 @@ class MemoryCompactions:
         self.told: list[str] = []
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
+        self.kept_parts = MemoryParts()
+
+    def parts(self) -> MemoryParts:
+        return self.kept_parts
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> NewSegment:
         if self.failure is not None:

@@ -11,11 +11,13 @@ import pytest
 from sqlalchemy import Connection, Row, delete, select, update
 from typing_extensions import override
 
+from agent.context import summary_model
 from agent.errors import ModelRefused, ModelUnreachable
 from agent.messages import text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import find_facts
+from agent.models.recovery import RetryPolicy
 from agent.money.cache_simulator import cache_for
 from agent.money.prompt_blocks import blocks_of
 from agent.prefix import LIFETIMES_S
@@ -166,9 +168,10 @@ async def test_a_turn_does_not_wait_for_it(tmp_path: Path) -> None:
     ],
 )
 async def test_a_failure_is_logged_and_waits_before_the_next_try(
-    tmp_path: Path, failure: Step, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Step, reason: str
 ) -> None:
     """Nobody notices; the same segment does not ask again at once."""
+    monkeypatch.setattr(summary_model, "RETRIES", RetryPolicy(retry_for_s=0))
     model = roomy(summary=failure)
     async with running(tmp_path, model, compression=FEW) as chat:
         n = await until_pressed(chat, model)
@@ -359,7 +362,7 @@ async def test_an_auxiliary_model_is_sent_the_material(
 ) -> None:
     """Its provider does not know the conversation, and the operator wants it to write."""
     main, small = CachingModel(), roomy()
-    monkeypatch.setattr(wiring, "build_model", lambda _: small)
+    monkeypatch.setattr(wiring, "build_models", lambda _: [small])
     block = {"compression": {"model": "small"}}
     async with running(tmp_path, main, compression=FEW, auxiliary=block) as chat:
         small.watch = main.watch

@@ -120,7 +120,11 @@ class TestTree:
         assert rows == [(key, default) for key, default in documented_keys() if key != "home"]
 
 
-LISTS_OF_BLOCKS = (("fallbacks", INDEX), ("agent", "prefill", INDEX))
+LISTS_OF_BLOCKS = (
+    ("fallbacks", INDEX),
+    ("agent", "prefill", INDEX),
+    ("auxiliary", "compression", "fallbacks", INDEX),
+)
 
 
 def documented_keys() -> list[tuple[str, str]]:

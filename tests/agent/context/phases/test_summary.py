@@ -26,7 +26,7 @@ from agent.context.phases.summary import (
 )
 from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split, weigh
 from agent.context_engine import CompressionRequest, Limits
-from agent.errors import SummaryFailed, SummaryTooLong
+from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.safety.redaction import MASK
 from agent.tokens.estimate import estimate_message, estimate_tokens
@@ -377,6 +377,92 @@ class TestParts:
         units = [pieces[:1], pieces[1:3], pieces[3:]]
         room = pieces[0].tokens * 2
         assert [part.pieces for part in pack(units, room)] == [pieces[:1], pieces[1:3], pieces[3:]]
+
+
+@dataclass
+class Narrow(Model):
+    """Refuses what is larger than its window, and says how large that is."""
+
+    window_tokens: int = 8_192
+
+    @override
+    def __call__(self, prompt: str, max_tokens: int) -> str:
+        answer = super().__call__(prompt, max_tokens)
+        if estimate_tokens(prompt) + max_tokens > self.window_tokens:
+            raise SummaryOverflow(self.window_tokens)
+        return answer
+
+
+@dataclass
+class Keeping(Model):
+    """Keeps summaries of parts in memory."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def find(self, key: str) -> str | None:
+        return self.texts.get(key)
+
+    def keep(self, key: str, text: str) -> None:
+        self.texts[key] = text
+
+
+class TestWindows:
+    def test_a_smaller_window_than_believed_leads_to_smaller_parts(self) -> None:
+        """One refusal, then every prompt fits; nothing of the material is lost."""
+        model = Narrow()
+        write(model, entries_of(*[LONG] * 20), summary_window=200_000)
+        first, *others = model.prompts
+        assert estimate_tokens(first) > 8_192
+        sizes = [
+            estimate_tokens(prompt) + limit
+            for prompt, limit in zip(others, model.limits[1:], strict=True)
+        ]
+        assert max(sizes) <= 8_192
+        seen = "".join(fenced(prompt) for prompt in others)
+        assert all(f"{seq} user>>" in seen or f"{seq} user, slice" in seen for seq in range(1, 21))
+
+    def test_a_window_that_never_stays_the_same_is_given_up(self) -> None:
+        """Whoever asks does not go on without an end."""
+
+        def shrinking(_prompt: str) -> str:
+            raise SummaryOverflow(200_000)
+
+        with pytest.raises(SummaryFailed, match="ever smaller"):
+            write(Model(shrinking), entries_of(LONG), summary_window=200_000)
+
+    def test_parts_that_were_paid_for_are_used_again(self) -> None:
+        """By whoever asks next, also with one message more and another day."""
+        entries = entries_of(*[f"m{n}: {LONG}" for n in range(12)])
+        calls = iter(range(1_000))
+
+        def until_it_breaks(_prompt: str) -> str:
+            if next(calls) == 3:
+                raise SummaryFailed("killed")
+            return GOOD
+
+        model = Keeping(until_it_breaks)
+        with pytest.raises(SummaryFailed, match="killed"):
+            write(model, entries, summary_window=8_192)
+        assert len(model.texts) == 3
+        again = Keeping(texts=model.texts)
+        more = entries_of(*[f"m{n}: {LONG}" for n in range(13)])
+        write(again, more, today="2026-11-28", summary_window=8_192)
+        seen = "".join(map(fenced, again.prompts))
+        assert ("m0: the quick" in seen, "m12: the quick" in seen) == (False, True)
+
+    def test_another_topic_is_another_part(self) -> None:
+        """What dwells on something else is of no use."""
+        model, entries = Keeping(), entries_of(*[LONG] * 8)
+        write(model, entries, summary_window=8_192)
+        before = len(model.texts)
+        write(model, entries, focus="foxes", summary_window=8_192)
+        assert len(model.texts) == 2 * before > 0
+
+    def test_what_fits_into_one_prompt_is_not_kept(self) -> None:
+        """It is stored as what it is: the summary."""
+        model = Keeping()
+        write(model, entries_of(LONG))
+        assert (len(model.prompts), model.texts) == (1, {})
 
 
 class TestMerging:
