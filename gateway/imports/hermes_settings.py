@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
 import yaml
 from pydantic import ValidationError
 
+from agent.safety.redaction import Redactor
 from gateway.imports.hermes_home import HermesHome, Line
 from gateway.settings.foreign import Counterpart, counterpart, leaves
 from gateway.settings.tree import Keys, Settings
@@ -40,6 +42,7 @@ ALLOWED = {
     "DISCORD_ALLOWED_USERS": "access.discord",
     "SLACK_ALLOWED_USERS": "access.slack",
 }
+_SERVER_NAME = re.compile(r"[a-zA-Z0-9_-]{1,32}")
 _NO_NAME = re.compile(r"[^A-Z0-9_]")
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _OPENING = "# Taken over by `parley import hermes`; docs/import.md says what became of what.\n"
@@ -82,6 +85,7 @@ def found_in(home: HermesHome) -> SettingsFound:
     _groups(home.settings, found)
     _rest(home.settings, found)
     _variables(home.variables, found)
+    _without_secrets(found)
     _checked(found)
     return found
 
@@ -191,6 +195,9 @@ def _fallbacks(home: HermesHome, found: SettingsFound) -> None:
 def _servers(told: Any, found: SettingsFound) -> None:
     """Take MCP servers over: variables and headers of theirs count as secrets."""
     for name, server in _section(told).items():
+        if not isinstance(server, dict) or not _SERVER_NAME.fullmatch(str(name)):
+            found.leave(f"mcp_servers.{name}", "no name of a server, or no server")
+            continue
         block = {key: server[key] for key in ("command", "args", "url") if server.get(key)}
         block |= {"enabled": server["enabled"]} if "enabled" in server else {}
         block |= {"timeout_s": server["timeout"]} if server.get("timeout") else {}
@@ -323,6 +330,18 @@ def _variables(variables: Mapping[str, str], found: SettingsFound) -> None:
             found.leave(name, "a variable that Parley does not know")
 
 
+def _without_secrets(found: SettingsFound) -> None:
+    """Take out what holds something that looks like a secret where no secret belongs."""
+    redactor = Redactor()
+    for name, value in list(leaves(found.tree)):
+        told = orjson.dumps(value, default=str).decode()
+        if redactor.text(told) != told:
+            path = name.split(".")
+            # Of a server nothing is left: it would be called without what it needs.
+            _drop(found.tree, path[:3] if path[:2] == ["tools", "mcp"] else path)
+            found.leave(".".join(path[:3]), "it holds a secret; write it as a reference yourself")
+
+
 def _checked(found: SettingsFound) -> None:
     """Take out what Parley's settings do not allow."""
     for _ in range(len(found.lines) + 1):
@@ -335,6 +354,7 @@ def _checked(found: SettingsFound) -> None:
             found.leave(".".join(path), f"not allowed here: {wrong['msg']}")
         else:
             break
+    # What was taken out needs no variables.
     servers = _section(_section(found.tree.get("tools")).get("mcp"))
     found.secrets = {
         path: named

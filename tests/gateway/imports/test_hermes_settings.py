@@ -136,6 +136,22 @@ def test_secrets_are_found_wherever_they_stand(tmp_path: Path) -> None:
     assert all("/" not in name and ".." not in name for name, _ in told.secrets.values())
 
 
+def test_a_secret_where_none_belongs_is_not_taken(tmp_path: Path) -> None:
+    """In arguments of a program, in an address: the setting is named, without it."""
+    key = "sk-ant-api03-" + "a1B2" * 10
+    told = found(
+        tmp_path,
+        {
+            "model": {"provider": "custom", "base_url": f"https://me:{key}@box.example/v1"},
+            "mcp_servers": {"search": {"command": "uvx", "args": ["search", "--key", key]}},
+        },
+    )
+    assert key not in str(told.tree) + str(told.lines)
+    assert "reference" in left_out(told)["tools.mcp.search"]
+    assert "reference" in left_out(told)["model.base_url"]
+    assert "tools" not in told.tree
+
+
 def test_secrets_are_referred_to(tmp_path: Path) -> None:
     """The settings name a file for each; with the files they can be loaded."""
     told = found(
