@@ -1,5 +1,6 @@
 """`parley import hermes`: a home is taken over once, and people go on where they were."""
 
+import io
 import json
 import os
 import signal
@@ -191,6 +192,25 @@ class TestCommand:
         assert found.model.api_key is not None
         assert found.model.api_key.get_secret_value() == KEY
 
+    @pytest.mark.parametrize(("answer", "is_taken"), [("y", True), ("n", False), ("", False)])
+    def test_at_a_terminal_somebody_is_asked(
+        self,
+        parley: Run,
+        home: Path,
+        old: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        answer: str,
+        is_taken: bool,
+    ) -> None:
+        """By the names of the secrets; no answer is a no."""
+        typed = io.StringIO(f"{answer}\n")
+        monkeypatch.setattr(typed, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", typed)
+        done = parley("import", "hermes", str(old))
+        assert "OPENROUTER_API_KEY, TELEGRAM_BOT_TOKEN" in done.out
+        assert KEY not in done.out
+        assert (home / "secrets" / "OPENROUTER_API_KEY").exists() == is_taken
+
     def test_what_is_there_stays(
         self, take: Callable[..., list[dict[str, str]]], home: Path
     ) -> None:
@@ -292,7 +312,8 @@ async def taken(home: Path, old: Path, **more: Any) -> list[Line]:
 class Recalling:
     """A model that searches first, and keeps what it was sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: str = "Rotterdam-2") -> None:
+        self.words = words
         self.results: list[str] = []
 
     def __call__(self, request: ModelRequest) -> Step:
@@ -300,7 +321,7 @@ class Recalling:
         if newest["role"] == "tool":
             self.results.append(text_of(newest))
             return "found it"
-        return [tool_call("session_search", {"query": "Rotterdam-2"}, "q1")]
+        return [tool_call("session_search", {"query": self.words}, "q1")]
 
 
 async def test_people_go_on_where_they_were(tmp_path: Path, old: Path) -> None:
@@ -395,6 +416,12 @@ async def test_sessions_of_this_machine_are_their_owners(tmp_path: Path, old: Pa
     assert here.user == "u1"
     assert [each.end_reason for each in found] == ["import", "import", None]
     assert found[-1].plan.first_seq == 9
+    recalling = Recalling("Rotterdam-21")
+    async with running(
+        home, agent_of(RecordingModel(recalling), tools=[SESSION_SEARCH])
+    ) as gateway:
+        assert await gateway.ask("And ticket 4021?") == "found it"
+    assert "T-4021 lies in Rotterdam-21" in recalling.results[0]
 
 
 async def test_the_first_owner_is_meant_where_nobody_is_named(tmp_path: Path, old: Path) -> None:
