@@ -162,7 +162,7 @@ def _connections(examined: Examined) -> Iterator[Sight]:
     "search-index",
     "The index of the search is of this version",
     why="`session_search` finds less until it has been made anew.",
-    remedy="It is made anew while Parley runs; `parley search --reindex` begins it.",
+    remedy="It is made anew while Parley runs; `parley search reindex` begins it.",
     needs="database",
 )
 def _search(examined: Examined) -> Iterator[Sight]:

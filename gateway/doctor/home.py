@@ -163,7 +163,7 @@ def _places(examined: Examined) -> list[Path]:
     "log-size",
     "The log is no larger than it should be",
     why="It is rotated by its size; what is much larger is written by something else.",
-    remedy="Look what writes there: `parley logs --since 1h`.",
+    remedy="Look what writes there: `parley logs -n 100`.",
 )
 def _log_size(examined: Examined) -> Iterator[Sight]:
     file = examined.settings.logging.file

@@ -1,5 +1,6 @@
 """`parley doctor`: each check finds its fault, and says nothing of a sound home."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from tests.gateway.doctor.patients import Patient, sound
 from tests.gateway.doctor.planted import FAULTS
+from tests.support.command_line import Run as Parley
 from tests.support.storage import migrated_file
 
 PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
@@ -77,6 +79,24 @@ def test_each_check_says_what_it_is_for() -> None:
         assert each.why.endswith(".")
         assert each.remedy.endswith(".")
         assert not each.title.endswith(".")
+
+
+def commands_named() -> set[tuple[str, ...]]:
+    """Return the commands of `parley` that the page names, without what they are about."""
+    named = re.findall(r"`parley ([^`]+)`", checks.page())
+    return {tuple(each.split()) for each in named}
+
+
+def test_commands_that_it_names_are_there(parley: Parley) -> None:
+    """With these options: who is in trouble should not have to guess."""
+    for words in commands_named():
+        names = [each for each in words if not each.startswith("-") and not each.isdigit()]
+        options = [each for each in words if each.startswith("-")]
+        values = [each for each in names if each in {"outcome", "sender", "error"}]
+        help_of = parley(*(each for each in names if each not in values), "--help")
+        assert help_of.code == 0, words
+        assert all(each in help_of.out for each in options), words
+    assert ("dead-letters", "list") in commands_named()
 
 
 def check_of(look: checks.Look, needs: checks.Needs = "nothing") -> Check:
