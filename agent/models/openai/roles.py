@@ -68,12 +68,18 @@ def _together(one: Wired, other: Wired) -> Wired:
 
 
 def _both(one: Any, other: Any) -> Any:
-    """Return two contents as one: a text where both are, else parts."""
+    """Return two contents as one: a text where both are, else parts.
+
+    The texts of parts that follow one another are what the one text would be.
+    """
     if not one or not other:
         return one or other
     if isinstance(one, str) and isinstance(other, str):
         return f"{one}{_GAP}{other}"
-    return [*_parts(one), *_parts(other)]
+    first, *more = _parts(other)
+    if first["type"] == "text":
+        first = {**first, "text": f"{_GAP}{first['text']}"}
+    return [*_parts(one), first, *more]
 
 
 def _parts(content: Any) -> list[Any]:

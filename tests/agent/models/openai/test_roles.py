@@ -144,23 +144,17 @@ def taken_by(template: str, request: ModelRequest, mode: ServerMode) -> dict[str
 def test_every_template_renders_every_request(
     template: str, messages: list[ChatMessage], tools: bool
 ) -> None:
-    """After at most a few refusals, and the next request at once."""
+    """After at most a few refusals, and the next request at once; no text of it is lost.
+
+    Whatever the form, each text of the conversation goes out once and in its order.
+    """
     mode = ServerMode("server")
     request = ModelRequest(messages, (TOOL,) if tools else ())
     body = taken_by(template, request, mode)
-    again = request_body(request, "m", WireForm(join=True, quirks=mode.quirks))
-    assert again == body
-    assert render(template, again)
-
-
-@pytest.mark.parametrize("template", NAMES)
-@given(messages=views())
-def test_nothing_that_was_said_is_lost(template: str, messages: list[ChatMessage]) -> None:
-    """Whatever the form, each text of the conversation goes out once and in its order."""
-    sent = taken_by(template, ModelRequest(messages, (TOOL,)), ServerMode("server"))["messages"]
-    texts = "\n".join(texts_of(sent))
+    assert request_body(request, "m", WireForm(join=True, quirks=mode.quirks)) == body
+    texts = "\n".join(texts_of(body["messages"]))
     place = 0
-    for text in texts_of(request_body(ModelRequest(messages), "m")["messages"]):
+    for text in texts_of(request_body(request, "m")["messages"]):
         place = texts.index(text, place) + len(text)
 
 
@@ -198,7 +192,8 @@ def test_a_request_begins_with_the_one_before_it(
     assert after[: len(whole)] == whole
     grown = after[len(whole)]
     assert {**grown, "content": 0} == {**newest, "content": 0}
-    if layout:
+    # A result without a text is the one content that is no list there.
+    if layout and isinstance(newest["content"], list):
         assert grown["content"][: len(newest["content"])] == newest["content"]
     else:
         assert flat(grown["content"]).startswith(flat(newest["content"]))
