@@ -78,10 +78,11 @@ def _surveyed(task: Import) -> list[Line]:
     try:
         with opened(task.settings) as conn:
             known = arrivals.positions(conn, hermes.SOURCE)
+            notes = hermes.notes_of(conn, task)
     except StorageUnavailable:
         # There is no database yet, so nothing was imported.
-        known = {}
-    return hermes.survey(task, known)
+        known, notes = {}, set()
+    return hermes.survey(task, known, notes)
 
 
 async def _taken_over(task: Import) -> list[Line]:

@@ -8,9 +8,11 @@ what is there already is left as it is.
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from sqlalchemy import Connection
 
 from adapters.door import FIRST_OWNER
 from adapters.messages import Address
@@ -97,22 +99,33 @@ class ChatFound:
     lineages: list[list[HermesSession]] = field(default_factory=list)
 
 
-def survey(task: Import, known: Mapping[str, int]) -> list[Line]:
+def survey(
+    task: Import, known: Mapping[str, int], notes: Collection[tuple[MemoryTarget, str]]
+) -> list[Line]:
     """Return what an import would do; nothing is changed.
 
     Args:
         task: What is to be taken over.
         known: How far each source was imported, by its cursor's name.
+        notes: Those that the person has already.
     """
-    found = hermes_settings.found_in(task.home)
-    lines = [*found.lines, *_secret_lines(found, task)]
-    lines.append(_settings_line(task, found))
+    lines = _settings_lines(hermes_settings.found_in(task.home), task)
     lines += [line for line, _, _ in _files(task)]
-    lines += [line for target in NOTES for line, _ in _notes(task, target)]
+    lines += [
+        _known(line) if (target, note) in notes else line
+        for target in NOTES
+        for line, note in _notes(task, target)
+    ]
     with task.home.database() as conn:
         if conn is not None:
             lines += _session_lines(conn, task, known)
     return lines
+
+
+def notes_of(conn: Connection, task: Import) -> set[tuple[MemoryTarget, str]]:
+    """Return the notes that the person has already."""
+    scope = ":".join(task.owner)
+    return {(each, note) for each in NOTES for note in notebook.notes_of(conn, scope, each)}
 
 
 async def take_over(task: Import, database: Database) -> list[Line]:
@@ -134,12 +147,14 @@ async def take_over(task: Import, database: Database) -> list[Line]:
 def _take_files(task: Import) -> list[Line]:
     found = hermes_settings.found_in(task.home)
     text, secrets = _settings_text(found, task)
+    # Told before anything is written: then all of it is known.
+    before = _settings_lines(found, task)
     line = _settings_line(task, found)
     if line.outcome == "taken":
         _write(task.settings.home / line.what, text)
     for path, value in secrets.items():
         _write(path, value)
-    lines = [*found.lines, *_secret_lines(found, task), line]
+    lines = before
     for line, path, content in _files(task):
         if line.outcome == "taken":
             _write(path, content)
@@ -166,6 +181,19 @@ def _settings_text(found: SettingsFound, task: Import) -> tuple[str, dict[Path, 
         return hermes_settings.as_yaml(found.tree), {}
     tree, files = hermes_settings.with_secrets(found, task.settings.home / SECRETS)
     return hermes_settings.as_yaml(tree), files
+
+
+def _settings_lines(found: SettingsFound, task: Import) -> list[Line]:
+    """Return what becomes of settings and secrets; known is what a file says already."""
+    file = _settings_line(task, found)
+    told = found.lines if file.outcome == "taken" else map(_known, found.lines)
+    return [*told, *_secret_lines(found, task), file]
+
+
+def _known(line: Line) -> Line:
+    if line.outcome != "taken":
+        return line
+    return Line(line.part, line.what, "known", "it is there already")
 
 
 def _settings_line(task: Import, found: SettingsFound) -> Line:
@@ -259,7 +287,7 @@ async def _take_note(
     is_new = await database.write(notebook.take_note, scope, target, note, limits[target])
     if is_new is None:
         return Line("memory", line.what, "left out", f"no room: {limits[target]:,} characters")
-    return line if is_new else Line("memory", line.what, "known", "it is there already")
+    return line if is_new else _known(line)
 
 
 async def _take_sessions(task: Import, database: Database) -> list[Line]:
@@ -304,7 +332,7 @@ def _session_lines(
 ) -> Iterator[Line]:
     conversations, left_out = _conversations(conn, task)
     for each in conversations:
-        new = [chain for chain in each.lineages if _newest(conn, chain) > _known(chain, known)]
+        new = [chain for chain in each.lineages if _newest(conn, chain) > _imported(chain, known)]
         if new:
             what = f"{len(new)} sessions of {each.place.session_key}"
             yield Line("sessions", what, "taken")
@@ -387,7 +415,7 @@ def _newest(conn: sqlite3.Connection, chain: Sequence[HermesSession]) -> int:
     return newest
 
 
-def _known(chain: Sequence[HermesSession], known: Mapping[str, int]) -> int:
+def _imported(chain: Sequence[HermesSession], known: Mapping[str, int]) -> int:
     """Return how far a lineage was imported; an empty one never has anything new."""
     return known.get(SOURCE + chain[0].id, 0)
 
@@ -398,7 +426,7 @@ def _lineages(
     """Return what of a conversation was not imported yet."""
     found = []
     for chain in each.lineages:
-        before = _known(chain, known)
+        before = _imported(chain, known)
         if _newest(conn, chain) <= before:
             continue
         rows = (row for session in chain for row in messages_of(conn, session.id))
