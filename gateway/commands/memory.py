@@ -89,7 +89,8 @@ def _shown(rows: Sequence[MemoryRow]) -> CommandResult:
     numbers, blocks = count(1), []
     for target, title in TITLES:
         lines = [f"{next(numbers)}. {line_of(row)}" for row in rows if row.target == target]
-        blocks += ["\n".join([f"**{title}**", *lines])] if lines else []
+        # A list that does not begin with 1 is one only behind an empty line.
+        blocks += [f"**{title}**", "\n".join(lines)] if lines else []
     standing = [(n, row) for n, row in enumerate(rows, start=1) if row.target == "instruction"]
     buttons = tuple(
         Choice(f"Forget {n}: {row.text}"[:CHOICE_LABEL_CHARS], f"/memory forget #{row.id}")

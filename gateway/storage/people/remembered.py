@@ -26,7 +26,7 @@ from gateway.storage.statements import built_once
 Target = Literal["instruction", "fact"]
 FOUND: tuple[Target, ...] = ("instruction", "fact")
 
-MOST_INSTRUCTIONS = 40
+MOST_INSTRUCTIONS = 100
 """That hold in one scope; those said first go first."""
 PINNED_CHARS = 4_000
 """Of all that are pinned into a prompt, about 1,000 tokens; the newest come first."""

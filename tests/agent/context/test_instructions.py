@@ -10,7 +10,7 @@ from agent.context.instructions import (
     instructions_in,
     subject_of,
 )
-from tests.bench.instructions import MarkedSentence, marked, scored
+from tests.bench.standing import MarkedSentence, marked, messages, scored, scored_messages
 
 PROBES = marked()
 LANGUAGES = sorted({each.language for each in PROBES})
@@ -35,6 +35,13 @@ def test_there_are_enough_probes_of_both_kinds() -> None:
     assert len(PROBES) >= 150
     assert {"en", "de", "fr", "es", "ru", "zh", "ja"} <= set(LANGUAGES)
     assert 0.3 < sum(each.stands for each in PROBES) / len(PROBES) < 0.7
+
+
+def test_what_a_reader_marks_in_whole_messages() -> None:
+    """Among what else people write."""
+    score = scored_messages(messages())
+    assert score.precision >= 0.9, score.wrong
+    assert score.recall >= 0.9, score.missed
 
 
 def test_sentences_are_found_among_others() -> None:

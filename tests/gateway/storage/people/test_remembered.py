@@ -92,7 +92,10 @@ def test_no_more_is_kept_than_there_is_room_for(store: Store) -> None:
     rows = store.rows(memory)
     assert len(rows) == MOST_FACTS
     assert [row.value for row in rows if row.ended_at is None] == [f"{MOST_FACTS + 4} €"]
-    words = [told(f"Always mention place number {n:04}{n:04}{n:04}") for n in range(60)]
+    words = [
+        told(f"Always mention place number {n:04}{n:04}{n:04}")
+        for n in range(MOST_INSTRUCTIONS + 20)
+    ]
     learn(store, *words)
     kept = [row.text for row in store.rows(memory, target="instruction")]
     assert kept == [each.text for each in words[-MOST_INSTRUCTIONS:]]
