@@ -369,6 +369,8 @@ class PostgresConnection(PreparedConnection):
             self._answer()
             libpq.exit_pipeline_mode()
         except psycopg.Error as exc:
+            # What libpq says by itself, and not with a result, is about the connection.
+            self._is_broken = True
             self._fail(unsent[-1].text, exc)
         return results
 
@@ -403,7 +405,10 @@ class PostgresConnection(PreparedConnection):
         if result.status not in _DONE:
             # An error without a code is libpq's own. It could not write: it says so, at this
             # statement and at all that follow, and calls the connection a good one all the same.
-            self._is_broken |= result.error_field(DiagnosticField.SQLSTATE) is None
+            # So it does where whoever answers says that this was the last word: a server that
+            # ends, or PgBouncer whose server has ended.
+            code, severity = map(result.error_field, _ERROR)
+            self._is_broken |= code is None or severity in _LAST_WORDS
             self._fail(statement, psycopg.errors.error_from_result(result))
 
     def _fail(self, statement: str, cause: psycopg.Error) -> NoReturn:
@@ -418,6 +423,9 @@ class PostgresConnection(PreparedConnection):
 
 
 _DONE = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
+_ERROR = (DiagnosticField.SQLSTATE, DiagnosticField.SEVERITY)
+_LAST_WORDS = frozenset({b"FATAL", b"PANIC"})
+"""Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 _DIRECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 """Writes statements as libpq takes them."""
 

@@ -145,7 +145,9 @@ async def disturb(cluster: Cluster, dice: Random, often: Mapping[Disruption, int
 
 async def happens(kind: Disruption, cluster: Cluster, one: Replica, dice: Random) -> None:
     """Disturb, and count it if it came to that."""
-    cluster.disruptions[kind.__name__] += await kind(cluster, one, dice)
+    came = await kind(cluster, one, dice)
+    # Not in one line: others of the kind may be counted while it is under way.
+    cluster.disruptions[kind.__name__] += came
 
 
 async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random) -> None:
@@ -157,7 +159,8 @@ async def fill_places(cluster: Cluster, at_rest: Sequence[Replica], dice: Random
             cluster.signal(one, signal.SIGCONT)
             cluster.disruptions["freeze at a point"] += 1
         if not one.runs:
-            cluster.disruptions["kill at a point"] += await cluster.buried(one)
+            killed = await cluster.buried(one)
+            cluster.disruptions["kill at a point"] += killed
             begin(cluster, one, dice)
 
 
