@@ -167,8 +167,8 @@ class CallersView:
         """
         # What was said before has the number 1.
         view = cls(ShapedMessages(first_seq=2 if previous_summary else 1))
-        for message in messages:
-            view.append(message)
+        view.shaped.extend(messages)
+        view.shown = [entry.message for entry in view.shaped.entries]
         earlier = next((each for each in view.entries() if _is_summary(each.message)), None)
         if earlier is not None:
             view.plan = _resumed(earlier, previous_summary)

@@ -9,7 +9,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise
 from operator import is_
 from typing import Any, cast
 
@@ -78,6 +78,21 @@ class ShapedMessages:
     entries: list[Entry] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     anthropic: bool = False
+
+    def extend(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """Take messages; many of OpenAI's shape at once are as good as free.
+
+        Raises:
+            ValueError: One has no role.
+        """
+        given = [each if isinstance(each, dict) else dict(each) for each in messages]
+        if self.given or any("role" not in each or is_anthropic(each) for each in given):
+            for each in given:
+                self.append(each)
+            return
+        self.given = given
+        self.entries = list(map(Entry, count(self.first_seq), cast("list[ChatMessage]", given)))
+        self.starts = list(range(len(given)))
 
     def append(self, message: Mapping[str, Any]) -> list[Entry]:
         """Take one more message; returns what it became.
