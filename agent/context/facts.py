@@ -52,7 +52,7 @@ def facts_in(text: str) -> list[Fact]:
 
 def _of_sentence(sentence: str) -> Fact | None:
     rules = _rules()
-    if sentence.endswith(_ASKS) or rules.not_told.search(sentence):
+    if sentence.endswith(_ASKS) or rules.left_out.search(sentence):
         return None
     plain = sentence.rstrip(_ENDS)
     for pattern, of in rules.patterns:
@@ -96,8 +96,8 @@ class _Rules:
         return re.compile(FACTS["mark"], re.IGNORECASE)
 
     @cached_property
-    def not_told(self) -> re.Pattern[str]:
-        return re.compile(FACTS["not_told"], re.IGNORECASE)
+    def left_out(self) -> re.Pattern[str]:
+        return re.compile(f"{FACTS['not_told']}|{FACTS['secret']}", re.IGNORECASE)
 
     @cached_property
     def telling(self) -> re.Pattern[str]:

@@ -3,7 +3,7 @@
 Only a person's own words count: no quote, no forwarded message, no file, nothing that a tool has
 returned, and no copy of what the agent has said. In a direct chat that is its person; elsewhere it
 holds for the conversation, and only people who may act are heard (as for the tool `memory`). What
-a threat scan finds anything in is not pinned.
+a threat scan finds anything in is not pinned, nor is what holds a secret.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from agent.context.facts import facts_in
 from agent.context.instructions import instructions_in
+from agent.safety.redaction import Redactor, masked_assignments
 from agent.safety.threats import scan
 from gateway.access.policy import Access
 from gateway.storage.conversation.turns import Turn
@@ -50,6 +51,14 @@ def words_in(asked: Sequence[InboxEntry], platform: str) -> Iterator[FoundWords]
             yield FoundWords("fact", fact.text, fact.subject, fact.value, by)
 
 
+def _holds_secret(text: str) -> bool:
+    """Whether a text holds what looks like a secret: it must not stand in prompts and lists."""
+    return _REDACTOR.text(text) != text or masked_assignments(text) != text
+
+
+_REDACTOR = Redactor()
+
+
 def _own_words(entry: InboxEntry) -> str:
     if entry.kind == "message":
         return entry.text
@@ -68,6 +77,7 @@ def _allowed(
         for words in found
         if (may_all or access.may_act(conn, [words.said_by]))
         and not scan(words.text).findings
+        and not _holds_secret(words.text)
         and not remembered.was_said_by_agent(conn, conversation, began, words.text)
     )
     if len(kept) < len(found):

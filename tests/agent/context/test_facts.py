@@ -41,6 +41,8 @@ def test_a_value_with_its_subject(text: str, subject: str, value: str, before: s
         "The deadline is close.",
         "> The deadline is May 3.",
         "It was a nice day.",
+        "My password is Hunter2.",
+        "The PIN is 4711.",
         "",
         "x" * 7_000,
     ],
