@@ -84,6 +84,7 @@ from gateway.wiring import (
     build_agent,
     build_context,
     build_line,
+    build_meanings,
     build_money,
     build_prompts,
     build_redactor,
@@ -353,6 +354,8 @@ def _until_a_stop(gateway: Gateway) -> Work:
     """Return what brings messages in, and what is done beside their path."""
     platforms, beside = gateway.platforms, gateway.beside
     receiving = {supervised.name: supervised.run() for supervised in platforms.supervised}
+    if beside.indexer.meanings is not None:
+        receiving["embeddings"] = beside.indexer.meanings.run()
     return receiving | {
         "files": beside.files.run(),
         "inquiries": beside.inquiries.run(),
@@ -443,7 +446,7 @@ async def assembled(
         Preparations(database, agent, context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups, files),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
-        Indexer(database),
+        Indexer(database, build_meanings(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, plugins, access),
         ReactionQueue(adapters),

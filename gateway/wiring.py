@@ -53,6 +53,7 @@ from agent.tools.mcp import mcp_tools
 from agent.tools.registry import Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access
+from gateway.agent_ports.search import Meanings
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
@@ -387,6 +388,20 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "max_answer_chars": main.max_answer_chars,
         }
     )
+
+
+def build_meanings(settings: Settings, database: Database) -> Meanings | None:
+    """Return who makes vectors for the search; None where only words are compared.
+
+    Raises:
+        SettingsError: There is no server for them, or the key cannot be used.
+    """
+    if settings.search.embeddings == "off":
+        return None
+    # Only where it is used: it needs the client of OpenAI's API.
+    from gateway.agent_ports.embeddings import build_embedder  # noqa: PLC0415
+
+    return build_embedder(settings, database)
 
 
 def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:

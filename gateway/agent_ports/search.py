@@ -9,10 +9,11 @@ two of them it pauses. A search does not wait for that: it feeds what it needs i
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Protocol
 
 import structlog
 from typing_extensions import override
@@ -33,7 +34,7 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
 from gateway.storage.people import remembered
 from gateway.storage.schema import iso_time
-from gateway.storage.search import index, topics
+from gateway.storage.search import index, topics, vectors
 from gateway.storage.search import query as search
 from gateway.storage.search.index import IndexBatch, Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
@@ -58,15 +59,39 @@ CATCH_UP_S = 2.0
 """How long a search waits until what was said last is in the index."""
 
 
+class Meanings(Protocol):
+    """Makes vectors, in the background those of messages (gateway/agent_ports/embeddings.py).
+
+    Attributes:
+        weight: What a standard deviation of nearness is worth, in parts of the words' best score.
+    """
+
+    weight: float
+
+    def notify(self) -> None:
+        """Take the hint that the index has grown; returns at once."""
+        ...
+
+    async def run(self) -> None:
+        """Make what is missing until cancelled."""
+        ...
+
+    async def question(self, text: str, conversation: int) -> bytes | None:
+        """Return the vector of a question; None where there is none in time."""
+        ...
+
+
 class Indexer:
     """Keeps the search index up with the transcripts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, meanings: Meanings | None = None) -> None:
         """Feed nothing yet.
 
         Args:
             database: Where transcripts and index are.
+            meanings: Hears of what has been fed; None where only words are compared.
         """
+        self.meanings = meanings
         self._database = database
         self._broken: set[int] = set()
         self._hinted = asyncio.Event()
@@ -139,6 +164,8 @@ class Indexer:
             log.exception("conversation_not_indexed", conversation=found[0].conversation)
             self._broken.add(found[0].conversation)
             return 0
+        if self.meanings is not None:
+            self.meanings.notify()
         await asyncio.sleep((time.monotonic() - began) * pause)
         return sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
 
@@ -171,8 +198,11 @@ class ConversationSearcher(Searcher):
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(search.of, self.conversation)
         missing = await self._catch_up(scope)
-        gathered = await self.database.search(search.gather, scope.conversations, query.text, only)
-        matches = await asyncio.to_thread(search.best, gathered, query.limit)
+        gathered, nearness = await asyncio.gather(
+            self.database.search(search.gather, scope.conversations, query.text, only),
+            self._nearness(scope, query.text, only),
+        )
+        matches = await asyncio.to_thread(search.best, gathered, query.limit, nearness)
         rows = await self.database.read(search.around, matches, query.neighbours)
         texts = await asyncio.to_thread(search.messages, rows)
         hits = (
@@ -226,6 +256,29 @@ class ConversationSearcher(Searcher):
             KnownFact(row.text, iso_time(row.at), iso_time(row.ended_at) if row.ended_at else "")
             for row in kept[-query.limit :]
         ]
+
+    async def _nearness(
+        self, scope: Scope, text: str, only: SearchLimits
+    ) -> Mapping[tuple[int, int], float]:
+        """Return how near messages are to what is asked; {} where meanings are not compared."""
+        meanings = self.indexer.meanings
+        if meanings is None:
+            return {}
+        asked = await meanings.question(text, self.conversation)
+        if asked is None:
+            return {}
+        found = {
+            each: await self.database.search(vectors.directions, each, only.ends(each), len(asked))
+            for each in scope.conversations
+        }
+        near = await asyncio.to_thread(vectors.nearness, found, asked)
+        admitted = {
+            (each, row.seq)
+            for each, rows in found.items()
+            for row in rows
+            if only.admits(row.seq, row.role, row.at)
+        }
+        return {key: meanings.weight * share for key, share in near.items() if key in admitted}
 
     async def _catch_up(self, scope: Scope) -> int:
         """Feed what the index lacks; returns how many messages it lacks still: it may be many."""

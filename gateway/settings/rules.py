@@ -51,6 +51,12 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _terminal(settings)
     yield from _programs(settings)
     yield from _sandbox(settings)
+    yield from _embeddings(settings)
+
+
+def _embeddings(settings: Settings) -> Iterator[Contradiction]:
+    if settings.search.embeddings != "off" and find_spec("numpy") is None:
+        yield "search.embeddings", "needs the extra: pip install 'parley[embeddings]'"
 
 
 def doubts(settings: Settings) -> Iterator[str]:

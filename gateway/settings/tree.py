@@ -255,6 +255,31 @@ class RetentionSettings(Section):
         return self.files_days is not None or self.files_max_bytes is not None
 
 
+class SearchSettings(Section):
+    """Whether `session_search` compares meanings too, by a model of embeddings.
+
+    `provider` asks `/embeddings` of a server that speaks OpenAI's API: the main model's, with its
+    key, where `base_url` is null. `dimensions`: how many numbers a vector has; null for a model
+    that has one length only. `weight`: what a standard deviation of nearness is worth, in parts of
+    what the words of the best message say. `input_usd`: US dollars for a million tokens, null for
+    what is known.
+    """
+
+    embeddings: Literal["off", "provider"] = "off"
+    model: str = Field(default="text-embedding-3-small", min_length=1)
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    dimensions: int | None = Field(default=256, ge=16, le=4096)
+    weight: float = Field(default=0.1, ge=0, le=1)
+    input_usd: float | None = Field(default=None, ge=0)
+
+    @field_validator("embeddings", mode="before")
+    @classmethod
+    def _yaml_off(cls, value: Any) -> Any:
+        """YAML reads a bare `off` as false."""
+        return "off" if value is False else value
+
+
 class LoggingSettings(Section):
     """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
 
@@ -305,6 +330,7 @@ class Settings(Section):
     web: WebSettings = WebSettings()
     storage: StorageSettings = StorageSettings()
     retention: RetentionSettings = RetentionSettings()
+    search: SearchSettings = SearchSettings()
     logging: LoggingSettings = LoggingSettings()
 
 

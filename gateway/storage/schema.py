@@ -22,6 +22,8 @@ from gateway.storage.tables.conversations import (
     summary_part,
     todo,
     topic,
+    vector,
+    vector_progress,
     view_plan,
 )
 from gateway.storage.tables.costs import (
@@ -141,13 +143,15 @@ __all__ = [
     "todo",
     "topic",
     "turn",
+    "vector",
+    "vector_progress",
     "view_plan",
     "web_link",
     "web_session",
     "web_user",
 ]
 
-REVISION = "0027"
+REVISION = "0028"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0023"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from

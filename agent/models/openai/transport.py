@@ -90,8 +90,12 @@ class JsonServer:
             JSONDecodeError: It says JSON, and it is none.
         """
         async with self._answer("GET", path) as answer:
-            text = await _whole(answer)
-            return json.loads(text) if "json" in answer.content_type else text.decode()
+            return await _read(answer)
+
+    async def post(self, path: str, body: bytes) -> object:
+        """Return the parsed answer to a request, as `get` does, with the same errors."""
+        async with self._answer("POST", path, body) as answer:
+            return await _read(answer)
 
     @asynccontextmanager
     async def events(
@@ -171,6 +175,11 @@ def _transport_errors() -> Iterator[None]:
         yield
     except (aiohttp.ClientError, OSError) as exc:
         raise Disconnected(type(exc).__name__) from exc
+
+
+async def _read(answer: aiohttp.ClientResponse) -> object:
+    text = await _whole(answer)
+    return json.loads(text) if "json" in answer.content_type else text.decode()
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:

@@ -113,7 +113,7 @@ FOUND_SHARES = 3
 LEAST_CHARS = 60
 LEAD_CHARS = 80
 """Of a cut text, how much stands before the word of the query that it is cut around."""
-MARKS = "> holds the words, ~ was found because it stands next to such a message. "
+MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
 """Told with what was found rather than in every request."""
 
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)]

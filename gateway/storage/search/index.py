@@ -15,7 +15,7 @@ from sqlalchemy import Connection, TextClause, bindparam, delete, insert, select
 from agent.messages import decode
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import message, search_row
-from gateway.storage.search import topics
+from gateway.storage.search import topics, vectors
 from gateway.storage.search.terms import VERSION, terms_of
 from gateway.storage.search.topics import SaidMessage
 from gateway.storage.statements import kept
@@ -257,6 +257,7 @@ def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozens
     if terms:
         topics.forget(conn, conversation_id, max(terms))
     here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
+    vectors.take_out(conn, conversation_id, terms)
     for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
         _take_out(conn, conversation_id, seq, terms[seq])
 
@@ -273,6 +274,7 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     An index of another version cannot be told what to take out: all of it goes, to be fed anew.
     """
     topics.forget(conn, conversation_id, upto_seq)
+    vectors.forget(conn, conversation_id, upto_seq)
     if not is_current(conn):
         clear(conn)
         return

@@ -52,17 +52,22 @@ _RUNS = re.compile(rf"(?P<pairs>[{_SPACELESS}]+)|(?:(?![{_SPACELESS}])[^\W_]|[{_
 
 
 def terms_of(message: ChatMessage) -> frozenset[str]:
-    """Return what the index holds for a message; nothing for what is not searched.
+    """Return what the index holds for a message; nothing for what is not searched."""
+    return frozenset(_terms(searched_text(message)))
+
+
+def searched_text(message: ChatMessage) -> str:
+    """Return what is searched of a message: "" for what is not.
 
     That is what Parley wrote itself, system prompts, synthetic and ephemeral messages; and calls
     of tools that show what was said, with their results.
     """
     if message["role"] == "system" or message.get("synthetic") or message.get("ephemeral"):
-        return frozenset()
+        return ""
     text = _own_text(message)
     if message["role"] == "tool" and len(text) > 2 * TOOL_CHARS:
         text = f"{text[:TOOL_CHARS]} {text[-TOOL_CHARS:]}"
-    return frozenset(_terms(text[:MAX_CHARS]))
+    return text[:MAX_CHARS]
 
 
 def _own_text(message: ChatMessage) -> str:

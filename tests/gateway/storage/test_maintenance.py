@@ -40,6 +40,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import arrivals, leases
 from gateway.storage.schema import audit_log, conversation, message, metadata, quarantine, replica
+from gateway.storage.search import vectors
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
 from tests.support.searching import feed
@@ -90,6 +91,9 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
         store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
+    claimed = store.run(vectors.claim, "space")
+    assert claimed is not None
+    store.run(vectors.enter, claimed, dict.fromkeys(claimed.texts, b"direction"))
     return current.lease.conversation
 
 

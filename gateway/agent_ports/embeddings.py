@@ -1,0 +1,190 @@
+"""Makes the vectors of messages in the background, and those of questions, where that is set up.
+
+Never on the path of an answer: what the search index has taken is embedded behind it, one claim at
+a time, and a claim that was not fulfilled ends by itself (gateway/storage/search/vectors.py). A
+question is embedded while its words are looked for; where that takes too long, or fails, the words
+decide alone. Each request is booked as what it costs.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+
+import structlog
+from typing_extensions import override
+
+from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, RateLimited
+from agent.models.base import can_be_key
+from agent.models.factory import resolve_provider
+from agent.models.openai.client import base_url_of
+from agent.models.openai.embeddings import EmbeddingModel, requests
+from agent.ports import ModelCall
+from agent.safety.redaction import Redactor
+from gateway.agent_ports.search import Meanings
+from gateway.errors import SettingsError, StorageError
+from gateway.settings.loading import redactor_of
+from gateway.settings.tree import Settings
+from gateway.storage.database import Database
+from gateway.storage.reports import ledger
+from gateway.storage.search import vectors
+from gateway.storage.search.vectors import Unembedded
+
+log = structlog.get_logger()
+
+POLL_S = 30.0
+"""How long a message whose hint was lost stays without a vector."""
+AFTER_S = 2.0
+"""A hint is followed by others: what is fed within this time is made together."""
+REST_S = 60.0
+"""How long the provider is left alone after a failure, unless it says longer."""
+QUESTION_S = 2.0
+"""How long a search waits for the vector of its question."""
+SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
+_OF_THE_TEXT = (BadRequest, ContextOverflow, ModelRefused)
+"""What is wrong with a text, and would be again."""
+
+
+class Embedder(Meanings):
+    """Keeps vectors up with the search index."""
+
+    def __init__(
+        self, database: Database, model: EmbeddingModel, redactor: Redactor, weight: float
+    ) -> None:
+        """Make nothing yet.
+
+        Args:
+            database: Where messages and vectors are.
+            redactor: Takes configured secrets out of what the provider gets.
+            weight: See `Meanings`.
+        """
+        self.weight = weight
+        self._database = database
+        self._model = model
+        self._redactor = redactor
+        self._hinted = asyncio.Event()
+        self._hinted.set()
+
+    @override
+    def notify(self) -> None:
+        """Take the hint that the index has grown; returns at once."""
+        self._hinted.set()
+
+    @override
+    async def run(self) -> None:
+        """Make what is missing until cancelled."""
+        try:
+            while True:
+                await self._until_hinted()
+                await asyncio.sleep(await self._step())
+        finally:
+            await self._model.close()
+
+    async def _until_hinted(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._hinted.wait()
+        self._hinted.clear()
+        await asyncio.sleep(AFTER_S)
+
+    async def _step(self) -> float:
+        """Make all that is missing; returns how long to rest."""
+        try:
+            await self.make_all()
+        except StorageError as exc:
+            log.warning("embeddings_not_stored", error=str(exc))
+        except ModelError as exc:
+            log.warning("embeddings_not_made", error=str(exc))
+            self._hinted.set()
+            asked = exc.retry_after_s if isinstance(exc, RateLimited) else None
+            return max(REST_S, asked or 0.0)
+        except Exception:
+            log.exception("embedding_failed")
+            return REST_S
+        return 0.0
+
+    async def make_all(self) -> int:
+        """Make what is missing now; returns how many messages were looked at.
+
+        Raises:
+            ModelError: The provider cannot be asked now.
+        """
+        made = 0
+        while claimed := await self._database.write(vectors.claim, self._model.space):
+            made += len(claimed.texts)
+            try:
+                bodies = await self._bodies(claimed)
+            except ModelError:
+                await self._database.write(vectors.give_back, claimed)
+                raise
+            await self._database.write(vectors.enter, claimed, bodies)
+        return made
+
+    async def _bodies(self, claimed: Unembedded) -> Mapping[int, bytes]:
+        told = {
+            seq: self._redactor.text(text) for seq, text in claimed.texts.items() if text.strip()
+        }
+        batches = [
+            await self._vectors(texts, claimed.conversation)
+            for texts in requests(list(told.values()))
+        ]
+        both = zip(told, chain.from_iterable(batches), strict=True)
+        return {seq: body for seq, body in both if body}
+
+    async def _vectors(self, texts: Sequence[str], conversation: int) -> list[bytes]:
+        """Return a vector for each text; an empty one for what the provider does not take."""
+        try:
+            return list(await self._asked(texts, conversation))
+        except _OF_THE_TEXT as exc:
+            if len(texts) == 1:
+                log.warning("text_not_embedded", conversation=conversation, error=str(exc))
+                return [b""]
+        return [body for text in texts for body in await self._vectors([text], conversation)]
+
+    @override
+    async def question(self, text: str, conversation: int) -> bytes | None:
+        """Return the vector of a question; None where there is none in time."""
+        try:
+            async with asyncio.timeout(QUESTION_S):
+                (found,) = await self._asked([self._redactor.text(text)], conversation)
+        except (ModelError, StorageError, TimeoutError) as exc:
+            log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
+            return None
+        return found
+
+    async def _asked(self, texts: Sequence[str], conversation: int) -> tuple[bytes, ...]:
+        done = await self._model.embed(texts)
+        call = ModelCall(
+            provider=self._model.provider,
+            model=self._model.name,
+            usage=done.usage,
+            cost_usd=self._model.cost_usd(done.usage),
+            purpose="embedding",
+        )
+        await self._database.write(ledger.book, conversation, None, "", [call])
+        return done.vectors
+
+
+def build_embedder(settings: Settings, database: Database) -> Embedder:
+    """Return who makes vectors, by the server and the key that the settings name.
+
+    Raises:
+        SettingsError: There is no server, or the key cannot be used.
+    """
+    chosen = settings.search
+    main = settings.model.model_copy(update={"provider": resolve_provider(settings.model)})
+    if chosen.base_url is None and main.provider not in SPEAK_OPENAI:
+        raise SettingsError("search.base_url: the server of `model` has no /embeddings, name one")
+    # A key goes to no other address than the one that it was given for.
+    key = chosen.api_key or (main.api_key if chosen.base_url is None else None)
+    text = key.get_secret_value().strip() if key else ""
+    if not can_be_key(text):
+        raise SettingsError("search.api_key: it holds characters that no key can have")
+    model = EmbeddingModel(
+        chosen.base_url or base_url_of(main),
+        text,
+        chosen.model,
+        dimensions=chosen.dimensions,
+        input_usd=chosen.input_usd,
+    )
+    return Embedder(database, model, redactor_of(settings), chosen.weight)

@@ -1,0 +1,141 @@
+"""Embeddings: what goes to a provider, what comes back, and what is none."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import BadRequest, CredentialsRefused, ModelUnreachable, RateLimited
+from agent.models.openai.embeddings import (
+    REQUEST_BYTES,
+    REQUEST_TEXTS,
+    TEXT_BYTES,
+    EmbeddingModel,
+    requests,
+    shortened,
+)
+from agent.usage import Usage
+from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[EmbeddingsServer]:
+    """A provider that is listening."""
+    async with embeddings_server() as serving:
+        yield serving
+
+
+@pytest.fixture
+async def model(server: EmbeddingsServer) -> AsyncIterator[EmbeddingModel]:
+    """A model of that provider."""
+    made = EmbeddingModel(server.url, server.key, "text-embedding-3-small", dimensions=64)
+    yield made
+    await made.close()
+
+
+async def test_each_text_has_its_own_vector(
+    model: EmbeddingModel, server: EmbeddingsServer
+) -> None:
+    """By its number, in whichever order they come; a byte for each number, the largest 127."""
+    done = await model.embed(["a zebra", "a horse", "a zebra"])
+    first, second, third = done.vectors
+    assert first == third != second
+    assert len(first) == 64
+    assert max(map(abs, memoryview(first).cast("b"))) == 127
+    assert done.usage == Usage(input_tokens=6)
+    assert model.cost_usd(done.usage) == pytest.approx(6 * 0.02 / 1_000_000)
+    assert server.requests[0]["dimensions"] == 64
+
+
+async def test_the_price_is_the_operators_or_unknown(server: EmbeddingsServer) -> None:
+    """What no table knows has none; nor has a request of which nothing was reported."""
+    unknown = EmbeddingModel(server.url, server.key, "other")
+    priced = EmbeddingModel(server.url, server.key, "other", input_usd=1.0)
+    assert unknown.cost_usd(Usage(input_tokens=5)) is None
+    assert priced.cost_usd(Usage(input_tokens=5)) == pytest.approx(5e-6)
+    assert priced.cost_usd(None) is None
+
+
+async def test_long_and_empty_texts_are_taken(
+    model: EmbeddingModel, server: EmbeddingsServer
+) -> None:
+    """A long one by its head, never beyond what a model reads; an empty one as a dot."""
+    await model.embed(["ü" * 20_000, " "])
+    long, empty = server.requests[0]["input"]
+    assert len(long.encode()) <= TEXT_BYTES
+    assert empty == "."
+
+
+@given(st.lists(st.text(max_size=50) | st.just("x" * 30_000), max_size=80))
+def test_requests_are_bounded(texts: Sequence[str]) -> None:
+    """By texts and by bytes; none is lost, and the order stays."""
+    parts = list(requests(texts))
+    assert [text for part in parts for text in part] == list(texts)
+    for part in parts:
+        assert 0 < len(part) <= REQUEST_TEXTS
+        assert sum(len(shortened(text).encode()) for text in part) <= REQUEST_BYTES
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "error", "raised"),
+    [
+        (401, {}, {"message": "no", "code": "invalid_api_key"}, CredentialsRefused),
+        (
+            429,
+            {"retry-after": "7"},
+            {"message": "slow", "code": "rate_limit_exceeded"},
+            RateLimited,
+        ),
+        (400, {}, {"message": "'$.input' is invalid"}, BadRequest),
+        (500, {}, {"message": "broken"}, ModelUnreachable),
+    ],
+)
+async def test_a_refusal_is_a_model_error(
+    model: EmbeddingModel,
+    server: EmbeddingsServer,
+    status: int,
+    headers: dict[str, str],
+    error: dict[str, Any],
+    raised: type[Exception],
+) -> None:
+    """As for answers; how long to wait is told."""
+    server.refusals.append((status, headers, error))
+    with pytest.raises(raised) as caught:
+        await model.embed(["a zebra"])
+    if isinstance(caught.value, RateLimited):
+        assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"data": []},
+        {"data": "no"},
+        [1],
+        {"data": [{"index": 1, "embedding": [0.5] * 64}]},
+        {"data": [{"index": 0, "embedding": []}]},
+        {"data": [{"index": 0, "embedding": [0.0] * 64}]},
+        {"data": [{"index": 0, "embedding": ["x"] * 64}]},
+        {"data": [{"index": 0, "embedding": [0.5] * 63}]},
+        {"data": [{"index": 0, "embedding": "AAAA"}]},
+    ],
+)
+async def test_what_is_no_vector_is_refused(
+    model: EmbeddingModel, server: EmbeddingsServer, answer: object
+) -> None:
+    """An answer that does not fit the request is none."""
+    server.answer = answer
+    with pytest.raises(ModelUnreachable):
+        await model.embed(["a zebra"])
+
+
+async def test_a_server_that_is_gone(server: EmbeddingsServer) -> None:
+    """Its key stands in no error."""
+    gone = EmbeddingModel("http://127.0.0.1:1/v1", "sk-secret", "any")
+    with pytest.raises(ModelUnreachable) as caught:
+        await gone.embed(["a zebra"])
+    assert "sk-secret" not in str(caught.value)
+    await gone.close()

@@ -1,0 +1,252 @@
+"""Vectors in the background: made behind the index, paid for, given up where the provider fails."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from structlog.testing import capture_logs
+
+from agent.errors import CredentialsRefused, RateLimited
+from agent.messages import text_of
+from agent.models.base import ModelRequest
+from agent.models.openai.embeddings import EmbeddingModel
+from agent.safety.redaction import Redactor
+from agent.tools.builtin.history import SESSION_SEARCH
+from agent.tools.context import SearchQuery
+from gateway.agent_ports import embeddings
+from gateway.agent_ports.embeddings import Embedder, build_embedder
+from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.errors import SettingsError
+from gateway.settings.loading import load_settings
+from gateway.storage.conversation.transcript import END
+from gateway.storage.database import Database, Location
+from gateway.storage.migrations import open_database
+from gateway.storage.schema import ledger, vector, vector_progress
+from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
+from tests.support.gateway import RecordingModel, agent_of, running
+from tests.support.scripted_model import Step, tool_call
+from tests.support.searching import talk
+from tests.support.storage import Store
+
+NOISE = tuple(f"this is message {word}" for word in ["alpha", "beta", "gamma", "delta", "eta"])
+POISON = "unspeakable"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[EmbeddingsServer]:
+    """A provider for whom a hound is a dog."""
+    async with embeddings_server(alike={"hound": "labrador"}) as serving:
+        yield serving
+
+
+@pytest.fixture
+async def embedder(server: EmbeddingsServer, database: Database) -> AsyncIterator[Embedder]:
+    """Its model at work on the test's database."""
+    model = EmbeddingModel(server.url, server.key, "text-embedding-3-small", dimensions=256)
+    yield Embedder(database, model, Redactor(["hunter2hunter2"]), 0.2)
+    await model.close()
+
+
+async def found(database: Database, here: int, text: str, embedder: Embedder) -> list[int]:
+    """Return the seqs of what a search finds."""
+    searcher = ConversationSearcher(database, Indexer(database, embedder), here, END)
+    return [hit.seq for hit in (await searcher.search(SearchQuery(text))).hits]
+
+
+async def test_what_means_the_same_is_found(
+    store: Store, database: Database, embedder: Embedder
+) -> None:
+    """Though it holds none of the words; where words are found they still count."""
+    here = talk(store, *NOISE, "labrador", *NOISE, "a quagga", *NOISE)
+    assert await found(database, here, "hound", embedder) == []
+    assert await embedder.make_all() == 17
+    assert (await found(database, here, "hound", embedder))[0] == 6
+    assert (await found(database, here, "quagga", embedder))[0] == 12
+    assert await embedder.make_all() == 0
+
+
+async def test_each_request_is_booked(
+    store: Store, database: Database, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """Those for messages, and those for questions, with their cost."""
+    here = talk(store, "a zebra")
+    await embedder.make_all()
+    await found(database, here, "which zebra", embedder)
+    rows = store.rows(ledger)
+    assert [(row.purpose, row.provider, row.input_tokens) for row in rows] == [
+        ("embedding", "embeddings", 2)
+    ] * 2
+    assert rows[0].usd == pytest.approx(2 * 0.02 / 1_000_000)
+    assert len(server.requests) == 2
+
+
+async def test_a_secret_does_not_leave(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """What is masked in logs is masked for the provider of vectors."""
+    talk(store, "it is hunter2hunter2")
+    await embedder.make_all()
+    assert "hunter2" not in str(server.requests)
+
+
+async def test_a_provider_that_fails_is_asked_again(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """The claim is given back at once: nothing is lost, nothing is made twice."""
+    talk(store, "a zebra")
+    server.refusals.append((429, {"retry-after": "5"}, {"message": "slow"}))
+    server.refusals.append((401, {}, {"message": "no"}))
+    with pytest.raises(RateLimited):
+        await embedder.make_all()
+    with pytest.raises(CredentialsRefused):
+        await embedder.make_all()
+    assert store.rows(vector) == []
+    assert await embedder.make_all() == 1
+    assert len(store.rows(vector)) == 1
+
+
+async def test_one_text_holds_up_no_other(
+    store: Store, embedder: Embedder, server: EmbeddingsServer
+) -> None:
+    """What the model does not take has no vector; those beside it have."""
+    server.poison = POISON
+    talk(store, "a zebra", f"an {POISON} thing", "a horse")
+    with capture_logs() as logs:
+        assert await embedder.make_all() == 3
+    assert [row.seq for row in store.rows(vector)] == [1, 3]
+    assert [each["event"] for each in logs] == ["text_not_embedded"]
+    assert POISON not in str(logs)
+
+
+async def test_without_a_vector_of_the_question_words_decide(
+    store: Store,
+    database: Database,
+    embedder: Embedder,
+    server: EmbeddingsServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A provider that refuses, or takes too long, ends no search."""
+    here = talk(store, "a zebra", *NOISE)
+    await embedder.make_all()
+    server.refusals.append((500, {}, {"message": "broken"}))
+    assert (await found(database, here, "zebra", embedder))[0] == 1
+    monkeypatch.setattr(embeddings, "QUESTION_S", 0.0)
+    assert (await found(database, here, "zebra", embedder))[0] == 1
+
+
+async def test_it_goes_on_with_each_hint(
+    store: Store, embedder: Embedder, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a failure, when it has rested."""
+    monkeypatch.setattr(embeddings, "AFTER_S", 0.0)
+    monkeypatch.setattr(embeddings, "REST_S", 0.0)
+    server.refusals.append((500, {}, {"message": "broken"}))
+    talk(store, "a zebra")
+    with capture_logs() as logs:
+        task = asyncio.create_task(embedder.run(), name="embeddings")
+        async with asyncio.timeout(30):
+            await server.asked.wait()
+        server.asked.clear()
+        talk(store, "a horse", user="8")
+        embedder.notify()
+        async with asyncio.timeout(30):
+            await server.asked.wait()
+        task.cancel()
+        await asyncio.wait([task])
+    assert [each["input"] for each in server.requests] == [["a zebra"], ["a horse"]]
+    assert [each["event"] for each in logs] == ["embeddings_not_made"]
+
+
+async def test_the_agents_search_compares_meanings(
+    tmp_path: Path, server: EmbeddingsServer
+) -> None:
+    """In a gateway that is told to."""
+
+    def script(request: ModelRequest) -> Step:
+        newest = request.messages[-1]
+        if newest["role"] == "tool":
+            return text_of(newest)
+        if "which" not in text_of(newest):
+            return "noted"
+        return [tool_call("session_search", {"query": "hound"})]
+
+    agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
+    chosen = {"embeddings": "provider", "base_url": server.url, "api_key": server.key}
+    async with running(tmp_path, agent, search={**chosen, "weight": 0.5}) as chat:
+        for text in (*NOISE, "labrador", *NOISE):
+            await chat.ask(text)
+        indexer = chat.gateway.beside.indexer
+        await indexer.feed_all()
+        assert isinstance(indexer.meanings, Embedder)
+        assert await indexer.meanings.make_all() == 2 * (2 * len(NOISE) + 1)
+        said = await chat.ask("which one?")
+    assert "labrador" in said
+    assert "~ #" in said
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from agent.models.openai.embeddings import EmbeddingModel
+from agent.safety.redaction import Redactor
+from gateway.agent_ports.embeddings import Embedder
+from gateway.storage.migrations import open_database
+from gateway.storage.database import DatabaseServer
+from pydantic import SecretStr
+
+async def main(place, url, key):
+    location = Path(place) if place.startswith("/") else DatabaseServer(SecretStr(place))
+    async with open_database(location) as database:
+        model = EmbeddingModel(url, key, "text-embedding-3-small", dimensions=256)
+        await Embedder(database, model, Redactor([]), 0.1).make_all()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_who_is_killed_is_followed_by_another(
+    store: Store, location: Location, server: EmbeddingsServer
+) -> None:
+    """With the claim that it held, once that is over; what it had entered stays."""
+    talk(store, *[f"a zebra {n}" for n in range(200)])
+    told = str(location) if isinstance(location, Path) else location.url.get_secret_value()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, told, server.url, server.key
+    )
+    async with asyncio.timeout(30):
+        await server.asked.wait()
+    os.kill(child.pid, signal.SIGKILL)
+    await child.wait()
+    before = len(store.rows(vector))
+    store.run(lambda conn: conn.execute(update(vector_progress).values(claimed_until=0.0)))
+    async with open_database(location) as database:
+        model = EmbeddingModel(server.url, server.key, "text-embedding-3-small", dimensions=256)
+        await Embedder(database, model, Redactor([]), 0.1).make_all()
+        await model.close()
+    assert before < 200
+    assert [row.seq for row in store.rows(vector)] == list(range(1, 201))
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ("model: {provider: offline}\nsearch: {embeddings: provider}", "search.base_url"),
+        (
+            'search: {embeddings: provider, base_url: "http://a/v1", api_key: "key\\nkey"}',
+            "search.api_key",
+        ),
+    ],
+)
+async def test_settings_that_cannot_work_are_told(
+    tmp_path: Path, database: Database, sections: str, told: str
+) -> None:
+    """Before anything is asked."""
+    (tmp_path / "parley.yaml").write_text(sections)
+    settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
+    with pytest.raises(SettingsError, match=told):
+        build_embedder(settings, database)
