@@ -110,7 +110,9 @@ def pgbouncer(server: PostgresServer) -> Iterator[PgBouncer]:
         folder = Path(name)
         pooler = PgBouncer(folder, server.port)
         if not os.geteuid():
-            os.chown(folder, NOBODY, NOBODY)
+            # Also the settings: what a test leaves behind as umask may have closed them.
+            for each in (folder, *folder.iterdir()):
+                os.chown(each, NOBODY, NOBODY)
         pooler.start()
         try:
             yield pooler

@@ -31,7 +31,7 @@ from tests.support.command_line import Result, one_line
 from tests.support.command_line import Run as Parley
 from tests.support.gateway import running
 from tests.support.recording_adapter import RecordingAdapter
-from tests.support.storage import Store
+from tests.support.storage import Store, made_newer
 
 ROOT = Path(__file__).parents[3]
 
@@ -187,7 +187,7 @@ WRITES = (
 @pytest.mark.parametrize("command", [*READS, *WRITES])
 def test_a_newer_database_is_left_alone(parley: Parley, store: Store, command: str) -> None:
     """The line says that another version has written it, whatever was asked for."""
-    store.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    store.run(made_newer)
     store.close()
     assert "9999, which this version" in one_line(parley(*command.split()))
 

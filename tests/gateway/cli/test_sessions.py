@@ -32,6 +32,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     inbound,
+    made_newer,
     model_call,
     outdated_file,
     parts,
@@ -422,7 +423,7 @@ def test_an_older_database_is_not_read(sessions: Run, tmp_path: Path) -> None:
 
 def test_a_newer_database_is_not_read(sessions: Run, store: Store) -> None:
     """It says that another version has written it."""
-    store.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    store.run(made_newer)
     assert "9999" in one_line(sessions("list"))
 
 
