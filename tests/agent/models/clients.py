@@ -8,23 +8,25 @@ from agent.messages import ChatMessage, ToolCall, ToolSchema, user_message
 from agent.models.anthropic.client import AnthropicModel
 from agent.models.base import Completion, ModelRequest
 from agent.models.openai.client import OpenAIModel
+from agent.models.openai.responses import ResponsesModel
 from agent.settings import ModelSettings
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import ModelServer, SinkSpy
 from tests.support.openai_server import OpenAIServer
+from tests.support.responses_server import ResponsesServer
 
 KEY = "sk-secret-0123456789"
 CLOCK = ToolSchema("current_time", "Tells the time.", {"type": "object", "properties": {}})
 ASK = [user_message("hello")]
 
-Double = type[AnthropicServer] | type[OpenAIServer]
-BOTH: tuple[Double, ...] = (AnthropicServer, OpenAIServer)
+Double = type[AnthropicServer] | type[OpenAIServer] | type[ResponsesServer]
+Client = AnthropicModel | OpenAIModel | ResponsesModel
+BOTH: tuple[Double, ...] = (AnthropicServer, OpenAIServer, ResponsesServer)
+"""Both providers; OpenAI with both of its APIs."""
 
 
 @asynccontextmanager
-async def connected(
-    server: ModelServer, **settings: object
-) -> AsyncIterator[AnthropicModel | OpenAIModel]:
+async def connected(server: ModelServer, **settings: object) -> AsyncIterator[Client]:
     """Yield the model that speaks the server's protocol."""
     native = isinstance(server, AnthropicServer)
     defaults = {
@@ -35,16 +37,17 @@ async def connected(
         "idle_timeout_s": 5,
     }
     chosen = ModelSettings.model_validate(defaults | settings)
-    model = AnthropicModel(chosen) if native else OpenAIModel(chosen)
+    spoken: type[Client] = ResponsesModel if isinstance(server, ResponsesServer) else OpenAIModel
+    model = AnthropicModel(chosen) if native else spoken(chosen)
     try:
         yield model
     finally:
         await model.close()
 
 
-def connector_of(model: AnthropicModel | OpenAIModel) -> Any:
+def connector_of(model: Client) -> Any:
     """Return what keeps the connections of a model that was asked."""
-    if isinstance(model, OpenAIModel):
+    if not isinstance(model, AnthropicModel):
         assert model._server.session is not None
         return model._server.session.connector
     transport: Any = model._client._client._transport

@@ -14,6 +14,7 @@ from agent.models.catalog import (
     facts_of,
     find_facts,
     output_limit,
+    reasons,
 )
 from agent.settings import FactsSettings
 from agent.usage import FREE, Prices
@@ -179,3 +180,24 @@ def test_a_model_can_look_at_pictures_unless_the_operator_says_not(
     """A provider that refuses them all the same is asked without, see agent/models/images.py."""
     for name in ("claude-opus-5", "llama"):
         assert facts_of(name, FactsSettings(vision=told)).vision is sees
+
+
+@pytest.mark.parametrize(
+    ("name", "thinks"),
+    [
+        ("o1", True),
+        ("o4-mini-2025-04-16", True),
+        ("gpt-5", True),
+        ("gpt-6.1-terra", True),
+        ("openai/gpt-5.4-mini", True),
+        ("gpt-4o", False),
+        ("gpt-4.1-mini", False),
+        ("gpt-3.5-turbo", False),
+        ("chatgpt-4o-latest", False),
+        ("omni", False),
+        ("claude-opus-5", False),
+    ],
+)
+def test_models_that_think_before_they_answer(name: str, thinks: bool) -> None:
+    """OpenAI's, by their names."""
+    assert reasons(name) is thinks

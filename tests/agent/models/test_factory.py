@@ -5,10 +5,13 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from agent.errors import CredentialsRefused, ModelNotFound
-from agent.models.factory import build_model, resolve_provider
+from agent.models.factory import CHAT_FIELDS, build_model, resolve_provider
 from agent.models.openai.client import OpenAIModel
+from agent.models.openai.responses import ResponsesModel
 from agent.settings import ModelSettings
 
 
@@ -103,3 +106,36 @@ def test_only_the_chosen_sdk_is_imported() -> None:
         "sys.exit(bool({'anthropic', 'openai', 'httpx2'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "is_responses"),
+    [
+        ({"api_key": "sk-1"}, True),
+        ({"api_key": "sk-1", "name": "gpt-5-mini"}, True),
+        ({"api_key": "sk-1", "name": "o4-mini"}, True),
+        ({"api_key": "sk-1", "name": "gpt-4.1"}, False),
+        ({"api_key": "sk-1", "name": "gpt-4o"}, False),
+        ({"api_key": "sk-1", "api": "chat"}, False),
+        ({"api_key": "sk-1", "name": "gpt-4o", "api": "responses"}, True),
+        ({"api_key": "sk-1", "extra_body": {"reasoning_effort": "low"}}, False),
+        ({"api_key": "sk-1", "extra_body": {"reasoning": {"effort": "low"}}}, True),
+        ({"api_key": "sk-1", "base_url": "https://eu.api.openai.com/v1"}, True),
+        ({"base_url": "http://localhost:1/v1", "name": "gpt-5"}, False),
+        ({"base_url": "http://localhost:1/v1", "name": "gpt-5", "api": "responses"}, True),
+        ({"provider": "openrouter", "api_key": "k", "name": "openai/gpt-5"}, False),
+        ({"api_key": "sk-ant-1", "api": "responses"}, False),
+    ],
+)
+async def test_which_of_openais_apis(values: dict[str, object], is_responses: bool) -> None:
+    """Responses for its own reasoning models; what the settings say holds for servers like it."""
+    model = build_model(settings(**values))
+    assert isinstance(model, ResponsesModel) is is_responses
+    await model.close()
+
+
+def test_fields_of_chat_completions_alone_are_those_of_the_sdk() -> None:
+    """What Parley writes itself, and what it may not have, left out."""
+    chat = set(CompletionCreateParamsBase.__annotations__)
+    responses = set(ResponseCreateParamsBase.__annotations__)
+    assert chat - responses - {"messages"} == CHAT_FIELDS

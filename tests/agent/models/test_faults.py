@@ -86,11 +86,14 @@ async def test_a_stream_without_an_end_is_left(double: Double) -> None:
 
 
 ENDLESS = {
-    "text": ({"text": "word"}, ("text_delta", '"content": "word')),
-    "thoughts": ({"thinking": "hmm"}, ("thinking_delta", "reasoning_content")),
+    "text": ({"text": "word"}, ("text_delta", '"content": "word', "output_text.delta")),
+    "thoughts": (
+        {"thinking": "hmm"},
+        ("thinking_delta", "reasoning_content", "reasoning_summary_text.delta"),
+    ),
     "arguments": (
         {"calls": (("current_time", {"zone": "UTC"}),)},
-        ("input_json_delta", '"function": {"arguments"'),
+        ("input_json_delta", '"function": {"arguments"', "function_call_arguments.delta"),
     ),
 }
 

@@ -16,6 +16,7 @@ from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, conne
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
+from tests.support.responses_server import ResponsesServer
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -26,15 +27,29 @@ def settings(**values: object) -> ModelSettings:
 @pytest.mark.parametrize("double", BOTH)
 async def test_extra_fields_are_sent_and_win(double: Double) -> None:
     """The operator's fields go into the body, also in place of Parley's own."""
+    limit = "max_output_tokens" if double is ResponsesServer else "max_tokens"
     async with double(default=Reply(text="ok")) as server:
-        await ask(server, extra_body={"service_tier": "auto", "max_tokens": 77})
+        await ask(server, extra_body={"service_tier": "auto", limit: 77})
         body = server.requests[0].body
-    assert (body["service_tier"], body["max_tokens"]) == ("auto", 77)
+    assert (body["service_tier"], body[limit]) == ("auto", 77)
 
 
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize(
-    "field", ["model", "messages", "system", "tools", "stream", "cache_control"]
+    "field",
+    [
+        "model",
+        "messages",
+        "system",
+        "tools",
+        "stream",
+        "cache_control",
+        "input",
+        "instructions",
+        "previous_response_id",
+        "conversation",
+        "background",
+    ],
 )
 async def test_fields_that_parley_writes_are_refused(double: Double, field: str) -> None:
     """The error comes at start-up and names the setting."""
