@@ -9,7 +9,8 @@ from agent.messages import text_of
 from agent.prompt.system import STANDING
 from gateway.commands.memory import EMPTY, NO_SUCH, NOT_ALLOWED
 from gateway.storage import maintenance, schema
-from tests.support.gateway import HeldModel, RecordingModel, Running, echo, running
+from gateway.storage.people import remembered as remembered_rows
+from tests.support.gateway import HeldModel, RecordingModel, Running, echo, fail_once, running
 from tests.support.long_chats import LongChatModel, chatted, systems, until_compacted
 
 pytestmark = pytest.mark.untraced
@@ -153,6 +154,30 @@ async def test_a_stopped_turn_has_heard(tmp_path: Path) -> None:
         await chat.ask("/stop")
         await chat.logged("turn_finished")
         assert await remembered(chat) == [("instruction", GERMAN)]
+
+
+async def test_a_turn_that_is_resumed_after_a_kill_has_heard(tmp_path: Path) -> None:
+    """Its people's words are read again from the inbox, and entered once."""
+    model = HeldModel()
+    model.hold(GERMAN)
+    async with running(tmp_path, model) as chat:
+        await chat.say(GERMAN)
+        await chat.until(lambda: model.waiting)
+        assert await remembered(chat) == []
+    async with running(tmp_path) as chat:
+        await chat.answers(1)
+        assert await remembered(chat) == [("instruction", GERMAN)]
+
+
+async def test_an_end_that_could_not_be_stored_enters_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words, answer and end of the turn are one transaction; it is tried again as a whole."""
+    fail_once(monkeypatch, remembered_rows, "learn")
+    async with running(tmp_path) as chat:
+        await chat.ask(GERMAN)
+        assert await remembered(chat) == [("instruction", GERMAN)]
+        assert len(chat.texts()) == 1
 
 
 async def test_nothing_is_kept_where_the_operator_does_not_want_it(tmp_path: Path) -> None:
