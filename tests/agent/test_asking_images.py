@@ -11,6 +11,7 @@ from agent.models.anthropic.wire import request_body
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.models.images import UNSEEN, Images, image_part, with_pictures
+from agent.models.openai.wire import WireForm
 from agent.models.openai.wire import request_body as openai_body
 from agent.tokens.estimate import estimate_messages
 from agent.tokens.rough import IMAGE_TOKENS
@@ -70,7 +71,7 @@ async def test_both_wires_send_the_picture() -> None:
     block = request_body(request, "claude-opus-5")["messages"][-1]["content"][-1]
     source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     assert {key: block[key] for key in ("type", "source")} == {"type": "image", "source": source}
-    sent = openai_body(request, "gpt-6", "max_tokens")["messages"][-1]["content"]
+    sent = openai_body(request, "gpt-6")["messages"][-1]["content"]
     assert sent[-1] == SHOWN
 
 
@@ -135,7 +136,7 @@ async def test_a_model_that_cannot_see_gets_the_label_at_once() -> None:
     made.model.facts = ModelFacts("blind", vision=False)
     await made.run([ASKED])
     [request] = made.model.requests
-    sent = openai_body(request, "gpt-6", "max_tokens")["messages"][-1]["content"]
+    sent = openai_body(request, "gpt-6")["messages"][-1]["content"]
     assert sent == f"What is this?\n{UNSEEN['text']}"
     with pytest.raises(BadRequest):
         await made.run([ASKED])
@@ -152,7 +153,7 @@ async def test_the_end_of_the_request_is_marked_on_the_picture(layout: CacheLayo
     body = (
         request_body(request, "claude-opus-5")
         if layout == "native"
-        else openai_body(request, "claude", "max_tokens", layout)
+        else openai_body(request, "claude", WireForm(layout))
     )
     last = body["messages"][-1]["content"][-1]
     assert last["type"] in {"image", "image_url"}
