@@ -33,6 +33,9 @@ MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
 """What stays verbatim when a person asks for a compaction: this share of the view, or so many
 messages if they are more."""
+PRUNED_SHARE = 1.25
+"""A summary that is there is used where pruning alone would leave so many times as much: both move
+the prefix, and every later request reads what is left. Source: measured, docs/decisions/310."""
 GAP_SHARE = 0.25
 """How much of what has come between a summary that was written ahead and the tail the extractor
 keeps."""
@@ -73,12 +76,14 @@ class ContextCompressor(ContextEngine):
         request = replace(request, prepared=fitting_prepared(request))
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
-        if pruned := prune_old_results(request, sizes, tail_start):
+        ready = by_prepared(request, tail_start, sizes)
+        pruned = prune_old_results(request, sizes, tail_start)
+        if pruned and (ready is None or pruned.tokens <= PRUNED_SHARE * sizes.view(ready.plan)):
             return pruned
         cut = find_boundaries(request, list(starts_before(request.entries, tail_start)))
         if cut is None:
             return self._smaller(request, clip_only(request, sizes))
-        draft = by_prepared(request, tail_start, sizes) or summarise(request, cut, sizes)
+        draft = ready or summarise(request, cut, sizes)
         end = converge(request, sizes, draft.plan, draft.level)
         found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast, get_args
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 from pydantic import ValidationError
@@ -24,7 +24,16 @@ from gateway.cli.common import settings_of
 from gateway.cli.output import out
 from gateway.errors import SettingsError
 from gateway.replay.costs import Comparison, Tariff, early, totals
-from gateway.replay.player import Gap, Player, Stage, facts_in, playing, window_of, writer_in
+from gateway.replay.player import (
+    Gap,
+    Player,
+    Stage,
+    Writer,
+    facts_in,
+    playing,
+    window_of,
+    writer_in,
+)
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
 from gateway.replay.report import (
     Conditions,
@@ -36,6 +45,7 @@ from gateway.replay.report import (
 )
 from gateway.settings.tree import BudgetSettings, Settings
 
+Summaries = Literal["extract", "model"]
 AT_ONCE = 8
 """Conversations that are played side by side; one where the gateway restarts, so that a restart
 comes at the same place in every replay."""
@@ -86,6 +96,13 @@ def replay(  # noqa: PLR0913 - an option each
     concatenate: Annotated[
         bool, typer.Option("--concatenate", help="Play all conversations of a file as one.")
     ] = False,
+    summaries: Annotated[
+        str,
+        typer.Option(
+            help="Who writes them: extract (no model; what one would cost is reckoned) or model"
+            " (that of auxiliary.compression, else the one that is played; its price is paid)."
+        ),
+    ] = "extract",
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = settings_of(context)
@@ -101,6 +118,7 @@ def replay(  # noqa: PLR0913 - an option each
         gap=cast("Gap", gap),
         restart_every=restart_every,
         concatenate=concatenate,
+        summaries=cast("Summaries", summaries),
     )
     if not asyncio.run(play_files(settings, files, out, options)):
         raise typer.Exit(1)
@@ -120,6 +138,7 @@ class ReplayOptions:
         gap: Which pauses are played; see gateway/replay/player.py.
         restart_every: The gateway is started again after so many requests; None for never.
         concatenate: All conversations of a file are played as one.
+        summaries: Who writes them: the extractor, or a model that is played and paid.
     """
 
     report: Path | None = None
@@ -132,6 +151,7 @@ class ReplayOptions:
     gap: Gap = "recorded"
     restart_every: int | None = None
     concatenate: bool = False
+    summaries: Summaries = "extract"
 
 
 async def play_files(
@@ -192,6 +212,8 @@ def overridden(settings: Settings, options: ReplayOptions) -> Settings:
         problems += _engine_problems(settings.home, options.engine)
         context = settings.context.model_copy(update={"engine": options.engine})
         settings = settings.model_copy(update={"context": context})
+    if options.summaries not in get_args(Summaries):
+        problems.append(f"--summaries {options.summaries}: there are: extract, model")
     if options.gap not in get_args(Gap):
         problems.append(f"--gap {options.gap}: there are: {', '.join(get_args(Gap))}")
     if problems:
@@ -287,15 +309,19 @@ async def _play(
     at_once = AT_ONCE if options.restart_every is None else 1
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
         own = _for_replay(settings, Path(folder))
-        async with playing(Stage(own, recordings, options.gap, options.restart_every)) as player:
+        writer: Writer = None
+        if options.summaries == "model":
+            writer = writer_in(settings) or "main"
+        stage = Stage(own, recordings, options.gap, options.restart_every, writer)
+        async with playing(stage) as player:
             return await _play_all(player, recordings, console, at_once, title)
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
     """Return settings for a replay: nothing is waited for, and no network is used.
 
-    Summaries are the extractor's, sessions do not end by the clock, no budget ends, and the plugins
-    are those of the real home.
+    No real model writes summaries, sessions do not end by the clock, no budget ends, and the
+    plugins are those of the real home.
     """
     (home / PLUGINS).symlink_to(settings.home / PLUGINS)
     return settings.model_copy(

@@ -136,6 +136,7 @@ class Preparations:
         known = self._known.get(session_id)
         if known is not None and not known.begun:
             del self._known[session_id]
+            known.ended.set()
         elif known is not None and self._parts.summariser is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._parts.summariser.timeout_s):
@@ -152,6 +153,11 @@ class Preparations:
         if self._not_before.get(session_id, 0.0) <= time.monotonic():
             return None
         return self._failures.get(session_id)
+
+    async def wait_idle(self) -> None:
+        """Wait until all that was asked for is written, or given up."""
+        while self._known:
+            await next(iter(self._known.values())).ended.wait()
 
     async def run(self) -> None:
         """Write what is asked for, until cancelled."""

@@ -94,8 +94,18 @@ class Costs:
         return _sum(*asked, self.summaries_usd)
 
 
-def costs(timeline: Timeline, billed: Billed, tariff: Tariff) -> Costs:
-    """Return what a conversation would have cost."""
+def costs(timeline: Timeline, billed: Billed, tariff: Tariff, paid: Usage | None = None) -> Costs:
+    """Return what a conversation would have cost.
+
+    Args:
+        timeline: The conversation.
+        billed: How its requests were billed.
+        tariff: What costs are reckoned with.
+        paid: What its summaries took, where a model was played that wrote them; None where the
+            extractor wrote them: then they are reckoned as if a model had.
+    """
+    if paid is not None:
+        return Costs(billed.bills, tariff.summary_usd(paid))
     summaries = (each.summary for each in economies(timeline, billed, tariff))
     return Costs(billed.bills, _sum(0.0, *map(tariff.summary_usd, summaries)))
 

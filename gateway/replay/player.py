@@ -39,7 +39,7 @@ from agent.tokens.estimate import estimate_tokens
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
-from gateway.replay.recorded_model import RecordedModel, RecordedTools
+from gateway.replay.recorded_model import RecordedModel, RecordedTools, RecordedWriter
 from gateway.replay.recordings import RecordedExchange, Recording
 from gateway.replay.report import Replayed
 from gateway.settings.tree import Settings
@@ -56,6 +56,8 @@ to 5 minutes, about every seventh up to 40 minutes, one in twenty up to 10 hours
 recording says, busy where it says nothing. Steps of a turn are 4 to 20 s apart.
 Source: `timeline` of the peers' benchmark (peerbench/bench_session.py)."""
 
+Writer = ModelFacts | Literal["main"] | None
+"""Of a stage's summaries."""
 STEP_S = (4.0, 20.0)
 PAUSE_S = (20.0, 120.0)
 CHAT_PAUSES_S = ((0.6, PAUSE_S), (0.8, (120.0, 280.0)), (0.95, (360.0, 2400.0)))
@@ -76,12 +78,15 @@ class Stage:
     Attributes:
         settings: The gateway's; its home is the replay's own.
         restart_every: The gateway is started again after so many requests; None for never.
+        writer: Who writes summaries at what price; "main" for the model that is played, None for
+            the extractor.
     """
 
     settings: Settings
     recordings: Sequence[Recording]
     gap: Gap = "recorded"
     restart_every: int | None = None
+    writer: Writer = None
 
 
 def window_of(settings: Settings) -> int:
@@ -119,14 +124,18 @@ async def playing(stage: Stage) -> AsyncIterator["Player"]:
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(house.run(), name="gateway")
         await house.open.wait()
-        yield Player(house, model, answers, stage.gap)
+        yield Player(house, model, answers, stage.gap, stage.writer is not None)
         running.cancel()
 
 
 def _model(stage: Stage) -> "StoppingModel":
     settings = stage.settings
     return StoppingModel(
-        window_of(settings), facts_in(settings), settings.prompt_caching, stage.restart_every
+        window_of(settings),
+        facts_in(settings),
+        settings.prompt_caching,
+        stage.restart_every,
+        writes=stage.writer == "main",
     )
 
 
@@ -144,9 +153,11 @@ class StoppingModel(RecordedModel):
         facts: ModelFacts,
         caching: CachingSettings,
         restart_every: int | None,
+        *,
+        writes: bool = False,
     ) -> None:
         """Answer `restart_every` requests between two restarts; None for all."""
-        super().__init__(context_length, facts, caching)
+        super().__init__(context_length, facts, caching, writes=writes)
         self.restart = asyncio.Event()
         self._restart_every = restart_every
         self._answered = 0
@@ -198,10 +209,13 @@ class House:
             ) as self.gateway,
             asyncio.TaskGroup() as tasks,
         ):
+            preparations = self.gateway.beside.preparations
             running = [
                 tasks.create_task(self.gateway.worker.run(), name="worker"),
                 tasks.create_task(self.gateway.delivery.run(), name="delivery"),
+                tasks.create_task(preparations.run(), name="prepare summaries"),
             ]
+            self._model.settled = preparations.wait_idle
             yield
             self.gateway.worker.stop()
             for task in running:
@@ -210,8 +224,10 @@ class House:
     def _agent(self) -> Agent:
         settings, recordings = self._stage.settings, self._stage.recordings
         steps = max((len(each.steps) for it in recordings for each in it.exchanges), default=1)
+        writer = self._stage.writer
+        others = [RecordedWriter(writer)] if isinstance(writer, ModelFacts) else []
         return Agent(
-            models=[self._model],
+            models=[self._model, *others],
             tools=RecordedTools(self._model, recordings),
             # Else the loop would end a recorded turn that has more steps than the settings allow.
             settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
@@ -248,6 +264,7 @@ class Player:
     model: RecordedModel
     answers: SentMessages
     gap: Gap
+    has_writer: bool = False
 
     async def play(self, number: int, recording: Recording) -> Replayed:
         """Send each user message once the one before is answered."""
@@ -291,6 +308,7 @@ class Player:
             duration_s=duration_s,
             problem=problem,
             extracts=await read(_extracts, grown),
+            summaries=await read(timeline.summaries, conversation_id) if self.has_writer else None,
         )
 
     async def _answer(self, conversation_id: int) -> str:

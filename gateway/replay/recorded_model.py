@@ -5,16 +5,23 @@ replay is one run of one process: what was asked is not known after a restart of
 the gateway it does not notice.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
 from agent.errors import ContextOverflow, RecordingMismatch
-from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.messages import ChatMessage, ToolCall, ToolSchema, assistant_message, text_of
 from agent.models.anthropic.wire import request_body
-from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason, TextSink
-from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
+from agent.models.base import (
+    Completion,
+    ModelInfo,
+    ModelRequest,
+    StopReason,
+    TextSink,
+    estimate_usage,
+)
+from agent.models.catalog import DEFAULT_NAMES, ModelFacts, context_length, facts_of
 from agent.money.cache_simulator import (
     Block,
     BlockReader,
@@ -29,6 +36,7 @@ from agent.prompt_caching import apply_cache_control
 from agent.settings import CachingSettings, FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
+from agent.turn.background_summary import BEHIND
 from agent.usage import CacheLayout, Usage, is_claude
 from gateway.replay.recordings import RecordedExchange, Recording
 
@@ -36,6 +44,12 @@ Placing = Literal["system_and_3", "anchored", "none"]
 """Where the breakpoints of a prompt cache stand: by which strategy; none where there are none."""
 
 PLACINGS: tuple[Placing, ...] = ("system_and_3", "anchored")
+WRITTEN_SHARE = 0.5
+"""How much of what it may write a played summary takes."""
+LINE_CHARS = 200
+Settled = Callable[[], Awaitable[None]]
+_HEADINGS = "## Goal\nAs below.\n## Progress\n{told}\n## Critical Context\nAs above."
+_BEHIND = BEHIND[:40]
 _CLIP_KEEPS_CHARS = 16
 """Of its beginning a clipped text has at least as much."""
 
@@ -82,7 +96,6 @@ class RecordedModel:
     were not played. Each conversation has a cache and a clock of its own.
     """
 
-    provider = "recorded"
     name = label = "recorded"
 
     def __init__(
@@ -90,6 +103,8 @@ class RecordedModel:
         context_length: int = 200_000,
         facts: ModelFacts | None = None,
         caching: CachingSettings | None = None,
+        *,
+        writes: bool = False,
     ) -> None:
         """Play a model.
 
@@ -97,7 +112,11 @@ class RecordedModel:
             context_length: In tokens; larger requests are refused, as a provider does.
             facts: Prices and cache rules of what is played; the default Claude's if None.
             caching: How requests are marked; the placings not played take its lifetime.
+            writes: Whether it writes summaries, too.
         """
+        # A model that is only recorded writes none: gateway/wiring.py, INSIDE.
+        self.provider = "played" if writes else "recorded"
+        self.settled: Settled = _at_once
         self.context_length = context_length
         self.facts = facts or facts_of(DEFAULT_NAMES["anthropic"], FactsSettings())
         self.cache_layout: CacheLayout | None = "native" if is_claude(self.facts.name) else None
@@ -138,12 +157,19 @@ class RecordedModel:
         """Return the recorded message that follows the view; its text is pushed at once.
 
         A request that is made again gets the same answer. Where tools are not allowed the
-        exchange's final text takes the place of recorded calls.
+        exchange's final text takes the place of recorded calls. What is written in the background
+        is there by then: steps of a turn are seconds apart.
 
         Raises:
             RecordingMismatch: The view does not fit the recording.
             ContextOverflow: The request is larger than the window; it counts as not made.
         """
+        if self.provider == "played":
+            if not request.conversation:
+                return written(request, self.facts.name)
+            if text_of(request.messages[-1]).startswith(_BEHIND):
+                return self._behind(request)
+        await self.settled()
         play = self._play_of(request.conversation)
         place = play.place(request.messages)
         message = play.answers[place]
@@ -163,6 +189,17 @@ class RecordedModel:
 
     async def close(self) -> None:
         """Nothing to give back."""
+
+    def _behind(self, request: ModelRequest) -> Completion:
+        """Write a summary behind a conversation's own request, of which the cache knows most."""
+        completion, account = (
+            written(request, self.facts.name),
+            self._accounts[request.conversation],
+        )
+        blocks = self._reader.read(request_body(request, self.facts.name))
+        usage = account.caches[account.placings[0]].bill(blocks, account.now_s)
+        output_tokens = completion.usage.output_tokens if completion.usage else 0
+        return replace(completion, usage=usage + Usage(output_tokens=output_tokens))
 
     def _play_of(self, conversation: str) -> "_Play":
         try:
@@ -204,6 +241,10 @@ class RecordedModel:
         return account.book(blocks, output_tokens, when)
 
 
+async def _at_once() -> None:
+    """Wait for nothing."""
+
+
 def _plain(message: ChatMessage) -> ChatMessage:
     """Return a message as it was before it was marked; recorded ones are plain texts."""
     if not isinstance(message.get("content"), list) and "cache_control" not in message:
@@ -228,6 +269,11 @@ class _ProviderAccount:
     requests: int = 0
     asked_s: dict[tuple[int, int], float] = field(default_factory=dict)
     fixed_tokens: int = 0
+
+    @property
+    def now_s(self) -> float:
+        """When the newest answer was asked for."""
+        return max(self.asked_s.values(), default=0.0)
 
     @classmethod
     def opened(cls, facts: ModelFacts, placings: Iterable[Placing]) -> "_ProviderAccount":
@@ -324,6 +370,53 @@ class _Play:
                 f"{self.recording.name}: {asked[:80]!r} was asked, not the recorded"
                 f" {recorded[:80]!r}"
             )
+
+
+class RecordedWriter:
+    """A model that only writes summaries, at its own price.
+
+    What it writes are lines of the material under the headings of a summary: as long as asked for,
+    and the same for the same prompt.
+    """
+
+    provider = "played"
+    cache_layout: CacheLayout | None = None
+
+    def __init__(self, facts: ModelFacts) -> None:
+        """Write at the prices of this model."""
+        self.name = self.label = facts.name
+        self.facts = facts
+        self.context_length = facts.context_length or context_length(facts.name)
+
+    async def complete(self, request: ModelRequest, _sink: TextSink) -> Completion:
+        """Return a summary."""
+        return written(request, self.name)
+
+    async def look_up(self) -> ModelInfo | None:
+        """Return None: there is no provider to ask."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+def written(request: ModelRequest, name: str) -> Completion:
+    """Return a summary in the form that is asked for, made of lines of the prompt."""
+    most = int(request.max_output_tokens * WRITTEN_SHARE)
+    alone = len(request.messages) == 1
+    # Behind a conversation's own request the material is what stands before the order.
+    text = text_of(request.messages[0 if alone else -2])
+    lines = (text.partition("BEGIN>>\n")[2] if alone else text).splitlines()
+    told: list[str] = []
+    size = estimate_tokens(_HEADINGS, name)
+    for line in lines:
+        words = line[:LINE_CHARS].strip("#<> ")
+        if size > most:
+            break
+        told.append(f"- {words}")
+        size += estimate_tokens(told[-1], name)
+    answer = assistant_message(_HEADINGS.format(told="\n".join(told) or "None."))
+    return Completion(answer, "stop", estimate_usage(request, answer, name), name)
 
 
 class RecordedTools:

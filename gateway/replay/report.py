@@ -17,6 +17,7 @@ from rich.text import Text
 
 from agent.messages import count
 from agent.money.costs import format_usd
+from agent.usage import Usage
 from gateway.errors import SettingsError
 from gateway.pipeline.hygiene import HYGIENE_SHARE
 from gateway.replay.chart import Scale, change, chart, short
@@ -63,6 +64,7 @@ class Replayed:
     duration_s: float
     problem: str | None
     extracts: Mapping[int, int] = field(default_factory=dict)
+    summaries: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +276,9 @@ def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
 
 def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
     """Return what each conversation would have cost."""
-    return [(each.name, costs(each.timeline, each.billed, tariff)) for each in results]
+    return [
+        (each.name, costs(each.timeline, each.billed, tariff, each.summaries)) for each in results
+    ]
 
 
 def _total(each: Sequence[tuple[str, Costs]]) -> list[tuple[str, Costs]]:

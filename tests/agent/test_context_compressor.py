@@ -335,6 +335,20 @@ def test_a_summary_written_ahead_is_used_later() -> None:
     assert summary_of(found).last_seq == found.plan.tail_from - 1
 
 
+@pytest.mark.parametrize(("chars", "level"), [(3_000, "prune"), (500, "summary")])
+def test_a_summary_that_is_there_is_used_where_pruning_leaves_much_more(
+    chars: int, level: str
+) -> None:
+    """What stands for old results is read by every later request; nobody is asked for either."""
+    messages = [user_message("Go."), *talk(1), *tool_talk(16 if chars == 3_000 else 90, chars)[1:]]
+    limits = Limits(WINDOW, protect_last_n=4)
+    request = request_of(messages, summarise=Writer(GOOD), trigger="prepare", limits=limits)
+    prepared = prepare_summary(request)
+    assert prepared is not None
+    found = compressed(request_of(messages, prepared=prepared, limits=limits))
+    assert found.level == level
+
+
 def test_a_summary_that_was_written_for_a_shorter_tail_decides_where_it_begins() -> None:
     """What it tells of need not be shown as well, as long as the newest messages are."""
     messages = talk(60)

@@ -43,6 +43,13 @@ def work(conn: Connection, conversation_id: int) -> ConversationTotals:
     return ConversationTotals(conversations.message_head(conn, conversation_id), *row)
 
 
+def summaries(conn: Connection, conversation_id: int) -> Usage:
+    """Return what the summaries of a conversation took, all together."""
+    here = (ledger.c.conversation == conversation_id) & (ledger.c.purpose == "summary")
+    rows = conn.execute(select(*(ledger.c[name] for name in TOKENS)).where(here))
+    return sum((usage_in(row) for row in rows), Usage())
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One model call with a known usage.

@@ -283,6 +283,28 @@ async def test_summaries_are_priced_as_a_model_s(tmp_path: Path) -> None:
     assert "; summaries: claude-fable-5, $ per million" in dear
 
 
+async def test_a_model_that_writes_summaries_can_be_played(tmp_path: Path) -> None:
+    """It is asked ahead of need, at its own price; the same again each time."""
+    file = recording(tmp_path, long_talk(40, 300))
+    model = {"context_length": 24_000}
+    auxiliary = {"compression": {"model": "claude-fable-5"}}
+    found = []
+    for settings in (
+        settings_of(tmp_path, model=model),
+        settings_of(tmp_path, model=model),
+        settings_of(tmp_path, model=model, auxiliary=auxiliary),
+    ):
+        good, printed = await play_with(settings, file, summaries="model")
+        assert good
+        answers, summaries, cost = (float(cell[2:]) for cell in bills(printed)["anchored"][-3:])
+        # Above a dollar cents are shown.
+        assert cost == pytest.approx(answers + summaries, abs=0.006)
+        found.append((summaries, printed))
+    assert 0 < found[0][0] == found[1][0] < found[2][0]
+    assert "claude-fable-5" in found[2][1]
+    assert "extractor" not in found[0][1]
+
+
 async def test_what_was_not_answered_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +436,7 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
         ({"threshold": 0.0}, "--threshold 0.0: must be greater than 0"),
         ({"threshold": 50}, "--threshold 50: must be less than or equal to 1"),
         ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
+        ({"summaries": "x"}, "--summaries x: there are: extract, model"),
         ({"engine": ""}, f"--engine : there is no such engine; there are: {ENGINES}"),
         ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
         ({"strategy": "x"}, "--strategy x: must be 'system_and_3' or 'anchored'"),
@@ -450,6 +473,7 @@ def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.Monke
         "ttl": "1h",
         "gap": "chat",
         "restart_every": 50,
+        "summaries": "model",
     }
     options = [part for name, it in given.items() for part in (f"--{name}", f"{it}")]
     taken = AsyncMock(return_value=True)
