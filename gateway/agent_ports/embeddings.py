@@ -78,7 +78,11 @@ class Embedder(Meanings):
                 await self._until_hinted()
                 await asyncio.sleep(await self._step())
         finally:
-            await self._model.close()
+            await self.close()
+
+    async def close(self) -> None:
+        """Give back the connections."""
+        await self._model.close()
 
     async def _until_hinted(self) -> None:
         with suppress(TimeoutError):

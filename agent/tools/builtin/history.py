@@ -4,6 +4,7 @@
 `session_search` finds what was said earlier by words, also in other chats of the same person.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -14,7 +15,7 @@ from agent.errors import ToolError
 from agent.ports import PastMessage
 from agent.tools.context import Findings, Hit, Searcher, SearchQuery, ToolContext, TopicLine
 from agent.tools.registry import Arguments, Tool
-from agent.tools.truncate import place_of
+from agent.tools.truncate import STEM_CHARS, place_of
 
 READ_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
@@ -108,11 +109,17 @@ READ_CONVERSATION = Tool(
 
 FOUND_CHARS = 10_000
 """Text of one answer; 4 bytes each, and marks beside them, stay under tools.output.max_bytes."""
-FOUND_SHARES = 3
+FOUND_SHARES = 4
 """What was found is shown in so many times the length of a neighbour."""
 LEAST_CHARS = 60
 LEAD_CHARS = 80
 """Of a cut text, how much stands before the word of the query that it is cut around."""
+_ENDS = ".!?\u3002\uff01\uff1f\n"
+_SENTENCE = re.compile(rf"(?:[^{_ENDS}]|[.!?](?=\S))+[{_ENDS}]*\s*|[{_ENDS}]+\s*")
+"""A sentence with what follows it; a point between letters or digits ends none."""
+_WORD = re.compile(r"\w+")
+SHORT = 3
+"""Letters of words that stand everywhere."""
 MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
 """Told with what was found rather than in every request."""
 
@@ -127,7 +134,7 @@ class HistorySearchArguments(Arguments):
     role: Literal["user", "assistant", "tool"] | None = None
     since: str | None = Field(None, description="ISO 8601, UTC")
     until: str | None = None
-    neighbours: int = Field(1, ge=0, le=3, description="Shown around each")
+    neighbours: int = Field(3, ge=0, le=3, description="Shown around each")
     order: Literal["best", "time"] = "best"
     show: Literal["messages", "topics", "facts"] = "messages"
 
@@ -240,13 +247,20 @@ def _mark(hit: Hit) -> str:
 
 
 def _share(passages: Sequence[Passage]) -> int:
-    """Return how many characters of each neighbour are shown."""
-    shares = sum(
-        FOUND_SHARES if message.seq in seqs else 1
+    """Return how many characters of a neighbour are shown; what short texts leave goes to all."""
+    sizes = [
+        (len(message.text), FOUND_SHARES if message.seq in seqs else 1)
         for _, seqs, messages in passages
         for message in messages
-    )
-    return max(LEAST_CHARS, FOUND_CHARS // max(1, shares))
+    ]
+    room, shares = FOUND_CHARS, sum(weight for _, weight in sizes)
+    # In order of what they need of a share: who needs least leaves the rest to those behind.
+    for size, weight in sorted(sizes, key=lambda each: each[0] / each[1]):
+        if size * shares > room * weight:
+            break
+        room -= size
+        shares -= weight
+    return max(LEAST_CHARS, room // max(1, shares))
 
 
 def _place(hit: Hit) -> str:
@@ -256,10 +270,40 @@ def _place(hit: Hit) -> str:
 
 
 def _cut(message: PastMessage, room: int, look_for: str) -> str:
-    """Return a text; of a long one only the part around a word of the query."""
+    """Return a text; of a long one whole sentences: those that hold most words of the query.
+
+    A sentence that has no room is shown by the part around one of the words.
+    """
     text = message.text
     if len(text) <= room:
         return text
+    sentences = [found[0] for found in _SENTENCE.finditer(text)]
+    wanted = {word[:STEM_CHARS] for word in _WORD.findall(look_for.casefold()) if len(word) > SHORT}
+    held = [sum(word in each.casefold() for word in wanted) for each in sentences]
+    best = max(range(len(sentences)), key=lambda n: (held[n], -n))
+    # What stands around the best one says what it is about.
+    order = sorted(range(len(sentences)), key=lambda n: (-held[n], abs(n - best), n))
+    chosen: list[int] = []
+    for n in order:
+        if len(sentences[n]) <= room:
+            room -= len(sentences[n])
+            chosen.append(n)
+    if best not in chosen:
+        return _around_word(text, room, look_for)
+    return _with_gaps(text, sentences, sorted(chosen))
+
+
+def _with_gaps(text: str, sentences: Sequence[str], chosen: Sequence[int]) -> str:
+    """Return sentences in order, with marks for what is left out between them."""
+    shown, before = "", -1
+    for n in chosen:
+        shown = f"{shown.rstrip()} […] " if n > before + 1 else shown
+        shown, before = shown + sentences[n], n
+    left = len(text) - sum(len(sentences[n]) for n in chosen)
+    return f"{shown.strip()} [+{left:,} characters]"
+
+
+def _around_word(text: str, room: int, look_for: str) -> str:
     start = max(0, min(place_of(look_for, text) - LEAD_CHARS, len(text) - room))
     end = start + room
     before = "[…] " if start else ""

@@ -185,6 +185,7 @@ async def test_the_agents_search_compares_meanings(
         assert isinstance(indexer.meanings, Embedder)
         assert await indexer.meanings.make_all() == 2 * (2 * len(NOISE) + 1)
         said = await chat.ask("which one?")
+        await indexer.meanings.close()
     assert "labrador" in said
     assert "~ #" in said
 
