@@ -362,7 +362,7 @@ async def test_an_auxiliary_model_is_sent_the_material(
 ) -> None:
     """Its provider does not know the conversation, and the operator wants it to write."""
     main, small = CachingModel(), roomy()
-    monkeypatch.setattr(wiring, "build_models", lambda _: [small])
+    monkeypatch.setattr(wiring, "build_models", lambda *_: [small])
     block = {"compression": {"model": "small"}}
     async with running(tmp_path, main, compression=FEW, auxiliary=block) as chat:
         small.watch = main.watch
