@@ -265,6 +265,8 @@ async def test_a_stop_whose_signal_was_lost_holds_after_a_restart(tmp_path: Path
         assert (await states(chat))[0] == ("cancelled", "interrupted")
 
 
+# One of several replicas takes no more turns than it has places for.
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_stop_reaches_a_turn_that_waits_for_its_place(tmp_path: Path) -> None:
     """A turn that was frozen but has not begun makes no model call after a stop."""
     model = HeldModel()
@@ -684,6 +686,8 @@ async def test_two_suspects_are_tried_one_after_the_other(
         assert await chat.answers(1, "b") == ["re: two"]
 
 
+# One of several replicas takes no more turns than it has places for.
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_crash_while_waiting_for_a_place_is_not_the_turns_fault(tmp_path: Path) -> None:
     """Nor does it make a suspect of it: it did not run."""
     for _ in range(2):
