@@ -44,10 +44,11 @@ from gateway.agent_ports.files import Attachments, stored_files, with_pictures_o
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
-from gateway.commands.status_figures import StatusFacts, start_warnings, status_facts
+from gateway.commands.status_figures import start_warnings, status_facts
 from gateway.context.memory import Recall
+from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
-from gateway.context.window import with_engine_tools
+from gateway.context.window import ContextParts, with_engine_tools
 from gateway.context.writers import LearnedWindows
 from gateway.http import control
 from gateway.http.connections import Connections
@@ -432,7 +433,7 @@ async def assembled(
     # Once more: now with the models that write summaries.
     refuse_unpriced(settings.budget, models)
     prompts, links = build_prompts(settings, plugins), ChatLinks(settings.web.token)
-    rules = _rules(settings, access, models, status_facts(agent, context, prompts))
+    rules = _rules(settings, access, models, agent, context, prompts)
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
@@ -496,13 +497,15 @@ def _rules(
     settings: Settings,
     access: Access,
     models: Sequence[ChatModel],
-    facts: Callable[[str | None], StatusFacts],
+    agent: Agent,
+    context: ContextParts,
+    prompts: Prompts,
 ) -> IntakeRules:
     return IntakeRules(
         access,
         settings.queue,
         settings.sessions.groups,
-        facts,
+        status_facts(agent, context, prompts),
         build_money(settings, models),
         settings.attachments,
         settings.commands,
