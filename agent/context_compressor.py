@@ -10,9 +10,10 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.context.extract import Extract, extract, key_facts, retained_share
+from agent.context.extract import Extract, extract, key_statements
 from agent.context.phases.boundaries import (
     Boundaries,
+    Newest,
     assemble,
     find_boundaries,
     head_end_of,
@@ -23,11 +24,12 @@ from agent.context.phases.boundaries import (
 from agent.context.phases.convergence import converge, target_tokens
 from agent.context.phases.prune import prune_old_results
 from agent.context.phases.summary import summary_budget, write_summary
+from agent.context.reading import Statement
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
-from agent.messages import user_message
+from agent.messages import chars_of
 from agent.tokens.estimate import estimate_tokens
-from agent.view.view import Entry, Summary, ViewPlan
+from agent.view.view import Edit, Entry, Summary, ViewPlan
 
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
@@ -39,10 +41,16 @@ the prefix, and every later request reads what is left. Source: measured, docs/d
 GAP_SHARE = 0.25
 """How much of what has come between a summary that was written ahead and the tail the extractor
 keeps."""
-EXTRACT_VIEW_SHARE = 0.4
-EXTRACT_SHARE = 2
-"""An extract, which cannot judge what matters, may fill the view up to this share of the threshold,
-and be so many times as long as a model's summary. Source: measured, docs/performance.md."""
+EXTRACT_VIEW_SHARE = 0.245
+MOST_VIEW_SHARE = 0.44
+EXTRACT_GROWTH = 0.02
+"""An extract, which cannot judge what matters, fills the view up to the first of these shares of
+the threshold; with each further compaction it grows by the third, up to the second. Source:
+measured, docs/performance.md."""
+TALK_SHARE = 0.2
+TALK_CHARS = 500
+"""How much of the tail's budget earlier turns have beside an extract, which tells of them anyway;
+of older answers among the newest messages both ends are shown, of so many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +212,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Dra
 
 
 def by_model(
-    request: CompressionRequest, cut: Boundaries, facts: Sequence[str], budget: int
+    request: CompressionRequest, cut: Boundaries, facts: Sequence[Statement], budget: int
 ) -> Draft:
     """Return a plan with the summary model's text.
 
@@ -219,10 +227,41 @@ def by_model(
 
 
 def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
-    """Return a plan with the extractor's text."""
+    """Return a plan with the extractor's text, and with a shorter tail than beside a model's."""
+    request, cut = with_short_tail(request, cut, sizes)
     extracted = extract_of(request, cut, extract_budget(request, cut, sizes))
     plan = assemble(request, cut, extracted.text, "extract")
-    return Draft(plan, "extract", retained_share(extracted.facts, extracted.text))
+    return Draft(plan, "extract", extracted.retained_share)
+
+
+def with_short_tail(
+    request: CompressionRequest, cut: Boundaries, sizes: Sizes
+) -> tuple[CompressionRequest, Boundaries]:
+    """Return a later cut, with the long answers of earlier turns behind it clipped.
+
+    The turn that is under way keeps the whole tail. What people write is never clipped.
+    """
+    if request.trigger == "manual":
+        # Only the newest turns stay anyway.
+        return request, cut
+    entries, limits = request.entries, request.limits
+    ratio = limits.target_ratio * TALK_SHARE
+    short = replace(request, limits=replace(limits, target_ratio=ratio))
+    start = max(cut.tail_start, min(protected_tail(short, sizes), Newest.of(entries).user))
+    later = find_boundaries(request, [start, *starts_before(entries[:start], start)])
+    if later is None or later.tail_start < cut.tail_start:
+        later = cut
+    clips, used = set[Edit](), 0
+    for n in range(Newest.of(entries).user - 1, later.tail_start - 1, -1):
+        seq, message = entries[n]
+        used += sizes.message(message)
+        long = message["role"] != "user" and chars_of(message) > 2 * TALK_CHARS
+        if long and used > short.limits.tail_tokens:
+            clips.add(Edit(seq, "clip", TALK_CHARS))
+    clipped = {edit.seq for edit in clips}
+    known = [e for e in request.plan.edits if e.kind != "clip" or e.seq not in clipped]
+    edits = sorted({*known, *clips}, key=lambda edit: (edit.seq, edit.kind))
+    return replace(request, plan=replace(request.plan, edits=tuple(edits))), later
 
 
 def shorter_would_help(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> bool:
@@ -246,13 +285,14 @@ def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int
 
 
 def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
-    """Return how long the extract may be; never shorter than the one before, within its limit."""
-    limits, kept = request.limits, kept_tokens(request, cut, sizes)
-    most = EXTRACT_SHARE * limits.max_summary_tokens
+    """Return how long the extract may be; it grows a little from compaction to compaction."""
+    threshold, kept = request.limits.threshold_tokens, kept_tokens(request, cut, sizes)
     earlier = estimate_tokens(previous_text(request))
-    room = int(limits.threshold_tokens * EXTRACT_VIEW_SHARE) - kept
-    wanted = min(room, (request.tokens - kept) // 2)
-    return max(budget_of(request, cut, sizes), min(most, max(wanted, earlier)))
+    wanted = int(threshold * EXTRACT_VIEW_SHARE) - kept
+    if earlier:
+        wanted = max(wanted, earlier + int(threshold * EXTRACT_GROWTH))
+    most = min(int(threshold * MOST_VIEW_SHARE) - kept, (request.tokens - kept) // 2)
+    return max(budget_of(request, cut, sizes), min(most, wanted))
 
 
 def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
@@ -265,13 +305,10 @@ def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Ext
     return extract(uncovered(request, cut), previous_text(request), budget, focus=request.focus)
 
 
-def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
-    """Return the key facts of what is cut, and of the summary of what was cut before."""
-    leaving = uncovered(request, cut)
-    if earlier := previous_text(request):
-        # Before every message, whose seqs begin with 1.
-        leaving.insert(0, Entry(0, user_message(earlier)))
-    return key_facts(leaving, focus=request.focus)
+def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[Statement]:
+    """Return the key statements of what is cut, and of the summary of what was cut before."""
+    earlier = previous_text(request)
+    return key_statements(uncovered(request, cut), earlier, focus=request.focus)
 
 
 def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:

@@ -1,89 +1,90 @@
 """The extractor: a summary of what leaves the view, made without any model.
 
-It stands in for the summary model where that fails, and its facts are what a model's summary is
-checked against. A short narrative tells what was asked and decided, files, errors and the last
-state; each of its lines names the message that it comes from. An index of the telling terms by
-place follows (agent/context/terms.py): what is not told can be found and looked up.
+It stands in for the summary model where that fails, and what a model's summary lacks is taken from
+it. It holds whole sentences (agent/context/notes.py): the best one of each message of a person
+first, then the second best, and so on; then what the assistant said that nobody else did, errors,
+commands and paths; values that changed; further words by which the rest can be found. Each
+compaction adds a part to the notes and thins the older parts, the less the older they are: what is
+known of the beginning must not fade with each further compaction.
 """
 
-import re
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
-from operator import itemgetter
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import attrgetter
 
-from agent.context import terms
-from agent.context.terms import Excerpt, read
-from agent.safety.redaction import Redactor, masked_assignments
+from agent.context.notes import (
+    ChangedValue,
+    Days,
+    Notes,
+    Stretch,
+    Told,
+    change_line,
+    changes_in,
+    line_of,
+    parsed,
+    text_of_notes,
+)
+from agent.context.reading import ASSISTANT, Statement, read
+from agent.context.sentences import sentences
+from agent.context.statements import (
+    content_words,
+    has_digit,
+    is_noise,
+    is_question,
+    quick_words,
+    weight_of,
+    without_function_words,
+    words_of,
+)
+from agent.safety.redaction import Redactor
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
 
-NARRATIVE_SHARE = 0.12
-"""How much of the budget the narrative takes."""
-LEAST_TOLD_TOKENS = 80
-"""The newest request and the last state are told also where there is little room."""
 EARLIER_SHARE = 0.5
-"""Most of the budget that a model's earlier summary takes, which is kept as it is."""
+"""Most of the budget that a model's earlier summary takes."""
+CHANGES_SHARE = 0.08
+WORDS_SHARE = 0.05
+"""Most of the budget that changed values and further words take."""
+PART_TOKENS = 24
+WORD_TOKENS = 3.5
+MOST_SEARCHED = 250
+MAX_WORD_CHARS = 40
+_AROUND = ".,;:!?()[]{}<>\"'*_`#\u201c\u201d\u2018\u2019\u00ab\u00bb\u2026"
+AGE_POWER = 0.6
+"""How much more room the beginning of a conversation has than what came later: 0 for the same, 1
+for all of it. Source: tests/bench/statements.py."""
 
-FIRST_SHARE = 0.88
-LATER_SHARE = 0.65
-"""How much of the index's free room one extraction may fill; the rest is for what comes later.
+NEWEST_SHARE = 0.04
+"""The newest part gets so much of the room at least."""
 
-What an index holds stays there, so the first one leaves room for the messages that were still
-shown verbatim then. Source of both: tests/bench/retention.py.
-"""
+WORTH = {"person": 1.0, "assistant": 0.22, "tool": 0.2}
+"""What a statement is worth by whose it is."""
+AGAIN = 0.6
+"""What each further statement of a message is worth beside the one before it."""
+NEW_SHARE = 0.6
+"""What an assistant says is chosen if so much of it was not said by what is chosen already."""
+COST_POWER = 0.75
+"""How much a statement is worth less for being longer; 1: as it is longer."""
+LINE_TOKENS = 4
+LEAST_WORDS = 2
+"""What has fewer content words says nothing by itself ("Talk soon.")."""
+SHORT_WORDS = 4
+"""An answer with fewer content words is not understood without its question."""
+FOCUS = 4.0
 
-SENIOR_CHARS = 4
-"""Per token of the budget: how much of what leaves was in view at the previous compaction.
-
-The tail that stays verbatim has about as many tokens as an extract.
-"""
-
-MOST_FACTS = 300
-FACTS_SHARE = 0.15
-"""How much is read for facts alone, as a share of what is read for an extract."""
-FACTS_MESSAGES = 600
-"""From how many messages. Source: 1,000 of them take half of the time for a whole compaction."""
-CANDIDATES = 1500
-CANDIDATES_PER_TOKEN = 0.3
-"""How many words compete for a place, beside those that have one: about twice what fits."""
-
-INTRODUCTION = (
-    "Extracted without a model. Under Terms, #N: begins a stretch at message N and lists words that"
-    " stand there."
-)
-INTRODUCTIONS = (
-    INTRODUCTION,
-    f"{INTRODUCTION[:-1]}; read_conversation(from_seq=N) returns the messages in full.",
-)
-"""The second one is of versions that told the tool whether it was offered or not."""
-_TERMS = "## Terms"
-_EARLIER = "## Earlier summary"
-_ALSO = "Also mentioned:"
-_GROUP_WORDS = 15
-
-Sections = dict[str, list[str]]
-"""Lines by the title of their section."""
-
-SECTION_SHARES = {"Asked": 0.45, "Decided": 0.2, "Files": 0.1, "Errors": 0.1, "Last state": 0.15}
-"""Sections in their order, with their shares of the narrative's tokens."""
-
-SECTION_LINES = 30
-"""Most lines that one extraction adds to a section."""
-SECTION_PIECES = 150
-"""How many of the newest texts are looked at for a section."""
-LINE_CHARS = 240
-
-_LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
-# Some lack their first letter, here and in `_ERRORS`: it may be a capital.
-_DECISIONS = (
-    "decided", "agreed", "instead of", "from now on", "et's ", "confirmed", "prefer", "must not",
-    "never", "always", "ake sure", "approved", "deadline",
-)  # fmt: skip
-_ERRORS = ("rror", "xception", "ailed", "FAILED", "ERROR")
-_BREAK = re.compile(r"(?<=[.!?])\s|\n")
-_PATH = re.compile(r"(?<![\w/.])(?:[~.]{0,2}/)?(?:[\w.@-]+/)+[\w@-]+(?:\.\w{1,6})+")
+ALSO = "Also said, word for word:"
+MOST_PARTS = 24
+"""More compactions than that share parts."""
+KEY_STATEMENTS = 60
+KEY_SHARE = 0.4
+"""How many statements a model's summary must hold, and how much is read to find them."""
+COVERED = 0.5
+"""A summary holds a statement if it has so many of its content words."""
+MISSING_SHARE = 0.10
+"""What is appended to a model's summary, as a share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +92,11 @@ class Extract:
     """A summary made without a model.
 
     Attributes:
-        facts: The most telling terms of what leaves the view, most telling first.
+        retained_share: How many it holds of the statements that matter most in what leaves.
     """
 
     text: str
-    facts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Carried:
-    """What the previous summary hands on.
-
-    Attributes:
-        story: An extract without its index; "" where a model wrote it.
-        index: Of an extract.
-        earlier: What a model wrote, now or before the extracts since.
-        lost: The end of it that has no room.
-    """
-
-    story: str
-    index: terms.Index
-    earlier: str
-    lost: str
+    retained_share: float
 
 
 def extract(
@@ -121,27 +105,25 @@ def extract(
     budget_tokens: int,
     *,
     focus: str | None = None,
-    elsewhere: Set[str] = frozenset(),
+    days: Days = (),
 ) -> Extract:
     """Return a summary of what leaves the view and of what had left it before.
 
-    The same arguments give the same text, in any process. At most 700,000 characters of users,
-    as many of the assistant and 120,000 of tools are read, fewer from 4,000 messages on.
+    The same arguments give the same text, in any process.
 
     Args:
         entries: The originals that leave the view now, in order of seq.
         previous: The summary of what had left before, an extract or a model's; "" for none.
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
         focus: What the summary is to dwell on.
-        elsewhere: Terms in lower case that other summaries in view hold: they are not listed again.
+        days: When the messages were written, where that is known.
     """
-    carried = _carried(previous, budget_tokens)
-    pieces = read(entries)
-    found = _found(pieces, carried, budget_tokens, focus, len(elsewhere)).without(elsewhere)
-    told = max(int(budget_tokens * NARRATIVE_SHARE), min(LEAST_TOLD_TOKENS, budget_tokens // 2))
-    story = narrate(pieces, carried.story, told)
-    text = _fitted(story, found, carried, budget_tokens)
-    return Extract(text, tuple(terms.most_telling(found, MOST_FACTS)))
+    before = parsed(Redactor().text(previous))
+    entries = _numbered_on(entries, before.parts)
+    said = read(entries)
+    days = _days_of(entries, days) if said else ()
+    fresh = [Stretch(entries[0].seq, entries[-1].seq, said, (), days)] if said else []
+    return _fitted(before, fresh, budget_tokens, focus)
 
 
 def merged(texts: Sequence[str], budget_tokens: int) -> str:
@@ -151,267 +133,422 @@ def merged(texts: Sequence[str], budget_tokens: int) -> str:
         texts: As `extract` or a model wrote them.
         budget_tokens: Most tokens of the text.
     """
-    stories, lines, earlier = [], [], []
-    for text in texts:
-        ours, told = _parted(text)
-        story, _, index = ours.partition(f"\n{_TERMS}\n")
-        stories.append(story)
-        lines.append(index)
-        earlier.append(told)
-    whole = _text(*("\n".join(filter(None, part)) for part in (stories, lines, earlier)))
-    return extract((), whole, budget_tokens).text
+    every = [parsed(Redactor().text(text)) for text in texts]
+    whole = Notes(
+        [part for notes in every for part in notes.parts],
+        [change for notes in every for change in notes.changes],
+        "\n\n".join(notes.earlier for notes in every if notes.earlier),
+    )
+    return _fitted(whole, (), budget_tokens, None).text
 
 
-def key_facts(entries: Sequence[Entry], *, focus: str | None = None) -> tuple[str, ...]:
-    """Return the most telling terms of what leaves the view, most telling first.
+def key_statements(
+    entries: Sequence[Entry], previous: str = "", *, focus: str | None = None
+) -> tuple[Statement, ...]:
+    """Return the statements that matter most in what leaves the view, best first.
 
-    A model's summary is checked against them. Less is read than for an extract: a sample of
-    many messages, half of it from people.
+    A model's summary is checked against them. Less is read than for an extract.
+
+    Args:
+        entries: The originals that leave the view now, in order of seq.
+        previous: The summary of what had left before, whose statements count, too.
+        focus: What the summary is to dwell on.
     """
-    sample = _sampled(entries)
-    found = terms.rank(
-        read(sample, FACTS_SHARE),
-        most=CANDIDATES,
-        messages=len(sample),
-        focus=terms.words_of(focus or ""),
-    )
-    return tuple(terms.most_telling(found, MOST_FACTS))
+    before = parsed(Redactor().text(previous))
+    lines = [line for line in before.earlier.splitlines() if not line.startswith("#")]
+    earlier = [Statement(0, "", n, text) for n, text in enumerate(sentences("\n".join(lines)))]
+    known = [each for part in before.parts for each in part.said]
+    return tuple(_best(_field([*earlier, *known, *read(entries, share=KEY_SHARE)], focus)))
 
 
-def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return the first message and at most `FACTS_MESSAGES` others, spread evenly, in order."""
-    if len(entries) <= FACTS_MESSAGES:
-        return entries
-    # The first request tells what all that follows is about.
-    first, *rest = entries
-    asked = _spread([entry for entry in rest if entry.message["role"] == "user"])
-    others = _spread([entry for entry in rest if entry.message["role"] != "user"])
-    return [first, *sorted([*asked, *others], key=itemgetter(0))]
-
-
-def _spread(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return every n-th entry from the newest back, half of `FACTS_MESSAGES` at most."""
-    step = -(-len(entries) // (FACTS_MESSAGES // 2))
-    # Backwards, so that the newest one is always among them.
-    return entries[::-1][:: max(1, step)]
-
-
-def _carried(previous: str, budget_tokens: int) -> _Carried:
-    ours, earlier = _parted(previous)
-    story, _, index = ours.partition(f"\n{_TERMS}\n")
-    kept = _beginning(earlier, int(budget_tokens * EARLIER_SHARE))
-    return _Carried(story, terms.parse_index(index), kept, earlier[len(kept) :])
-
-
-def _parted(text: str) -> tuple[str, str]:
-    """Return what an extract says of its own, and what a model wrote before."""
-    if not text.startswith(INTRODUCTIONS):
-        return "", text
-    ours, _, earlier = text.partition(f"\n{_EARLIER}\n")
-    return ours, earlier
-
-
-def _beginning(text: str, room_tokens: int) -> str:
-    """Return the longest beginning of whole lines, else of words, that fits."""
-    while (taken := estimate_tokens(text)) > room_tokens:
-        kept = text[: min(len(text) - 1, len(text) * room_tokens // taken)]
-        text = kept[: max(kept.rfind("\n"), kept.rfind(" "), 0)]
-    return text
-
-
-def _found(
-    pieces: Sequence[Excerpt], carried: _Carried, budget_tokens: int, focus: str | None, listed: int
-) -> terms.Vocabulary:
-    """Return the terms of what leaves, and of what a model wrote that has no room any more."""
-    words = carried.lost.split()
-    lost = [
-        # A model's text names no messages: it counts as said by people at the very beginning.
-        Excerpt(1, "user", " ".join(words[at : at + _GROUP_WORDS]))
-        for at in range(0, len(words), _GROUP_WORDS)
-    ]
-    # Before the first compaction nothing was in view at an earlier one.
-    later = carried.index or carried.earlier
-    known = listed + sum(len(line) for _, line in carried.index)
-    return terms.rank(
-        [*lost, *pieces],
-        most=CANDIDATES + int(budget_tokens * CANDIDATES_PER_TOKEN) + known,
-        senior=_senior(pieces, budget_tokens) if later else 0,
-        focus=terms.words_of(focus or ""),
-    )
-
-
-def _senior(pieces: Sequence[Excerpt], budget_tokens: int) -> int:
-    """Return the seq up to which messages were in view at the previous compaction."""
-    left = budget_tokens * SENIOR_CHARS
-    for piece in pieces:
-        left -= len(piece.text)
-        if left < 0:
-            return piece.seq
-    return pieces[-1].seq if pieces else 0
-
-
-def _fitted(story: str, found: terms.Vocabulary, carried: _Carried, budget_tokens: int) -> str:
-    """Return the text, its index as large as the budget allows."""
-    redactor = Redactor()
-    room, text = budget_tokens, ""
-    # Masking and joining change the size, so the index may have to be cut again.
-    for _ in range(3):
-        fixed = _text(story, "", carried.earlier)
-        index = _grown(carried.index, found, room - estimate_tokens(fixed))
-        text = redactor.text(_text(story, terms.index_text(index), carried.earlier))
-        over = estimate_tokens(text) - budget_tokens
-        if over <= 0:
-            return text
-        room -= over + 1
-    return _beginning(text, budget_tokens)
-
-
-def _text(story: str, index: str, earlier: str) -> str:
-    parts = [INTRODUCTION, story, f"{_TERMS}\n{index}", earlier and f"{_EARLIER}\n{earlier}"]
-    return "\n".join(filter(None, parts))
-
-
-def _grown(index: terms.Index, found: terms.Vocabulary, room_tokens: int) -> terms.Index:
-    """Return the index with the best of the new terms, in about `room_tokens`."""
-    room_tokens = max(0, room_tokens)
-    taken = estimate_tokens(terms.index_text(index))
-    # There is no room even for what is known: its best terms stay, none is added.
-    if taken > room_tokens:
-        return terms.shortened(index, room_tokens / taken)
-    known = {term.lower() for _, line in index for term in line}
-    new = [text for key, text in found.spellings.items() if key not in known]
-    room = int((room_tokens - taken) * (LATER_SHARE if index else FIRST_SHARE))
-    return [*index, *terms.lay_out(terms.fitting(new, room), found.places)]
-
-
-def retained_share(facts: Sequence[str], text: str) -> float:
-    """Return the share of facts that are found in the text; 1.0 without facts."""
+def retained_share(facts: Sequence[Statement], text: str) -> float:
+    """Return the share of statements that a text holds; 1.0 without any."""
     return 1 - len(_missing(facts, text)) / len(facts) if facts else 1.0
 
 
-def missing_facts_line(facts: Sequence[str], text: str, budget_tokens: int) -> str:
-    """Return the facts that the text lacks as one line, to be appended to it.
+def missing_statements(facts: Sequence[Statement], text: str, budget_tokens: int) -> str:
+    """Return the statements that a text lacks as lines, to be appended to it.
 
     The first ones if not all fit; "" where there are none or none fits.
     """
-    room = budget_tokens - estimate_tokens(_ALSO) - 1
-    missing = terms.fitting(_missing(facts, text), max(0, room))
-    line = Redactor().text(" ".join([_ALSO, *missing])) if missing else ""
-    return line if estimate_tokens(line) <= budget_tokens else ""
-
-
-def _missing(facts: Sequence[str], text: str) -> list[str]:
-    words = terms.words_of(text)
-    return [fact for fact in facts if not _words_of_fact(fact) <= words]
-
-
-@lru_cache(maxsize=2 * MOST_FACTS)
-def _words_of_fact(fact: str) -> frozenset[str]:
-    """Return the words of a fact; each is looked up up to three times for one summary."""
-    return frozenset(terms.words_of(fact))
-
-
-def narrate(pieces: Sequence[Excerpt], previous: str, budget_tokens: int) -> str:
-    """Return the sections as text of at most about `budget_tokens`; empty ones are left out."""
-    earlier, found = parse_sections(previous), _sections(pieces)
-    blocks = []
-    for title, share in SECTION_SHARES.items():
-        lines = [*earlier.get(title, ()), *found[title]]
-        kept = _newest(lines, int(budget_tokens * share), keep_first=title == "Asked")
-        if kept:
-            blocks.append("\n".join([f"## {title}", *kept]))
-    return masked_assignments("\n".join(blocks))
-
-
-def parse_sections(text: str) -> Sections:
-    """Return the lines of each section of an extract."""
-    sections: Sections = {}
-    lines: list[str] = []
-    for title, line in _LINE.findall(text):
-        if title:
-            lines = sections.setdefault(title, [])
-        else:
-            lines.append(f"- {line}")
-    return sections
-
-
-def _sections(pieces: Sequence[Excerpt]) -> Sections:
-    """Return the lines of each section that these pieces give, oldest first."""
-    asked = [piece for piece in pieces if piece.role == "user"]
-    said = [piece for piece in pieces if piece.role in {"user", "assistant"}]
-    results = [piece for piece in pieces if piece.role == "tool"]
-    calls = [piece for piece in pieces if piece.role == "call"]
-    last = [piece for piece in said[-2:] if piece.role == "assistant"]
-    return {
-        "Asked": [*map(_quoted, asked[:1]), *map(_quoted, asked[1:][-SECTION_LINES:])],
-        "Decided": _with(said, _DECISIONS),
-        "Files": _paths(calls),
-        "Errors": _with(results, _ERRORS),
-        "Last state": [_quoted(piece) for piece in last[-1:]],
-    }
-
-
-def _quoted(piece: Excerpt) -> str:
-    return _line(piece.seq, piece.text)
-
-
-def _line(seq: int, text: str) -> str:
-    shown = " ".join(text[: LINE_CHARS + 60].split())
-    return f"- #{seq} {shown if len(shown) <= LINE_CHARS else shown[:LINE_CHARS] + '…'}"
-
-
-def _with(pieces: Sequence[Excerpt], signs: Sequence[str]) -> list[str]:
-    """Return the sentences of the newest pieces in which a sign stands, one of each piece."""
-    found: dict[str, int] = {}
-    for piece in islice(reversed(pieces), SECTION_PIECES):
-        place = next((at for sign in signs if (at := piece.text.find(sign)) >= 0), None)
-        if place is not None:
-            found.setdefault(_around(piece.text, place), piece.seq)
-        if len(found) >= SECTION_LINES:
+    room = budget_tokens - estimate_tokens(ALSO) - 1
+    kept = []
+    for each in _missing(facts, text):
+        room -= estimate_tokens(line_of(each.seq, each.who, [each])) + 1
+        if room < 0:
             break
-    return [_line(seq, text) for text, seq in reversed(found.items())]
+        kept.append(each)
+    lines = [line_of(each.seq, each.who, [each]) for each in sorted(kept)]
+    return "\n".join([ALSO, *lines]) if lines else ""
 
 
-def _paths(pieces: Sequence[Excerpt]) -> list[str]:
-    """Return the files that the newest calls name."""
-    found: dict[str, int] = {}
-    for piece in islice(reversed(pieces), SECTION_PIECES):
-        if "/" in piece.text:
-            for path in _PATH.findall(piece.text):
-                found.setdefault(path, piece.seq)
-    return [_line(seq, path) for path, seq in reversed([*found.items()][:SECTION_LINES])]
+def _missing(facts: Sequence[Statement], text: str) -> list[Statement]:
+    known = set(words_of(text))
+    return [each for each in facts if not _holds(known, {*content_words(each.text)})]
 
 
-def _around(text: str, place: int) -> str:
-    """Return the sentence, or the line, of a text in which a place lies."""
-    low, high = max(0, place - LINE_CHARS // 2), place + LINE_CHARS // 2
-    before, after = text[low:place], text[place:high]
-    return (_BREAK.split(before)[-1] + _BREAK.split(after)[0]).strip()
+def _holds(known: Set[str], words: Set[str]) -> bool:
+    """Whether words hold what a statement says: its numbers, and most of its words."""
+    held = sum(word in known for word in words)
+    numbers = all(word in known for word in words if word[0].isdigit())
+    return numbers and held >= COVERED * len(words)
 
 
-def _newest(lines: Iterable[str], room_tokens: int, *, keep_first: bool) -> list[str]:
-    """Return the newest lines that fit, in order; the first of all stays where asked for.
+def _numbered_on(entries: Sequence[Entry], parts: Sequence[Stretch]) -> Sequence[Entry]:
+    """Return messages with numbers behind those of earlier notes.
 
-    Of lines with the same text the newest is meant.
+    A list of messages that was compacted before has its numbers from its places: they begin anew.
     """
-    ordered = sorted({_told(line): line for line in lines}.values(), key=_seq)
-    kept: list[str] = []
-    if keep_first and ordered and _tokens(ordered[0]) <= room_tokens // 2:
-        kept.append(ordered.pop(0))
-        room_tokens -= _tokens(kept[0])
-    place = len(ordered)
-    while place and (room_tokens := room_tokens - _tokens(ordered[place - 1])) >= 0:
-        place -= 1
-    return kept + ordered[place:]
+    gap = parts[-1].last_seq + 1 - entries[0].seq if entries and parts else 0
+    return [Entry(seq + gap, message) for seq, message in entries] if gap > 0 else entries
 
 
-def _seq(line: str) -> int:
-    return int(line.split(" ", 2)[1][1:])
+def _days_of(entries: Sequence[Entry], days: Days) -> Days:
+    """Return the days of these messages: the one that the first belongs to, and those behind."""
+    first, last = entries[0].seq, entries[-1].seq
+    before = sum(seq <= first for seq, _ in days)
+    return [(max(seq, first), day) for seq, day in days[max(0, before - 1) :] if seq <= last]
 
 
-def _told(line: str) -> str:
-    return line.split(" ", 2)[2]
+@dataclass(slots=True)
+class _Candidate:
+    """A statement that competes for a place.
+
+    Attributes:
+        key: Whose it is: its message, and who speaks there.
+        words: Its content words, each once.
+        cost: About how many tokens it takes in a line of its own.
+        worth: Of a word in it, by who said it, of what kind it is, and what it costs.
+        question: What it answers, where it is not understood without that.
+    """
+
+    said: Statement
+    key: tuple[int, str]
+    words: Set[bytes]
+    cost: float
+    worth: float
+    question: Statement | None = None
 
 
-def _tokens(line: str) -> int:
-    return estimate_tokens(line) + 1
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """Candidates in order, the best first, and what the words in them weigh.
+
+    Attributes:
+        weights: Most where they are rare in the conversation.
+        ranked: Each further statement of a message is worth less than the one before it, so that
+            the best one of every message comes first.
+    """
+
+    candidates: Sequence[_Candidate]
+    weights: dict[bytes, int]
+    ranked: Sequence[_Candidate]
+
+
+def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
+    """Return the statements that say something as candidates."""
+    found: list[_Candidate] = []
+    counts, messages = Counter[bytes](), 0
+    wanted = without_function_words(quick_words(focus or ""))
+    for _, message in groupby(said, key=attrgetter("seq")):
+        own, seen = [], set[bytes]()
+        for each in message:
+            text = each.text
+            words = quick_words(text)
+            seen |= words
+            content = without_function_words(words)
+            if _is_dull(text):
+                continue
+            cost = _tokens(text) + LINE_TOKENS
+            worth = WORTH[_whose(each)] * weight_of(text, words) / cost**COST_POWER
+            if wanted and not wanted.isdisjoint(words):
+                worth *= FOCUS
+            own.append(_Candidate(each, (each.seq, each.who), content, cost, worth))
+        _pair(found, own)
+        found += [one for one in own if len(one.words) >= LEAST_WORDS or one.question]
+        counts.update(seen)
+        messages += 1
+    # Whole numbers: sums of floats differ with the order of a set, from process to process.
+    most = math.log2(messages + 1)
+    logs = {count: round(100 * (most - math.log2(count))) for count in set(counts.values())}
+    weights = {word: logs[count] for word, count in counts.items()}
+    return _Field(found, weights, _ranked(found, weights))
+
+
+def _pair(before: Sequence[_Candidate], own: Sequence[_Candidate]) -> None:
+    """Give a short answer the question that the assistant ended with."""
+    if not (before and own) or not own[0].said.is_persons:
+        return
+    asked = before[-1].said
+    if asked.who != ASSISTANT or asked.seq != own[0].said.seq - 1 or not is_question(asked.text):
+        return
+    if sum(len(one.words) for one in own) < SHORT_WORDS:
+        own[0].question = asked
+        own[0].words |= before[-1].words
+        own[0].worth *= (own[0].cost / (own[0].cost + before[-1].cost)) ** COST_POWER
+        own[0].cost += before[-1].cost
+
+
+def _is_dull(text: str) -> bool:
+    # Data has hardly any spaces; looking at every character of prose would take too long.
+    return text.count(" ") * 12 < len(text) and is_noise(text)
+
+
+def _whose(said: Statement) -> str:
+    if said.is_tools:
+        return "tool"
+    return ASSISTANT if said.who == ASSISTANT else "person"
+
+
+def _tokens(text: str) -> float:
+    """Return about how many tokens a statement takes, without looking at its bytes."""
+    size, spaces = len(text), text.count(" ")
+    if text.isascii():
+        return 0.37 * size + 0.26 * spaces + 1
+    return 0.5 * size + 0.3 * spaces if spaces * 15 > size else 1.1 * size
+
+
+def _ranked(found: Sequence[_Candidate], weights: dict[bytes, int]) -> Sequence[_Candidate]:
+    weight = weights.__getitem__
+    scored = sorted((-one.worth * sum(map(weight, one.words)), n) for n, one in enumerate(found))
+    taken = Counter[tuple[int, str]]()
+    ranked = []
+    for score, n in scored:
+        key = found[n].key
+        ranked.append((score * AGAIN ** taken[key], n))
+        taken[key] += 1
+    return [found[n] for _, n in sorted(ranked)]
+
+
+def _fill(field: _Field, room_tokens: float, *, is_known: bool = False) -> list[_Candidate]:
+    """Return what fits, those that were chosen first in front.
+
+    What people say is never left out for having been said; of others only what is new.
+
+    Args:
+        is_known: All of it was chosen before.
+    """
+    chosen: list[_Candidate] = []
+    known, lines = set[bytes](), set[tuple[int, str]]()
+    for one in field.ranked:
+        if room_tokens < LINE_TOKENS:
+            break
+        # The further ones of a message share its line.
+        cost = one.cost - LINE_TOKENS + 1 if one.key in lines else one.cost
+        is_wanted = is_known or one.said.is_persons or _is_new(one, known, field.weights)
+        if cost > room_tokens or not is_wanted:
+            continue
+        room_tokens -= cost
+        lines.add(one.key)
+        known |= one.words
+        chosen.append(one)
+    return chosen
+
+
+def _is_new(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> bool:
+    """Whether most of what a statement says was not said by what is known."""
+    said = [weights[word] for word in one.words]
+    return sum(weights[word] for word in one.words - known) > NEW_SHARE * sum(said)
+
+
+def _best(field: _Field) -> Sequence[Statement]:
+    """Return what was said that matters most, best first, each thing once.
+
+    Nothing of tools, and no questions but those in which a person tells a number.
+    """
+    known, best = set[bytes](), list[Statement]()
+    for one in field.ranked:
+        if one.said.is_tools or one.words <= known:
+            continue
+        text = one.said.text
+        if is_question(text) and not (one.said.is_persons and has_digit(text)):
+            continue
+        known |= one.words
+        best.append(one.said)
+        if len(best) == KEY_STATEMENTS:
+            break
+    return best
+
+
+def _fitted(
+    before: Notes, fresh: Sequence[Stretch], budget_tokens: int, focus: str | None
+) -> Extract:
+    """Return earlier notes and new ones as a text that fits."""
+    known = _joined(before.parts)
+    parts = [*known, *fresh]
+    fields = [_field(part.said, focus) for part in parts]
+    notes = Notes(
+        parts,
+        _changes(before.changes, fresh, fields, int(budget_tokens * CHANGES_SHARE)),
+        _shortened(before.earlier, int(budget_tokens * EARLIER_SHARE)),
+    )
+    chosen = _chosen(notes, fields, budget_tokens, len(known))
+    told = _laid_out(notes, fields, chosen)
+    # What a statement takes is guessed; the last ones go if it was too little.
+    while (over := estimate_tokens(text := text_of_notes(told)) - budget_tokens) > 0:
+        if not any(chosen):
+            text = _beginning(text, budget_tokens)
+            break
+        chosen = _fewer(chosen, over)
+        told = _laid_out(notes, fields, chosen)
+    held = {said for part in told.parts for said in part.said}
+    facts = [said for field in fields[len(known) :] for said in _best(field)]
+    share = sum(fact in held for fact in facts) / len(facts) if facts else 1.0
+    return Extract(text, share)
+
+
+def _joined(parts: Sequence[Stretch]) -> Sequence[Stretch]:
+    """Return parts with small neighbours as one, so that the best of them is chosen together."""
+    if not parts:
+        return parts
+    least = (parts[-1].last_seq - parts[0].first_seq) // MOST_PARTS
+    found = [parts[0]]
+    for part in parts[1:]:
+        last = found[-1]
+        if part.last_seq - last.first_seq < least:
+            found[-1] = Stretch(
+                last.first_seq,
+                part.last_seq,
+                [*last.said, *part.said],
+                [*last.words, *part.words],
+                [*last.days, *(day for day in part.days if day not in last.days)],
+            )
+        else:
+            found.append(part)
+    return found
+
+
+def _changes(
+    before: Sequence[ChangedValue],
+    fresh: Sequence[Stretch],
+    fields: Sequence[_Field],
+    room_tokens: int,
+) -> Sequence[ChangedValue]:
+    """Return changed values, those of earlier notes in front; the newest that fit."""
+    found = [*before]
+    for part in fresh:
+        told: list[Told] = [
+            (one.said, one.words)
+            for field in fields
+            for one in field.candidates
+            if one.said.is_persons and has_digit(one.said.text)
+        ]
+        found += changes_in(told, part.first_seq, part.days)
+    kept: list[ChangedValue] = []
+    for change in reversed(found):
+        room_tokens -= estimate_tokens(change_line(change)) + 1
+        if room_tokens < 0:
+            break
+        kept.append(change)
+    return kept[::-1]
+
+
+def _chosen(
+    notes: Notes, fields: Sequence[_Field], budget_tokens: int, known: int
+) -> list[list[_Candidate]]:
+    """Return of each part what there is room for, those that were chosen first in front."""
+    fixed = estimate_tokens(text_of_notes(replace(notes, parts=()))) + PART_TOKENS * len(fields)
+    needs = [_need(field.candidates) for field in fields]
+    room = (budget_tokens - fixed) * (1 - WORDS_SHARE)
+    shares = _shares(notes.parts, needs, room)
+    return [
+        _fill(field, share, is_known=n < known)
+        for n, (field, share) in enumerate(zip(fields, shares, strict=True))
+    ]
+
+
+def _fewer(chosen: Sequence[list[_Candidate]], over_tokens: int) -> list[list[_Candidate]]:
+    """Return of each part less, by what was chosen last: together at least `over_tokens` less."""
+    total = sum(one.cost for part in chosen for one in part)
+    kept = []
+    for part in chosen:
+        excess = (over_tokens + 1) * sum(one.cost for one in part) / total
+        end = len(part)
+        while end and excess > 0:
+            end -= 1
+            excess -= part[end].cost - LINE_TOKENS
+        kept.append(part[:end])
+    return kept
+
+
+def _laid_out(
+    notes: Notes, fields: Sequence[_Field], chosen: Sequence[Sequence[_Candidate]]
+) -> Notes:
+    """Return notes that hold what was chosen, and further words of what was not."""
+    parts = []
+    for part, field, own in zip(notes.parts, fields, chosen, strict=True):
+        said = {one.said for one in own} | {one.question for one in own if one.question}
+        count = int(WORDS_SHARE * sum(one.cost for one in own) / WORD_TOKENS)
+        words = part.words[:count] or _further(field, own, count)
+        parts.append(replace(part, said=sorted(said), words=words))
+    return replace(notes, parts=parts)
+
+
+def _further(field: _Field, chosen: Sequence[_Candidate], count: int) -> Sequence[tuple[int, str]]:
+    """Return names and numbers of what was not chosen, those of the best statements first."""
+    known = {word for one in chosen for word in one.words}
+    held = {id(one) for one in chosen}
+    found: list[tuple[int, str]] = []
+    rest = (one for one in field.ranked if not (id(one) in held or one.said.is_tools))
+    for one in islice(rest, MOST_SEARCHED):
+        if len(found) >= count:
+            break
+        # The first word of a sentence is no name for being written large.
+        for word in one.said.text.split()[1:]:
+            if not (word[0].isupper() or word[0].isdigit()):
+                continue
+            name = word.rstrip(_AROUND)
+            if 1 < len(name) <= MAX_WORD_CHARS and not (words := quick_words(name)) <= known:
+                known |= words
+                found.append((one.said.seq, name))
+    return sorted(found[:count])
+
+
+def _need(candidates: Sequence[_Candidate]) -> float:
+    """Return how much room all of them take."""
+    lines = len({(one.said.seq, one.said.who) for one in candidates})
+    # A little more: the sum of floats depends on their order.
+    return 1 + sum(one.cost for one in candidates) - (LINE_TOKENS - 1) * (len(candidates) - lines)
+
+
+def _shares(parts: Sequence[Stretch], needs: Sequence[float], room_tokens: float) -> list[float]:
+    """Return how much room each part gets: the older ones more, none more than it needs."""
+    if not parts:
+        return []
+    start = parts[0].first_seq - 1
+    ends = [float(part.last_seq - start) ** (1 - AGE_POWER) for part in parts]
+    weights = [end - before for before, end in zip([0.0, *ends], ends, strict=False)]
+    # However few messages have left now, some of what they say is new.
+    weights[-1] = max(weights[-1], NEWEST_SHARE * sum(weights))
+    shares = [0.0] * len(parts)
+    open_parts = set(range(len(parts)))
+    while open_parts and room_tokens > 1:
+        unit = room_tokens / sum(max(weights[n], 1e-9) for n in open_parts)
+        full = {n for n in open_parts if needs[n] <= unit * weights[n]}
+        for n in full or open_parts:
+            shares[n] = needs[n] if full else unit * weights[n]
+            room_tokens -= shares[n]
+        if not full:
+            break
+        open_parts -= full
+    return shares
+
+
+def _shortened(text: str, room_tokens: int) -> str:
+    """Return the headings and the best lines of what a model wrote, if it has no room."""
+    if estimate_tokens(text) <= room_tokens:
+        return text
+    lines = text.splitlines()
+    headings = {n for n, line in enumerate(lines) if line.startswith("#")}
+    room = room_tokens - sum(estimate_tokens(lines[n]) + 1 for n in headings)
+    told = (Statement(n, "", 0, line) for n, line in enumerate(lines) if n not in headings)
+    kept = headings | {one.said.seq for one in _fill(_field(told), room)}
+    return _beginning("\n".join(lines[n] for n in sorted(kept)), room_tokens)
+
+
+def _beginning(text: str, room_tokens: int) -> str:
+    """Return the longest beginning of whole lines that fits."""
+    while (taken := estimate_tokens(text)) > room_tokens:
+        kept = text[: min(len(text) - 1, len(text) * room_tokens // taken)]
+        text = kept[: max(kept.rfind("\n"), 0)]
+    return text

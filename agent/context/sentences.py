@@ -7,16 +7,17 @@ up to white space.
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
-
-from agent.context import cues
 
 MAX_CHARS = 400
 """A longer sentence is no statement but a pasted text: it is cut at its commas, else at spaces."""
 GAP = "…"
-"""Between spaces it stands for what is left out, and always ends a sentence."""
+"""Between spaces it stands for what is left out: no sentence reaches across."""
+JOINT = "·"
+"""Between spaces it stands for the end of a line: nor does one reach across this."""
 
+_GAPS = frozenset({GAP, JOINT})
+_NUMBERED = frozenset(").")
 _WRAPPED_CHARS = 50
 """A shorter line was ended by its writer, not by a mail program."""
 
@@ -33,10 +34,11 @@ class Unit(NamedTuple):
 # What may close behind a full stop: quotes, brackets, emphasis.
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]*_`"
 _WIDE_CLOSERS = "\u201d\u2019\u300d\u300f\uff09)\u3011\u300b"
-_END = re.compile(
-    rf"(?P<spaced>[.!?\u2026\u037e\u061f\u06d4\u0589\u1362]+[{_CLOSERS}]*\s+)"
-    rf"|[\u3002\uff01\uff1f\uff61\u0964\u0965\u104b\u17d4]+[{_WIDE_CLOSERS}]*\s*"
-)
+# These end a sentence where white space follows, the others in any case.
+_SPACED = f".!?\u037e\u061f\u06d4\u0589\u1362{GAP}"
+_WIDE = "\u3002\uff01\uff1f\uff61\u0964\u0965\u104b\u17d4"
+# A class first, and no group: `re` skims for it.
+_END = re.compile(rf"[{_SPACED}{_WIDE}{JOINT}][{_SPACED}{_WIDE}]*[{_CLOSERS}{_WIDE_CLOSERS}]*\s*")
 _WIDE_QUOTE_GOES_ON = re.compile(
     "[\u300d\u300f]\\s*(?=[\u3068\u3063\u306e\u306a\u3092\u306b\u306f\u304c])"
 )
@@ -56,15 +58,66 @@ _CUTS = (
     re.compile(r"\s"),
 )
 
-_ABBREVIATIONS = frozenset(cues.ABBREVIATIONS.split())
-_BEFORE_NUMBER = frozenset(cues.BEFORE_NUMBER.split())
-_BEFORE_ORDINAL = frozenset(cues.BEFORE_ORDINAL.split())
-_MONTHS = frozenset(cues.GERMAN_MONTHS.split())
+_ABBREVIATIONS_TEXT = """
+    abs adj appt apt approx asst av avda ave bd bldg blvd bspw bzw ca capt cf corp dept dhr dipl doc
+    dott dr dra ecc eds ej env esim evtl excl exkl exmo fr geb gest ggf godz gov hon hr hrsg incl
+    inkl jh jr kap kl klo lic lt mag mevr mio mlle mme mon mr mrd mrs nr nro num núm pág prof puh
+    resp sen sgt sig sn sog sr sra srta st ste str tel thr tlf tzw ud uds univ usw vgl vol vs zzgl
+    г гл др ул кв руб тыс млн млрд стр рис см проф тел обл"""
+"""Without their full stop; words that often end sentences are not among them."""
+_BEFORE_NUMBER_TEXT = """
+    apr art aug ch chap dec dez déc eq feb févr fig figs jan janv jul juil jun lc mar mär mrz ms n
+    no nos nov oct okt p par pos pp pt q sat sec sect sep sept sun tab tue v ver vers wed thu fri"""
+"""Abbreviations only where a number follows."""
+_BEFORE_ORDINAL_TEXT = """
+    am vom zum im der die das dem den des bis ab seit til"""
+"""Behind these a number with a full stop counts: "am 3. Mai"."""
+_MONTHS_TEXT = """
+    januar februar märz april mai juni juli august september oktober november dezember jänner jan
+    feb mär apr jun jul aug sep sept okt nov dez"""
+_ABBREVIATIONS = frozenset(_ABBREVIATIONS_TEXT.split())
+_BEFORE_NUMBER = frozenset(_BEFORE_NUMBER_TEXT.split())
+_BEFORE_ORDINAL = frozenset(_BEFORE_ORDINAL_TEXT.split())
+_MONTHS = frozenset(_MONTHS_TEXT.split())
 
 
 def units(text: str) -> list[Unit]:
     """Return what a text says, in order; lines without a letter or a digit are left out."""
-    return [Unit(cut, form) for piece, form in _pieces(text) for cut in _cut(piece)]
+    found: list[Unit] = []
+    paragraph: list[str] = []
+    form: Form = "prose"
+    fence = ""
+    for raw in text.splitlines():
+        line = raw.strip()
+        if fence:
+            fence = _add_code(found, line, fence)
+            continue
+        if paragraph:
+            if _goes_on(paragraph[-1], line):
+                paragraph.append(line)
+                continue
+            _add_paragraph(found, "\n".join(paragraph), form)
+            paragraph = []
+        if (opened := _FENCE.match(line)) and opened[1] not in line[len(opened[1]) :]:
+            fence = opened[1]
+            continue
+        said, form = _line(line)
+        if form in {"prose", "item"}:
+            paragraph = [said] if _says(said) else []
+        elif _says(said):
+            _add(found, said, form)
+    if paragraph:
+        _add_paragraph(found, "\n".join(paragraph), form)
+    return found
+
+
+def _add_code(found: list[Unit], line: str, fence: str) -> str:
+    """Add a line behind a fence; returns the fence, "" where the line closes it."""
+    if line.startswith(fence) and not line.strip(fence[0]):
+        return ""
+    if _says(line):
+        _add(found, line, "code")
+    return fence
 
 
 def sentences(text: str) -> list[str]:
@@ -72,33 +125,14 @@ def sentences(text: str) -> list[str]:
     return [unit.text for unit in units(text) if unit.form != "code"]
 
 
-def _pieces(text: str) -> Iterator[tuple[str, Form]]:
-    paragraph: list[str] = []
-    form: Form = "prose"
-    fence = ""
-    for raw in text.splitlines():
-        line = raw.strip()
-        if fence:
-            if line.startswith(fence) and not line.strip(fence[0]):
-                fence = ""
-            elif _says(line):
-                yield line, "code"
-            continue
-        if paragraph:
-            if _goes_on(paragraph[-1], line):
-                paragraph.append(line)
-                continue
-            yield from _paragraph(paragraph, form)
-            paragraph = []
-        if (opened := _FENCE.match(line)) and opened[1] not in line[len(opened[1]) :]:
-            fence = opened[1]
-            continue
-        said, form = _line(line)
-        if form in {"prose", "item"} and _says(said):
-            paragraph.append(said)
-        elif _says(said):
-            yield said, form
-    yield from _paragraph(paragraph, form)
+def _add(found: list[Unit], piece: str, form: Form) -> None:
+    """Add a piece, in several where it is longer than a sentence is."""
+    while len(piece) > MAX_CHARS:
+        at = _place_to_cut(piece)
+        found.append(Unit(piece[:at].strip(), form))
+        piece = piece[at:].strip()
+    if piece:
+        found.append(Unit(piece, form))
 
 
 def _goes_on(before: str, line: str) -> bool:
@@ -108,6 +142,9 @@ def _goes_on(before: str, line: str) -> bool:
 
 def _line(line: str) -> tuple[str, Form]:
     """Return a line without the mark in front of it, and what it is."""
+    # Most lines begin with a letter, and are nothing but prose.
+    if line[:1].isalpha() and line[1:2] not in _NUMBERED:
+        return line, "prose"
     if line.startswith("|"):
         return line, "row"
     found = _LEAD.match(line)
@@ -122,31 +159,35 @@ def _says(line: str) -> bool:
     return line.isalnum() or any(map(str.isalnum, line))
 
 
-def _paragraph(lines: Sequence[str], form: Form) -> Iterator[tuple[str, Form]]:
-    if not lines:
+def _add_paragraph(found: list[Unit], text: str, form: Form) -> None:
+    """Add the sentences of a paragraph, or the paragraph itself where it is a heading."""
+    if form == "prose" and len(text) < _WRAPPED_CHARS and _TITLE.fullmatch(text):
+        found.append(Unit(text, "heading"))
         return
-    paragraph = "\n".join(lines)
-    if form == "prose" and len(paragraph) < _WRAPPED_CHARS and _TITLE.fullmatch(paragraph):
-        yield paragraph, "heading"
-        return
-    for sentence in _sentences(paragraph):
-        yield sentence, form
-
-
-def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph without the white space around them."""
     start = 0
     # "1. Buy milk": the number belongs to what follows it.
-    search_from = numbered.end() if (numbered := _NUMBER.match(text)) else 0
+    numbered = _NUMBER.match(text) if form == "item" or text[1:2] in _NUMBERED else None
+    search_from = numbered.end() if numbered else 0
     is_lower = text[search_from : search_from + 1].islower()
-    for found in _END.finditer(text, search_from):
-        if not _ends(text, found, is_lower=is_lower):
+    for end in _END.finditer(text, search_from):
+        at, until = end.span()
+        is_gap = text[at] in _GAPS and _is_apart(text, at)
+        # Most points stand within numbers and addresses, or at the very end.
+        if not is_gap and (until == len(text) or not _ends(text, end, is_lower=is_lower)):
             continue
-        if _says(sentence := text[start : found.end()].strip()):
-            yield sentence
-            start = found.end()
+        if _says(sentence := text[start : at if is_gap else until].strip()):
+            _add(found, sentence, form)
+            start = until
+        elif is_gap:
+            start = until
     if _says(sentence := text[start:].strip()):
-        yield sentence
+        _add(found, sentence, form)
+
+
+def _is_apart(text: str, at: int) -> bool:
+    """Whether a sign stands between spaces."""
+    before, after = text[at - 1 : at], text[at + 1 : at + 2]
+    return (not before or before.isspace()) and (not after or after.isspace())
 
 
 def _ends(text: str, found: re.Match[str], *, is_lower: bool) -> bool:
@@ -156,13 +197,13 @@ def _ends(text: str, found: re.Match[str], *, is_lower: bool) -> bool:
         is_lower: Its writer begins sentences with small letters.
     """
     mark, after = found[0], text[found.end() : found.end() + 1]
-    if not found["spaced"]:
+    if mark[0] == JOINT or (mark[0] in _SPACED and not mark[-1].isspace()):
+        return False
+    if mark[0] in _WIDE:
         return _WIDE_QUOTE_GOES_ON.search(text, found.start(), found.end() + 1) is None
-    if mark[0] == GAP and mark.strip() == GAP and text[found.start() - 1 : found.start()].isspace():
-        return True
-    if mark[0] != "." or mark.startswith(".."):
+    if mark[0] != "." or mark[1] == ".":
         # "Really?" she said. - Wait... what?
-        quoted = mark.rstrip()[-1] not in "!?" or mark[0] in ".\u2026"
+        quoted = mark.rstrip()[-1] not in "!?" or mark[0] in f".{GAP}"
         return not (quoted and after.islower())
     word = _word_before(text, found.start())
     if _is_short_form(word, after):
@@ -196,16 +237,6 @@ def _is_ordinal(text: str, found: re.Match[str], number: str) -> bool:
     before = _word_before(text, found.start() - len(number) - 1).casefold()
     after = re.match(r"\w+", text[found.end() : found.end() + 20])
     return before in _BEFORE_ORDINAL or (after is not None and after[0].casefold() in _MONTHS)
-
-
-def _cut(piece: str) -> Iterator[str]:
-    """Yield a piece, in several where it is longer than a sentence is."""
-    while len(piece) > MAX_CHARS:
-        at = _place_to_cut(piece)
-        yield piece[:at].strip()
-        piece = piece[at:].strip()
-    if piece:
-        yield piece
 
 
 def _place_to_cut(piece: str) -> int:

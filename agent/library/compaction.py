@@ -305,7 +305,9 @@ def _is_summary(message: ChatMessage) -> bool:
     """Whether a message was written by `compact_messages`; a quotation of its start is none."""
     content = message.get("content")
     spoken = message["role"] in {"user", "assistant"}
-    return spoken and isinstance(content, str) and _SUMMARY.match(content) is not None
+    # In Anthropic's shape it is a list of one text.
+    alone = isinstance(content, str) or (isinstance(content, list) and len(content) == 1)
+    return spoken and alone and _SUMMARY.match(text_of(message)) is not None
 
 
 _SUMMARY = re.compile(re.escape(REFERENCE) + r" \(messages \d+ to \d+\)\n\n")

@@ -207,7 +207,8 @@ def test_a_models_summary_stands_between_head_and_tail() -> None:
     assert (found.level, found.failure, summary.source) == ("summary", None, "model")
     assert (summary.first_seq, summary.last_seq) == (3, found.plan.tail_from - 1)
     assert "the order has number 4711" in summary.text
-    assert 0 < (found.retained_share or 0) <= 1
+    # Nothing that was said stands in it, and there is no room for sentences of 80 words.
+    assert found.retained_share == 0
 
 
 def test_the_prompt_holds_originals_and_not_what_was_pruned() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
-from agent.context.extract import missing_facts_line, retained_share
+from agent.context.extract import MISSING_SHARE, missing_statements, retained_share
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
@@ -27,6 +27,7 @@ from agent.context.phases.summary_parts import (
     tokens_of,
     weigh,
 )
+from agent.context.reading import Statement
 from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
@@ -40,10 +41,6 @@ LEAST_SUMMARY_TOKENS = 2_000
 """Size of a summary: share of the content, and at least. Source: Hermes."""
 LENGTH_TOLERANCE = 1.25
 """By how much a summary may be longer than its budget."""
-LEAST_SHARE = 0.90
-"""Share of the extractor's facts below which the missing ones are appended."""
-FACTS_SHARE = 0.125
-"""Part of the budget that the missing facts may take although a summary has used all of it."""
 
 WINDOW_SHARE = 0.6
 """How much of the summary model's window is used, by the generous figures of `weigh`."""
@@ -74,7 +71,7 @@ TASKS: dict[Kind, str] = {
         " Write the summary of both: keep what still holds, move items from In Progress to Done"
         " when the transcript shows them finished, add what is new, correct what has changed and"
         " leave out what no longer matters. Where they disagree, the transcript is right. A"
-        " previous summary may in part be a bare index of words; keep the telling ones."
+        " previous summary may in part be notes: sentences as they were said."
     ),
     "part": (
         "The transcript below is one part of a longer one. The other parts are summarised apart"
@@ -190,7 +187,7 @@ def summary_budget(content_tokens: int, limits: Limits) -> int:
 def write_summary(
     entries: Sequence[Entry],
     previous: str,
-    facts: Sequence[str],
+    facts: Sequence[Statement],
     budget_tokens: int,
     request: CompressionRequest,
     *,
@@ -228,7 +225,7 @@ def write_summary(
 
 def merge_summaries(
     texts: Sequence[str],
-    facts: Sequence[str],
+    facts: Sequence[Statement],
     budget_tokens: int,
     request: CompressionRequest,
     *,
@@ -272,7 +269,7 @@ def in_parts_that_fit(
 
 def _accepted(
     text: str,
-    facts: Sequence[str],
+    facts: Sequence[Statement],
     budget_tokens: int,
     request: CompressionRequest,
     is_source_longer: Callable[[int], bool],
@@ -288,7 +285,7 @@ def _accepted(
         raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
     if not is_source_longer(tokens):
         raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
-    return _with_facts(text, facts, tokens, budget_tokens)
+    return _with_facts(text, facts, tokens)
 
 
 def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
@@ -301,15 +298,11 @@ def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> b
     return source > tokens
 
 
-def _with_facts(text: str, facts: Sequence[str], tokens: int, budget_tokens: int) -> Written:
-    share = retained_share(facts, text)
-    if share >= LEAST_SHARE:
-        return Written(text, share)
-    limit = int(budget_tokens * LENGTH_TOLERANCE)
-    least = min(int(budget_tokens * FACTS_SHARE), limit - tokens)
-    line = missing_facts_line(facts, text, max(budget_tokens - tokens, least))
-    if line:
-        text = f"{text}\n\n{line}"
+def _with_facts(text: str, facts: Sequence[Statement], tokens: int) -> Written:
+    """Return a summary, and behind it the statements that it lacks, within a share of it."""
+    lines = missing_statements(facts, text, int(tokens * MISSING_SHARE))
+    if lines:
+        text = f"{text}\n\n{lines}"
     return Written(text, retained_share(facts, text))
 
 

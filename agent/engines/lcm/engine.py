@@ -252,9 +252,8 @@ class LcmCompaction:
             ahead = self.taken()
             told, model = NodeText(ahead.text, "model", "summary"), ahead.model
         else:
-            beside = [each.text for each in self.frontier.shown]
             budget = self.leaf_budget(run.entries)
-            told = self.scribe.leaf(self.material(run.entries), budget, beside)
+            told = self.scribe.leaf(self.material(run.entries), budget)
             model = ""
         text, node = self.made(told, run.first_seq, run.last_seq, self.size(run.entries), ())
         self.frontier = self.frontier.add(

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from agent.context.extract import extract, key_facts, merged, retained_share
+from agent.context.extract import extract, key_statements, merged, retained_share
 from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
 from agent.context.phases.summary import Written, merge_summaries, write_summary
-from agent.context.terms import words_of
 from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
@@ -314,26 +313,21 @@ class Scribe:
     def __post_init__(self) -> None:
         self.asks = self.request.summarise is not None
 
-    def leaf(
-        self, entries: Sequence[Entry], budget_tokens: int, beside: Sequence[str] = ()
-    ) -> NodeText:
+    def leaf(self, entries: Sequence[Entry], budget_tokens: int) -> NodeText:
         """Return the text for messages; a pointer where nothing shorter can be said.
 
         Args:
             budget_tokens: Most tokens of the text.
-            beside: Texts of the other nodes in view: what they say is not listed again.
         """
         source_tokens = sum(self.request.estimate(entry.message) for entry in entries)
-        facts = key_facts(entries, focus=self.request.focus) if self.asks else ()
+        facts = key_statements(entries, focus=self.request.focus) if self.asks else ()
 
         def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
             return write_summary(entries, "", facts, tokens, self.request, brief=brief)
 
         def by_rule() -> NodeText:
-            focus, known = self.request.focus, "\n".join(beside)
-            found = extract(entries, "", budget_tokens, focus=focus, elsewhere=words_of(known))
-            share = retained_share(found.facts, f"{found.text}\n{known}")
-            return NodeText(found.text, "extract", "extract", share)
+            found = extract(entries, "", budget_tokens, focus=self.request.focus)
+            return NodeText(found.text, "extract", "extract", found.retained_share)
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
 
@@ -346,8 +340,7 @@ class Scribe:
             extract_tokens: Most tokens of the extractor's, if more.
         """
         source_tokens = sum(map(self.tokens, texts))
-        material = [Entry(1, user_message(text)) for text in texts]
-        facts = key_facts(material, focus=self.request.focus)
+        facts = key_statements((), "\n\n".join(texts), focus=self.request.focus)
 
         def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
             return merge_summaries(texts, facts, tokens, self.request, brief=brief)

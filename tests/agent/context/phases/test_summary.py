@@ -25,6 +25,7 @@ from agent.context.phases.summary import (
     write_summary,
 )
 from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split, weigh
+from agent.context.reading import Statement
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -69,12 +70,17 @@ def entries_of(*messages: ChatMessage | str) -> list[Entry]:
     return [Entry(seq, message) for seq, message in enumerate(taken, start=1)]
 
 
+def told(*texts: str) -> Sequence[Statement]:
+    """Return what somebody said, a sentence in each message."""
+    return [Statement(seq, "", 0, text) for seq, text in enumerate(texts, start=1)]
+
+
 def write(
     model: Model,
     entries: Sequence[Entry],
     previous: str = "",
     *,
-    facts: tuple[str, ...] = (),
+    facts: Sequence[Statement] = (),
     budget_tokens: int = 2000,
     **changes: Any,
 ) -> Written:
@@ -262,7 +268,7 @@ class TestOrders:
     def test_nothing_new_leaves_the_previous_summary(self) -> None:
         """The model is not asked to copy."""
         model = Model()
-        assert write(model, [], previous=GOOD, facts=("5433",)) == Written(GOOD, 1.0)
+        assert write(model, [], previous=GOOD, facts=told("5433")) == Written(GOOD, 1.0)
         assert model.prompts == []
 
     def test_nothing_at_all_is_no_summary(self) -> None:
@@ -657,10 +663,10 @@ class TestAcceptance:
         def test_the_peer_benchmarks_summariser_is_accepted(self) -> None:
             """Its headings are not quite ours."""
             written = write(
-                Model(load_stub(self.STUB)), entries_of(*[LONG] * 9), facts=("exit", "lost_42")
+                Model(load_stub(self.STUB)), entries_of(*[LONG] * 9), facts=told("Take lot 42.")
             )
             assert "[digest " in written.text
-            assert "lost_42" in written.text
+            assert "Take lot 42." in written.text
 
 
 def load_stub(path: Path) -> Callable[[str], str]:
@@ -675,43 +681,36 @@ def load_stub(path: Path) -> Callable[[str], str]:
 
 
 class TestFacts:
-    FACTS = tuple(f"fact{n}" for n in range(100))
+    FACTS = told(*(f"Box {n} holds item{n}x." for n in range(40)))
 
-    def test_a_summary_with_enough_of_them_stays_as_it_is(self) -> None:
-        """Nine in ten."""
-        answer = f"{GOOD}\n{' '.join(self.FACTS[:90])}"
-        assert write(Model(answer), entries_of(LONG), facts=self.FACTS) == Written(answer, 0.9)
+    def test_a_summary_with_all_of_them_stays_as_it_is(self) -> None:
+        """In whatever words."""
+        answer = f"{GOOD}\n{' '.join(f'item{n}x in box {n}' for n in range(40))}; holds"
+        assert write(Model(answer), entries_of(LONG), facts=self.FACTS) == Written(answer, 1.0)
 
-    def test_missing_ones_are_appended(self) -> None:
-        """The share is that of the text with them."""
-        answer = f"{GOOD}\n{' '.join(self.FACTS[:89])}"
+    def test_missing_ones_are_appended_as_sentences(self) -> None:
+        """In order of their messages; the share is that of the text with them."""
+        answer = f"{GOOD}\n{' '.join(f'item{n}x in box {n} holds' for n in range(38))}"
         written = write(Model(answer), entries_of(LONG), facts=self.FACTS)
         assert written.text.startswith(answer)
-        assert "fact89" in written.text
+        assert written.text.endswith("\n#39 Box 38 holds item38x.\n#40 Box 39 holds item39x.")
         assert written.retained_share == 1.0
 
-    def test_they_stay_within_the_budget(self) -> None:
-        """As many as there is room for; the share says how many."""
+    def test_they_take_a_tenth_of_it(self) -> None:
+        """The most telling ones get in; the share says how many."""
+        answer = f"{GOOD}\n{'word ' * 200}".strip()
         entries = entries_of(LONG, LONG)
-        written = write(Model(), entries, facts=self.FACTS, budget_tokens=150)
-        assert estimate_tokens(written.text) <= 160
+        written = write(Model(answer), entries, facts=self.FACTS)
+        assert estimate_tokens(answer) < estimate_tokens(written.text)
+        assert estimate_tokens(written.text) <= estimate_tokens(answer) * 1.1 + 2
+        assert "#1 Box 0 holds" in written.text
         assert 0 < written.retained_share < 1
 
-    def test_a_full_summary_leaves_an_eighth_for_them(self) -> None:
-        """Within the tolerance: the most telling ones always get in."""
-        answer = f"{GOOD}\n{'word ' * 200}"
-        budget = estimate_tokens(answer.strip())
-        entries = entries_of(LONG, LONG)
-        written = write(Model(answer), entries, facts=self.FACTS, budget_tokens=budget)
-        assert budget < estimate_tokens(written.text) <= budget * 1.25
-
-    def test_without_any_room_none_is_appended(self) -> None:
+    def test_where_none_fits_none_is_appended(self) -> None:
         """The summary is still taken; the share tells what it lacks."""
-        answer = f"{GOOD}\n{'word ' * 200}"
-        budget = int(estimate_tokens(answer.strip()) / 1.245)
-        entries = entries_of(LONG, LONG)
-        written = write(Model(answer), entries, facts=self.FACTS, budget_tokens=budget)
-        assert written == Written(answer.strip(), 0.0)
+        facts = told("A sentence about zebras that is " + "very " * 60 + "long.")
+        answer = GOOD.strip()
+        assert write(Model(answer), entries_of(LONG), facts=facts) == Written(answer, 0.0)
 
 
 class TestSecrets:

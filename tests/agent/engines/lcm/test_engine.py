@@ -1,6 +1,5 @@
 """The engine `lcm`: leaves, levels, pointers, and what it makes of other engines' plans."""
 
-import re
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -209,16 +208,20 @@ def test_what_was_written_ahead_is_kept_as_one_text(said: list[tuple[int, str]])
     assert parted(None) == []
 
 
-def test_a_node_lists_what_no_other_in_view_lists() -> None:
-    """Their room is for what is new."""
-    text = " ".join(f"zebra{n} quagga{n}." for n in range(40))
+def test_condensed_notes_hold_the_best_of_each() -> None:
+    """Whole sentences of both nodes, under the ranges of their messages."""
     scribe = Scribe(asked())
-    entries = [Entry(1, user_message("First.")), Entry(2, assistant_message(text * 3))]
-    alone = scribe.leaf(entries, 150).text
-    beside = scribe.leaf(entries, 150, [alone]).text
-    terms = set(re.findall(r"(?:zebra|quagga)\d+", alone.partition("## Terms")[2]))
-    assert len(terms) > 5
-    assert terms.isdisjoint(beside.partition("## Terms")[2].split())
+    texts = []
+    for first in (1, 41):
+        numbers = range(first, first + 40)
+        entries = [Entry(n, user_message(f"Crate {n} goes to dock {n}x.")) for n in numbers]
+        texts.append(scribe.leaf(entries, 400).text)
+    both = scribe.condensed(texts, 100, 500).text
+    assert "## Messages 1 to 40" in both
+    assert "## Messages 41 to 80" in both
+    lines = [line for line in both.splitlines() if line.startswith("#") and "##" not in line]
+    assert lines
+    assert all(line in f"{texts[0]}\n{texts[1]}" for line in lines)
 
 
 def test_a_prepared_summary_of_something_else_is_not_used() -> None:

@@ -1,0 +1,264 @@
+"""What was said in messages, statement by statement: the material of an extract.
+
+Of each message its sentences; of a call of a tool what it was called with; of a result how it
+began, how it ended, and its errors. Of very much text less is read of each message. Secrets are
+masked here, where the words around them still tell what they are.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import orjson
+
+from agent.context.sentences import MAX_CHARS, Unit, units
+from agent.context.statements import has_error
+from agent.messages import ToolCall, text_of
+from agent.safety.redaction import Redactor, masked_assignments
+from agent.view.view import Entry
+
+MOST_MESSAGES = {"user": 1_500, "assistant": 500, "tool": 200}
+"""So many messages of a role are read, and of those that call tools: of more a sample, the newest
+among them. A compaction in time has fewer."""
+PEOPLE_CHARS = 200_000
+TOOL_CHARS = 40_000
+"""How much is read of all texts of users and of tools."""
+ASSISTANT_CHARS = 70_000, 16_000
+"""The same of the assistant: the first, less what people wrote; at least the second."""
+MOST_LINE_CHARS = 800
+MOST_CHARS = {"tool": 1_000}
+"""How much is read of one text: a longer result is a listing."""
+LEAST_CHARS = 200
+RESULT_LINES = 3
+
+ASSISTANT = "assistant"
+_SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
+_DIGIT = re.compile("[0-9]")
+_SPOKEN_SHARE = 0.6
+"""Where so many messages begin with the name of one of several people, a group talks."""
+_NAMING = ("command", "cmd", "path", "file_path", "file", "url", "query", "pattern", "name")
+"""Arguments that tell what a call is about, the most telling first."""
+
+
+class Statement(NamedTuple):
+    """A sentence of a message, or what a call or a result comes to.
+
+    Attributes:
+        who: "" for the user, else "assistant", the name of somebody in a group, or what a tool did:
+            "called NAME", "result of NAME".
+        place: In its message; statements of one message stand in this order.
+    """
+
+    seq: int
+    who: str
+    place: int
+    text: str
+
+    @property
+    def is_persons(self) -> bool:
+        """Whether a person said it."""
+        return self.who != ASSISTANT and not self.is_tools
+
+    @property
+    def is_tools(self) -> bool:
+        """Whether it tells of a tool."""
+        return self.who.startswith(("called ", "result of "))
+
+
+def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
+    """Return the statements of messages in order; of long ones those of both ends.
+
+    Args:
+        share: How much of the usual amount is read.
+    """
+    told = _sampled([entry for entry in entries if not _is_ours(entry)])
+    texts = [text_of(entry.message) for entry in told]
+    limits = _limits([entry.message["role"] for entry in told], texts, share)
+    ends = [
+        _ends(entry.message["role"], text, limits[entry.message["role"]])
+        for entry, text in zip(told, texts, strict=True)
+    ]
+    masked = iter(_masked(told, ends))
+    people = _people(
+        entry.message["role"] == "user" and end[0] for entry, end in zip(told, ends, strict=True)
+    )
+    names: dict[str, str] = {}
+    found: list[Statement] = []
+    for entry, end in zip(told, ends, strict=True):
+        said = [next(masked) for _ in end]
+        found += _of_message(entry, said, people, names)
+        if calls := entry.message.get("tool_calls"):
+            names = {call["id"]: call["function"]["name"] for call in calls}
+            found += _of_calls(entry.seq, calls)
+    return found
+
+
+def _is_ours(entry: Entry) -> bool:
+    """Whether Parley itself wrote a message, as a request to go on."""
+    return entry.message["role"] == "user" and entry.message.get("synthetic", False)
+
+
+def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return what is read, in order; of a role with very many messages every n-th."""
+    by_role: dict[str, list[Entry]] = {role: [] for role in MOST_MESSAGES}
+    for entry in entries:
+        if entry.message["role"] in by_role:
+            by_role[entry.message["role"]].append(entry)
+    if all(len(each) <= MOST_MESSAGES[role] for role, each in by_role.items()):
+        return [entry for entry in entries if entry.message["role"] in by_role]
+    kept = []
+    for role, each in by_role.items():
+        # Backwards, so that the newest one is always among them.
+        kept += each[:: -max(1, -(-len(each) // MOST_MESSAGES[role]))]
+    return sorted(kept, key=itemgetter(0))
+
+
+def _limits(roles: Sequence[str], texts: Sequence[str], share: float) -> dict[str, int]:
+    """Return for each role the length from which on only the ends of a text are read."""
+    sizes: dict[str, list[int]] = {role: [] for role in MOST_MESSAGES}
+    for role, text in zip(roles, texts, strict=True):
+        sizes[role].append(len(text))
+    most, least = ASSISTANT_CHARS
+    assistant = max(least, most - sum(sizes["user"]))
+    rooms = {"user": PEOPLE_CHARS, ASSISTANT: assistant, "tool": TOOL_CHARS}
+    limits = {}
+    for role, room in rooms.items():
+        level = _level(sorted(sizes[role]), int(room * share))
+        limits[role] = max(LEAST_CHARS, min(level, MOST_CHARS.get(role, level)))
+    return limits
+
+
+def _level(sizes: Sequence[int], room: int) -> int:
+    """Return the length at which texts are cut so that all together take at most `room`."""
+    for place, size in enumerate(sizes):
+        share = room // (len(sizes) - place)
+        if size > share:
+            return share
+        room -= size
+    return sizes[-1] if sizes else 0
+
+
+def _ends(role: str, text: str, limit: int) -> tuple[str, ...]:
+    """Return a text, or what is read of one that is longer than the limit.
+
+    Of an answer these are its first and its last line, and lines with numbers: they are what an
+    assistant says that nobody could guess. Of others it is the beginning and the end.
+    """
+    if len(text) <= limit:
+        return (text,)
+    if role == ASSISTANT and (lines := _telling_lines(text, limit)):
+        return ("\n".join(lines),)
+    head = limit * 2 // 3
+    return text[:head], text[len(text) - limit + head :]
+
+
+def _telling_lines(text: str, limit: int) -> list[str]:
+    """Return whole lines of a text in order, together not much longer than the limit."""
+    lines = [line for line in text.splitlines() if line and len(line) <= MOST_LINE_CHARS]
+    # What stands in front may be the number of a point in a list.
+    numbered = [n for n, line in enumerate(lines) if _DIGIT.search(line, 3)]
+    kept, size = set[int](), 0
+    for n in dict.fromkeys((*range(min(1, len(lines))), len(lines) - 1, *numbered)):
+        if size < limit and n >= 0:
+            kept.add(n)
+            size += len(lines[n])
+    return [lines[n] for n in sorted(kept)]
+
+
+def _masked(entries: Sequence[Entry], ends: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return all of the texts with secrets masked."""
+    flat = [text for end in ends for text in end]
+    roles = [entry.message["role"] for entry, end in zip(entries, ends, strict=True) for _ in end]
+    return [
+        masked_assignments(text) if role == "user" and _tells(text) else text
+        for role, text in zip(roles, Redactor().texts(flat), strict=True)
+    ]
+
+
+def _tells(text: str) -> bool:
+    """Tell quickly whether a person may have written a password or a key."""
+    lower = text.lower()
+    return any(name in lower for name in ("pass", "secret", "key", "token"))
+
+
+def _of_message(
+    entry: Entry, said: Sequence[str], people: frozenset[str], names: dict[str, str]
+) -> Iterator[Statement]:
+    seq, message = entry
+    if message["role"] == "tool":
+        name = message.get("name") or names.get(message.get("tool_call_id", ""), "")
+        yield from _of_result(seq, f"result of {name or 'a tool'}", said)
+        return
+    if people and message["role"] == "user":
+        yield from _of_group(seq, said, people)
+        return
+    who = ASSISTANT if message["role"] == ASSISTANT else ""
+    for place, unit in enumerate(_whole(said)):
+        yield Statement(seq, who, place, unit.text)
+
+
+def _whole(said: Sequence[str]) -> list[Unit]:
+    """Return the units of a text, or of its two ends without those that the cut may have torn."""
+    if len(said) == 1:
+        return units(said[0])
+    head, tail = map(units, said)
+    return head[:-1] + tail[1:]
+
+
+def _of_group(seq: int, said: Sequence[str], people: frozenset[str]) -> Iterator[Statement]:
+    """Yield what several people said in one message; each line names who did."""
+    who, place = "", 0
+    for line in (line for text in said for line in text.splitlines()):
+        named = _SPEAKER.match(line)
+        if named and named[1] in people:
+            who, line = named[1], line[named.end() :]  # noqa: PLW2901 - what is left of it
+        for unit in units(line):
+            yield Statement(seq, who, place, unit.text)
+            place += 1
+
+
+def _people(texts: Iterable[str | bool]) -> frozenset[str]:
+    """Return the names that begin the messages of a group; none where one person talks."""
+    found, count = Counter[str](), 0
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            continue
+        count += 1
+        if named := _SPEAKER.match(text):
+            found[named[1]] += 1
+    names = {name for name, times in found.items() if times > 1}
+    spoken = sum(found[name] for name in names)
+    return frozenset(names) if len(names) > 1 and spoken >= _SPOKEN_SHARE * count else frozenset()
+
+
+def _of_result(seq: int, who: str, said: Sequence[str]) -> Iterator[Statement]:
+    """Yield the last line of a result, and errors before it; of a short one the first line, too."""
+    lines = [unit.text for unit in _whole(said)]
+    places = {0, len(lines) - 1} if lines else set()
+    if has_error("".join(said)):
+        places.update([n for n, line in enumerate(lines) if has_error(line)][-RESULT_LINES:])
+    for place in sorted(places):
+        yield Statement(seq, who, place, lines[place])
+
+
+def _of_calls(seq: int, calls: Sequence[ToolCall]) -> Iterator[Statement]:
+    for place, call in enumerate(calls):
+        function = call["function"]
+        told = Redactor().text(_told(function["arguments"]))
+        if told:
+            yield Statement(seq, f"called {function['name']}", place, told)
+
+
+def _told(arguments: str) -> str:
+    """Return the argument that tells most; "" where there is none that is short."""
+    try:
+        given: Any = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return ""
+    if not isinstance(given, dict):
+        return ""
+    ordered = [*(given[name] for name in _NAMING if name in given), *given.values()]
+    texts = (" ".join(value.split()) for value in ordered if isinstance(value, str))
+    return next((text for text in texts if 0 < len(text) <= MAX_CHARS), "")

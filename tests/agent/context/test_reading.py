@@ -1,0 +1,132 @@
+"""What is read of messages: statements, who made them, and how much at most."""
+
+from typing import Any
+
+import pytest
+
+from agent.context.reading import MOST_MESSAGES, Statement, read
+from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.view.view import Entry
+
+
+def entries(*messages: ChatMessage) -> list[Entry]:
+    """Return messages with the numbers from 1 on."""
+    return [Entry(seq, message) for seq, message in enumerate(messages, 1)]
+
+
+def calling(name: str, arguments: str) -> ChatMessage:
+    """Return an assistant message that calls a tool."""
+    function: Any = {"name": name, "arguments": arguments}
+    return ChatMessage(
+        role="assistant",
+        content="",
+        tool_calls=[{"id": "c", "type": "function", "function": function}],
+    )
+
+
+def test_sentences_of_messages() -> None:
+    """In order, with their places; Parley's own requests and system prompts are left out."""
+    said = entries(
+        ChatMessage(role="system", content="Be kind."),
+        user_message("I am in Bonn. It rains."),
+        assistant_message("Take a coat."),
+        user_message("Go on.", synthetic=True),
+    )
+    assert read(said) == [
+        Statement(2, "", 0, "I am in Bonn."),
+        Statement(2, "", 1, "It rains."),
+        Statement(3, "assistant", 0, "Take a coat."),
+    ]
+
+
+def test_content_parts() -> None:
+    """The text parts of a message are read, images are not."""
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}
+    parts = ChatMessage(role="user", content=[{"type": "text", "text": "A zebra."}, image])
+    assert [each.text for each in read(entries(parts))] == ["A zebra."]
+
+
+def test_a_group_names_its_speakers() -> None:
+    """Each line of a message belongs to whoever is named in front of it."""
+    said = entries(
+        user_message("Anna: The boat is mine. It floats.\nBob: It leaks."),
+        user_message("Bob: Look."),
+        user_message("Anna: Not now"),
+        user_message("Bob: Why?"),
+    )
+    assert read(said)[:3] == [
+        Statement(1, "Anna", 0, "The boat is mine."),
+        Statement(1, "Anna", 1, "It floats."),
+        Statement(1, "Bob", 2, "It leaks."),
+    ]
+
+
+def test_a_list_of_one_person_is_no_group() -> None:
+    """What stands before a colon is a name only where several names come again and again."""
+    said = entries(user_message("Budget: 5 euros"), user_message("Date: 3 May"), user_message("Hi"))
+    assert {each.who for each in read(said)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ('{"timeout": 3, "command": "make  test"}', "make test"),
+        ('{"text": "hello", "path": "src/x.py"}', "src/x.py"),
+        ('{"note": "only this"}', "only this"),
+        ('{"n": 1}', None),
+        ("[1]", None),
+        ("no json", None),
+    ],
+)
+def test_calls(arguments: str, told: str | None) -> None:
+    """The argument that tells most, decoded."""
+    found = read(entries(calling("bash", arguments)))
+    assert found == ([] if told is None else [Statement(1, "called bash", 0, told)])
+
+
+def test_results() -> None:
+    """First and last line, and errors between them; the tool is known from its call."""
+    result = tool_message("c", "", "start\nok\nTypeError: no\nok again\ndone")
+    found = read(entries(calling("bash", "{}"), result))
+    assert [each.text for each in found] == ["start", "TypeError: no", "done"]
+    assert {each.who for each in found} == {"result of bash"}
+
+
+def test_of_a_long_result_both_ends_are_read() -> None:
+    """No line that the cut has torn is among them."""
+    result = "first line\n" + "filler words here\n" * 2_000 + "the last line"
+    texts = [each.text for each in read(entries(tool_message("c", "t", result)))]
+    assert texts == ["first line", "the last line"]
+
+
+def test_of_a_long_answer_lines_with_numbers_are_read() -> None:
+    """And the first and the last one."""
+    lines = [
+        "Here is the plan.",
+        *["Words and more words of it."] * 9_000,
+        "It costs 77 euros.",
+        "Bye now.",
+    ]
+    texts = [each.text for each in read(entries(assistant_message("\n".join(lines))))]
+    assert texts == ["Here is the plan.", "It costs 77 euros.", "Bye now."]
+
+
+def test_reading_is_bounded() -> None:
+    """However much was said, not more is read than one pass can afford; the newest is."""
+    said = [user_message("It rains in Bonn. " * 200) for _ in range(4_000)]
+    found = read(entries(*said))
+    assert len({each.seq for each in found}) <= MOST_MESSAGES["user"]
+    assert found[-1].seq == 4_000
+    assert sum(len(each.text) for each in found) < 400_000
+
+
+def test_secrets_are_masked() -> None:
+    """Where the words around them tell what they are, and in calls."""
+    key = "sk-ant-" + "a1b2" * 5
+    said = entries(
+        user_message("My password: hunter2secret"), calling("bash", f'{{"command": "curl {key}"}}')
+    )
+    texts = [each.text for each in read(said)]
+    assert len(texts) == 2
+    assert "hunter2secret" not in texts[0]
+    assert key not in texts[1]
