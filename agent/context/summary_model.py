@@ -44,6 +44,7 @@ RETRIES = RetryPolicy(retry_for_s=8, failures_per_model=2, backoff_s=(0.5, 1, 2)
 """Shorter than in a turn: people may wait, and the extractor can do it as well."""
 PATIENCE = 10
 """So many times the limit a summary ahead of need may take; each call within the limit."""
+TRIES_PER_MODEL = 2
 LEAST_WINDOW_TOKENS = 3_500
 """A model with a smaller window is not asked: orders and answer fill it."""
 MOST_OVERFLOWS = 6
@@ -89,6 +90,7 @@ class Summariser:
         timing: By which the limit is kept.
         rests: Which of them are left alone for a while.
         learn: Is told of each window that a refusal has shown to be smaller than believed.
+        shown: These windows, for summaries alone: a turn has other answers to a refusal.
     """
 
     models: Sequence[ChatModel]
@@ -97,11 +99,16 @@ class Summariser:
     timing: SummaryTiming = field(default_factory=SummaryTiming)
     rests: Rests = field(default_factory=Rests)
     learn: Callable[[ChatModel, int], Awaitable[None]] = _learn_nothing
+    shown: dict[str, int] = field(default_factory=dict)
 
     @property
     def window_tokens(self) -> int:
         """The window of the model that would be asked now; 0 without any model."""
-        return next((model.context_length for model in self.usable()), 0)
+        return next(map(self.window_of, self.usable()), 0)
+
+    def window_of(self, model: ChatModel) -> int:
+        """Return the window of a model, as far as it is known."""
+        return min(model.context_length, self.shown.get(named(model), model.context_length))
 
     def usable(self, left_out: frozenset[str] = frozenset()) -> list[ChatModel]:
         """Return the models with a window that is large enough, in the order of being asked.
@@ -112,7 +119,7 @@ class Summariser:
         wide = [
             model
             for model in self.models
-            if model.context_length >= LEAST_WINDOW_TOKENS and named(model) not in left_out
+            if self.window_of(model) >= LEAST_WINDOW_TOKENS and named(model) not in left_out
         ]
         return self.rests.in_order(wide)
 
@@ -199,8 +206,12 @@ class SummaryCalls:
     @property
     def window_tokens(self) -> int:
         """The window of the model that is asked next; the largest one where none will do."""
-        largest = max((model.context_length for model in self._summariser.models), default=0)
-        return next((model.context_length for model in self._usable()), largest)
+        window_of, models = self._summariser.window_of, self._summariser.models
+        return next(map(window_of, self._usable()), max(map(window_of, models), default=0))
+
+    def window_of(self, model: ChatModel) -> int:
+        """Return the window of a model, as far as it is known."""
+        return self._summariser.window_of(model)
 
     @property
     def has_parts(self) -> bool:
@@ -240,8 +251,8 @@ class SummaryCalls:
         message = user_message(self._summariser.redact(prompt))
         request = ModelRequest([message], max_output_tokens=max_tokens)
         models = self._usable()
-        window = models[0].context_length if models else 0
-        return self._text(_Question(self, request, window_tokens=window), models)
+        window = self.window_of(models[0]) if models else 0
+        return self._text(_Question(self, request, 0, window, len(models)), models)
 
     def behind(self, warm: WarmPrefix, prompt: str, max_tokens: int) -> str:
         """Return the main model's text to a prompt at the end of a request that it knows.
@@ -333,16 +344,14 @@ class SummaryCalls:
             told_tokens: How large it is, where the refusal says so.
             sent_tokens: What was refused, by Parley's count.
         """
-        believed, name = model.context_length, named(model)
+        believed, name = self.window_of(model), named(model)
         if told_tokens is not None and told_tokens < believed:
             window = told_tokens
         elif told_tokens is not None:
             window = int(believed * SCALE_SHARE)
         else:
             window = int(min(believed, sent_tokens) * OVERFLOW_SHARE)
-        for each in self._summariser.models:
-            if named(each) == name:
-                each.context_length = min(each.context_length, window)
+        self._summariser.shown[name] = window
         log.warning("summary_window_learned", model=name, wanted=believed, context_length=window)
         await self._summariser.learn(model, window)
         self._overflows[name] += 1
@@ -367,27 +376,38 @@ class SummaryCalls:
             self.spent.append(self._pending.pop()())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Question:
     """`agent.models.recovery.Attempt`: one prompt, which each model gets as it is.
 
     Attributes:
         warm_tokens: How many of its tokens the provider's cache should hold.
         window_tokens: The window that it was made for; 0: it was made for one model alone.
+        models: How many there are to ask, and `tries` how many requests were made.
     """
 
     calls: SummaryCalls
     request: ModelRequest
     warm_tokens: int = 0
     window_tokens: int = 0
+    models: int = 1
+    tries: int = 0
 
     async def make(self, model: ChatModel) -> Completion:
         """Ask this model, if the prompt fits into its window: another was looked at first."""
-        if model.context_length < self.window_tokens:
+        window = self.calls.window_of(model)
+        if window < self.window_tokens:
             size = weigh(text_of(self.request.messages[0])) + self.request.max_output_tokens
-            if size > model.context_length:
-                raise SummaryOverflow(model.context_length)
-        return await self.calls.made(self, model)
+            if size > window:
+                raise SummaryOverflow(window)
+        self.tries += 1
+        try:
+            return await self.calls.made(self, model)
+        except ModelError as exc:
+            # Else one that is alone would be asked until the time for retries is over.
+            if self.tries >= TRIES_PER_MODEL * self.models:
+                raise _failed(exc) from exc
+            raise
 
     async def shrink(self) -> bool:
         """Return False: what is too large is divided by who asks."""

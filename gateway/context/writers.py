@@ -103,9 +103,9 @@ def standing(
     return [
         WriterStanding(
             model.label,
-            model.context_length,
+            summariser.window_of(model),
             _source(model, windows),
-            model.context_length >= LEAST_WINDOW_TOKENS,
+            summariser.window_of(model) >= LEAST_WINDOW_TOKENS,
             summariser.rests.left_s(model),
         )
         for model in summariser.rests.in_order(summariser.models)

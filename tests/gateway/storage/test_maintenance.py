@@ -80,6 +80,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
     store.run(members.enter_request, inbound(sender=words), words, words, conversation_id)
     store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
+    store.run(compactions.put_part, conversation_id, "k", words, (), "telegram:u1")
     asked = Inquiry("approval", "call", "look", words)
     store.run(questions.enter, conversation_id, current.id, "call", asked, 60)
     store.run(notebook.set_todo, current, [TodoItem(words)])
