@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
 from agent.context.notes import (
@@ -53,6 +53,7 @@ WORD_TOKENS = 3.5
 MOST_SEARCHED = 250
 MAX_WORD_CHARS = 40
 _AROUND = ".,;:!?()[]{}<>\"'*_`#\u201c\u201d\u2018\u2019\u00ab\u00bb\u2026"
+_HEADING_ENDS = (":", ":**", ":*", ":__")
 AGE_POWER = 0.6
 """How much more room the beginning of a conversation has than what came later: 0 for the same, 1
 for all of it. Source: tests/bench/statements.py."""
@@ -257,7 +258,7 @@ def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
             words = quick_words(text)
             seen |= words
             content = without_function_words(words)
-            if _is_dull(text):
+            if _is_dull(text) or (each.who == ASSISTANT and text.endswith(_HEADING_ENDS)):
                 continue
             cost = _tokens(text) + LINE_TOKENS
             worth = WORTH[_whose(each)] * weight_of(text, words) / cost**COST_POWER
@@ -346,9 +347,15 @@ def _fill(field: _Field, room_tokens: float, *, is_known: bool = False) -> list[
 
 
 def _is_new(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> bool:
-    """Whether most of what a statement says was not said by what is known."""
-    said = [weights[word] for word in one.words]
-    return sum(weights[word] for word in one.words - known) > NEW_SHARE * sum(said)
+    """Whether most of what a statement says was not said by what is known.
+
+    A result that differs from another one in its numbers alone says nothing new.
+    """
+    words = one.words
+    if one.said.is_tools:
+        words = {word for word in words if not word[:1].isdigit()}
+    said = sum(weights[word] for word in words)
+    return sum(weights[word] for word in words - known) > NEW_SHARE * said
 
 
 def _best(field: _Field) -> Sequence[Statement]:
@@ -494,11 +501,13 @@ def _further(field: _Field, chosen: Sequence[_Candidate], count: int) -> Sequenc
         if len(found) >= count:
             break
         # The first word of a sentence is no name for being written large.
-        for word in one.said.text.split()[1:]:
-            if not (word[0].isupper() or word[0].isdigit()):
+        for before, word in pairwise(one.said.text.split()):
+            is_name = word[0].isupper() and before[-1] not in _AROUND
+            if not (is_name or word[0].isdigit()):
                 continue
             name = word.rstrip(_AROUND)
-            if 1 < len(name) <= MAX_WORD_CHARS and not (words := quick_words(name)) <= known:
+            words = without_function_words(quick_words(name))
+            if 1 < len(name) <= MAX_WORD_CHARS and not words <= known:
                 known |= words
                 found.append((one.said.seq, name))
     return sorted(found[:count])

@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
 Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, estimates,
-retention, recall, standing, compaction, billing, caching, economy, rendering, platforms, clients,
+statements, recall, standing, compaction, billing, caching, economy, rendering, platforms, clients,
 faults, soak, simulation, scaling, releases. Without a name all run, in that order; hermes, which
 needs another product, only by its name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
@@ -29,7 +29,7 @@ SECTIONS = (
     "aged",
     "start",
     "estimates",
-    "retention",
+    "statements",
     "recall",
     "standing",
     "compaction",

@@ -9,7 +9,8 @@ within 12 words of it in the view, at least half of the content words stand that
 Real conversations are support with tool results, coding sessions and runs of an agent; chats with
 an assistant are written by rules (tests/bench/affairs.py), whose phrases the product does not know.
 What follows a first part never repeats it. Each kind has two halves of different data: 0 to develop
-on, 1 to report. `python -m tests.bench.statements 0` prints every conversation of half 0.
+on, 1 to report. `python -m tests.bench.statements 0` prints every conversation of half 0,
+`… extracts` three extracts to read.
 """
 
 import sys
@@ -19,11 +20,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
 
+from agent.context.extract import extract
 from agent.context.statements import FUNCTION_WORDS
 from agent.library import compact_messages
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message, estimate_messages
-from tests.bench.conversations import Conversation, Probe, full_text, lived, probed, words_in
+from agent.view.view import Entry
+from tests.bench.conversations import HEAD, Conversation, Probe, full_text, lived, probed, words_in
 from tests.bench.figures import Figure
 from tests.support.shared import SHARED
 
@@ -129,6 +132,21 @@ def measure() -> Iterator[Figure]:
     yield from import_module("tests.bench.recalled").measure()
 
 
+EXTRACTS = (("support", 0, 60), ("coding", 450, 60), ("agent run", 0, 26))
+"""Of which recorded conversations, from which message on, and of how many."""
+EXTRACT_TOKENS = 600
+
+
+def shown_extracts() -> None:
+    """Print extracts of real conversations, as docs/context.md shows them."""
+    for name, start, count in EXTRACTS:
+        [found] = [each for each in probed(1) if each.name == name]
+        messages = found.messages[len(HEAD) + start :][:count]
+        print(f"--- {name}, {count} messages, {estimate_messages(messages):,} tokens")
+        entries = [Entry(seq, message) for seq, message in enumerate(messages, 1)]
+        print(extract(entries, "", EXTRACT_TOKENS).text)
+
+
 def scored(conversation: Conversation) -> Scores:
     """Return the scores of what is asked about the first part."""
     asked = early_keys(conversation)
@@ -219,4 +237,4 @@ def main(half: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    shown_extracts() if sys.argv[1] == "extracts" else main(int(sys.argv[1]))
