@@ -369,7 +369,8 @@ async def test_who_asked_before_there_was_an_owner_is_announced_to_them(
     bob = driver.direct(2)
     await bob.say("let me in")
     await on.until(bob.texts)
-    code = await pairing.owner_code(on.gateway.database, on.gateway.settings)
+    gateway = on.gateway
+    code = await pairing.owner_code(gateway.database, gateway.settings, gateway.replica.id)
     assert code is not None
     await on.ann.say(code)
     await on.until(lambda: on.ann.buttons() == ["Approve", "Deny"])
