@@ -156,7 +156,7 @@ def _line(line: str) -> tuple[str, Form]:
 
 def _says(line: str) -> bool:
     """Whether a line holds a letter or a digit: else it is a rule, or a picture."""
-    return line.isalnum() or any(map(str.isalnum, line))
+    return line[:1].isalnum() or any(map(str.isalnum, line))
 
 
 def _add_paragraph(found: list[Unit], text: str, form: Form) -> None:
