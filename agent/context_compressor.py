@@ -184,7 +184,7 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> D
     text, gap = prepared.text, uncovered(request, cut)
     if gap:
         tokens = int(sum(sizes.message(entry.message) for entry in gap) * GAP_SHARE)
-        text = f"{text}\n\n{extract(gap, '', tokens).text}"
+        text = f"{text}\n\n{extract(gap, '', tokens, days=request.days).text}"
     plan = assemble(request, cut, text, prepared.source, prepared.model)
     return Draft(plan, "summary", None)
 
@@ -302,7 +302,8 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
 
 def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:
     """Return the extractor's summary of what is cut."""
-    return extract(uncovered(request, cut), previous_text(request), budget, focus=request.focus)
+    leaves, before = uncovered(request, cut), previous_text(request)
+    return extract(leaves, before, budget, focus=request.focus, days=request.days)
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[Statement]:

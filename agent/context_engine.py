@@ -92,6 +92,8 @@ LOOP_TRIGGERS: frozenset[Trigger] = frozenset({"threshold", "preflight", "idle",
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
+Days = Sequence[tuple[int, str]]
+"""(seq of the first message of a day, the day as ISO 8601), in order."""
 
 
 @runtime_checkable
@@ -202,6 +204,7 @@ class CompressionRequest:
         prepared: A summary that was written ahead for this view; None for none.
         today: The date that is noted in a summary, ISO 8601.
         recall: What a new summary's message says about recalling more; see `ViewPlan.recall`.
+        days: When the messages were said, as far as that is known.
     """
 
     plan: ViewPlan
@@ -217,6 +220,7 @@ class CompressionRequest:
     prepared: Summary | None = None
     today: str = ""
     recall: str = ""
+    days: Days = ()
 
     def gains(self, tokens_after: int) -> bool:
         """Whether it is worth it to bring the view down to this size; see `LEAST_GAIN`."""

@@ -7,7 +7,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Literal, NamedTuple, Protocol
 
-from agent.context_engine import Archive, Level, Node, Trigger
+from agent.context_engine import Archive, Days, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall
 from agent.prefix import Prefix
 from agent.usage import Usage
@@ -311,6 +311,10 @@ class CompactionStore(Protocol):
         Returns:
             Whether it is there already.
         """
+        ...
+
+    async def days(self, first_seq: int, last_seq: int) -> Days:
+        """Return when the messages of a range were said; those of this turn may be missing."""
         ...
 
     def archive(self) -> Archive:

@@ -17,7 +17,6 @@ from operator import attrgetter
 
 from agent.context.notes import (
     ChangedValue,
-    Days,
     Notes,
     Stretch,
     Told,
@@ -39,6 +38,7 @@ from agent.context.statements import (
     without_function_words,
     words_of,
 )
+from agent.context_engine import Days
 from agent.safety.redaction import Redactor
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry

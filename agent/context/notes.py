@@ -16,6 +16,7 @@ from operator import attrgetter
 from agent.context.reading import Statement
 from agent.context.sentences import GAP, JOINT, units
 from agent.context.statements import Value, kinds_of, quick_words, values_of
+from agent.context_engine import Days
 
 INTRODUCTION = (
     f"Notes taken without a model: whole sentences as they were written, by message. {GAP} stands"
@@ -43,9 +44,6 @@ _EVENTS = frozenset({"date", "time"})
 
 Told = tuple[Statement, Set[bytes]]
 """A statement of a person with a number in it, and its content words."""
-
-Days = Sequence[tuple[int, str]]
-"""(seq of the first message of a day, the day as ISO 8601), in order."""
 
 
 @dataclass(frozen=True, slots=True)

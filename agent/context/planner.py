@@ -414,6 +414,7 @@ class Planner:
     ) -> CompressionRequest:
         measure, asked = await self.measured(view), calls or self.rules.summariser
         scale = await _in_thread(partial(_scale, self.meter, measure), view)
+        seqs = [entry.seq for entry in view.entries] or [0]
         return CompressionRequest(
             plan=view.plan,
             entries=tuple(view.entries),
@@ -427,6 +428,7 @@ class Planner:
             summary_window=asked.window_tokens if asked else 0,
             today=datetime.now(UTC).date().isoformat(),
             recall=self.rules.recall,
+            days=await self.store.days(seqs[0], seqs[-1]),
         )
 
     def _state_after(

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 import structlog
 from sqlalchemy import Connection
 
-from agent.context_engine import Node
+from agent.context_engine import Days, Node
 from agent.messages import ChatMessage, ToolCall
 from agent.models.base import ChatModel
 from agent.money.costs import cost_usd
@@ -225,6 +225,11 @@ class Journal:
     def parts(self) -> PartStore:
         """Return where the summaries of parts are kept."""
         return KeptParts(self.database, self.turn.lease.conversation, self.turn.sender)
+
+    async def days(self, first_seq: int, last_seq: int) -> Days:
+        """Return when the messages of a range were said."""
+        conversation = self.turn.lease.conversation
+        return await self.database.read(transcript.days, conversation, first_seq, last_seq)
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""

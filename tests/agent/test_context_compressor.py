@@ -1,5 +1,6 @@
 """The default engine: its four phases in order, and what happens where one is not enough."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -228,6 +229,20 @@ def test_a_failed_summary_is_the_extractors(reason: str) -> None:
     assert summary_of(found).source == "extract"
     assert found.tokens <= TARGET
     assert len(writer.prompts) == 1
+
+
+def test_an_extract_says_on_which_days_something_was_said() -> None:
+    """In its heading, and where the day changes."""
+    days = ((1, "2026-03-01"), (40, "2026-03-04"))
+    text = str(summary_of(compressed(replace(request_of(talk(60)), days=days))).text)
+    assert re.search(r"^## Messages \d+ to \d+, 2026-03-01 to 2026-03-04$", text, re.MULTILINE)
+    before, after = text.split("\n[2026-03-04]\n")
+    assert max(numbers_in(before)) < 40 <= min(numbers_in(after))
+
+
+def numbers_in(text: str) -> list[int]:
+    """Return the numbers of the messages that lines of an extract are from."""
+    return [int(found) for found in re.findall(r"^#(\d+) ", text, re.MULTILINE)]
 
 
 def test_without_a_model_nothing_has_failed() -> None:

@@ -326,7 +326,8 @@ class Scribe:
             return write_summary(entries, "", facts, tokens, self.request, brief=brief)
 
         def by_rule() -> NodeText:
-            found = extract(entries, "", budget_tokens, focus=self.request.focus)
+            about = self.request
+            found = extract(entries, "", budget_tokens, focus=about.focus, days=about.days)
             return NodeText(found.text, "extract", "extract", found.retained_share)
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)

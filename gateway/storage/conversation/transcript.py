@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, func, select
@@ -233,6 +234,31 @@ def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq
 def _count(conversation_id: int, first_seq: int, last_seq: int) -> Any:
     return select(func.count()).where(
         message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
+    )
+
+
+def days(
+    conn: Connection, conversation_id: int, first_seq: int, last_seq: int
+) -> list[tuple[int, str]]:
+    """Return the first message of people on each day of a range, with the day (UTC, ISO 8601)."""
+    found: list[tuple[int, str]] = []
+    for row in conn.execute(*_said_at(conversation_id, first_seq, last_seq)):
+        day = datetime.fromtimestamp(row.at, UTC).date().isoformat()
+        if not found or day > found[-1][1]:
+            found.append((row.seq, day))
+    return found
+
+
+@built_once
+def _said_at(conversation_id: int, first_seq: int, last_seq: int) -> Any:
+    return (
+        select(message.c.seq, message.c.at)
+        .where(
+            message.c.conversation == conversation_id,
+            message.c.seq.between(first_seq, last_seq),
+            message.c.role == "user",
+        )
+        .order_by(message.c.seq)
     )
 
 

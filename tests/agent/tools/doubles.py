@@ -11,7 +11,7 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from agent.context.summary_model import SummaryTiming
-from agent.context_engine import Archive, Node
+from agent.context_engine import Archive, Days, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.recovery import RetryTiming
@@ -261,6 +261,7 @@ class MemoryCompactions:
         self.failure: Exception | None = None
         self.booked: list[ModelCall] = []
         self.kept_parts = MemoryParts()
+        self.said_on: Days = ()
 
     def parts(self) -> MemoryParts:
         return self.kept_parts
@@ -274,6 +275,9 @@ class MemoryCompactions:
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
         self.booked += calls
+
+    async def days(self, first_seq: int, last_seq: int) -> Days:
+        return [each for each in self.said_on if first_seq <= each[0] <= last_seq]
 
     def archive(self) -> Archive:
         return MemoryArchive()

@@ -130,6 +130,24 @@ def test_the_time_of_the_newest_message_is_known(store: Store, place: MessagePla
     assert store.run(transcript.newest_at, place.conversation, 1) == store.rows(message)[1].at
 
 
+def test_days_begin_where_people_say_something_on_another_one(
+    store: Store, place: MessagePlace
+) -> None:
+    """An answer after midnight belongs to its question; a clock that goes back begins no day."""
+    at = {1: 86_399.0, 3: 86_401.0, 4: 86_402.0, 5: 86_000.0, 6: 3 * 86_400.0}
+    for seq in range(1, 7):
+        role = assistant_message if seq == 2 else user_message
+        store.run(transcript.append, place, [role(f"message {seq}")])
+        dated = update(message).where(message.c.seq == seq).values(at=at.get(seq, 86_400.5))
+        store.run(lambda conn, statement=dated: conn.execute(statement))
+    assert store.run(transcript.days, place.conversation, 1, 6) == [
+        (1, "1970-01-01"),
+        (3, "1970-01-02"),
+        (6, "1970-01-04"),
+    ]
+    assert store.run(transcript.days, place.conversation, 4, 5) == [(4, "1970-01-02")]
+
+
 def test_messages_of_a_turn_are_found(store: Store, place: MessagePlace) -> None:
     """In order, with the range of their seqs."""
     fill(store, place, "before")
