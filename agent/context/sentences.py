@@ -244,6 +244,9 @@ def _place_to_cut(piece: str) -> int:
         ends = [found.end() for found in cut.finditer(piece, MAX_CHARS // 3, MAX_CHARS)]
         if ends:
             return ends[-1]
+    # Rather a short piece than a broken word.
+    if (blank := piece.rfind(" ", 0, MAX_CHARS)) > 0:
+        return blank
     at = MAX_CHARS
     # Nor between a letter and its accent, or within an emoji of several signs.
     while at > 1 and (unicodedata.combining(piece[at]) or "\u200d" in piece[at - 1 : at + 1]):

@@ -402,10 +402,14 @@ def is_noise(sentence: str) -> bool:
     # What is not ASCII is letters, as far as it matters here.
     if len(small) - small.count(b" ") + sentence.count(" ") < 0.6 * len(small):
         return True
+    if len(sentence) > MAX_WORD_CHARS and " " not in sentence:
+        return _UNSPACED.search(sentence) is None
     runs = _RUN_OF_SIGNS.findall(sentence)
     return any(_DIGIT.search(run) and not run.isdigit() for run in runs)
 
 
+MAX_WORD_CHARS = 120
+"""A longer row of letters and digits is no word of any language that parts words."""
 KIND_WEIGHTS: dict[Kind, float] = {
     "instruction": 1.5,
     "preference": 1.4,

@@ -75,6 +75,11 @@ def test_what_has_no_end_is_cut(text: str) -> None:
     assert "".join("".join(found).split()) == "".join(text.split())
 
 
+def test_words_are_not_broken_while_there_is_a_blank() -> None:
+    """Also where the only one stands early."""
+    assert sentences(f"Here it is: {'x' * 900}")[0] == "Here it is:"
+
+
 def test_an_accent_stays_with_its_letter() -> None:
     """Where even letters have to be parted."""
     found = sentences("e\u0301" * 500)

@@ -91,6 +91,8 @@ def test_noise() -> None:
     """Encoded bytes, hashes and symbols are no words."""
     assert is_noise("iVBORw0KGgoAAAANSUhEUgAAAAUA")
     assert is_noise("{[(;;==//)]} ++")
+    assert is_noise("x" * 400)
+    assert not is_noise("\u6f22\u5b57" * 90)
     assert not is_noise("We pay 2,400 euros (in May).")
 
 
