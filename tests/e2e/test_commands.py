@@ -199,8 +199,9 @@ async def test_a_second_sigterm_does_not_wait(parley: ParleyProcess) -> None:
 async def test_the_welcome_names_what_comes_next(parley: ParleyProcess) -> None:
     """Stderr tells a person where to go and what to set; stdout is the log alone."""
     await parley.wait_until(lambda: "PARLEY_PLATFORMS__TELEGRAM__TOKEN" in str(parley.stderr))
-    caching, ready = parley.stderr[1:3]
+    caching, summaries, ready = parley.stderr[1:4]
     assert "Prompt caching: off" in caching
+    assert "Summaries: the extractor alone" in summaries
     assert f"{parley.url}/" in ready
     assert "ANTHROPIC_API_KEY" in str(parley.stderr)
 

@@ -106,8 +106,11 @@ async def test_a_conversation_with_one_question_takes_3_kb(tmp_path: Path) -> No
     assert size / CHATS <= 3_000
 
 
-async def test_a_message_of_370_bytes_takes_1300(tmp_path: Path) -> None:
-    """Inbox or outbox, transcript, and its half of turn, step, ledger row and search index."""
+async def test_a_message_of_370_bytes_takes_1340(tmp_path: Path) -> None:
+    """Inbox or outbox, transcript, and its half of turn, step, ledger row and search index.
+
+    1,300 before the index held the beginnings and parts of words (decision 305).
+    """
     chats = range(CHATS // TURNS)
     size = await grown(tmp_path, 370, chats, TURNS + 1, first=1)
-    assert size / (2 * CHATS) <= 1_300
+    assert size / (2 * CHATS) <= 1_340
