@@ -26,7 +26,10 @@ def upgrade() -> None:
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("last_at", sa.Double(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["conversation"], ["conversation.id"], name=op.f("fk_topic_conversation_conversation")
+            ["conversation"],
+            ["conversation.id"],
+            name=op.f("fk_topic_conversation_conversation"),
+            ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("conversation", "first_seq", name=op.f("pk_topic")),
         sqlite_with_rowid=False,

@@ -21,7 +21,10 @@ def upgrade() -> None:
         sa.Column("seq", WHOLE, nullable=False),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["conversation"], ["conversation.id"], name=op.f("fk_vector_conversation_conversation")
+            ["conversation"],
+            ["conversation.id"],
+            name=op.f("fk_vector_conversation_conversation"),
+            ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("conversation", "seq", name=op.f("pk_vector")),
         sqlite_with_rowid=False,
@@ -36,6 +39,7 @@ def upgrade() -> None:
             ["conversation"],
             ["conversation.id"],
             name=op.f("fk_vector_progress_conversation_conversation"),
+            ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("conversation", name=op.f("pk_vector_progress")),
         sqlite_with_rowid=False,

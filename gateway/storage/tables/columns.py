@@ -35,9 +35,14 @@ def id_column() -> Column[int]:
     return Column("id", Whole, primary_key=True, autoincrement=True)
 
 
-def conversation_column(*, primary_key: bool = False) -> Column[int]:
-    """Return the column for the conversation to which a row belongs."""
-    reference = ForeignKey("conversation.id")
+def conversation_column(*, primary_key: bool = False, cascades: bool = False) -> Column[int]:
+    """Return the column for the conversation to which a row belongs.
+
+    Args:
+        cascades: The row goes with its conversation, also where a program of before the table
+            erases that.
+    """
+    reference = ForeignKey("conversation.id", ondelete="CASCADE" if cascades else None)
     return Column("conversation", Whole, reference, primary_key=primary_key, nullable=False)
 
 

@@ -235,7 +235,7 @@ search_row = Table(
 topic = Table(
     "topic",
     metadata,
-    conversation_column(primary_key=True),
+    conversation_column(primary_key=True, cascades=True),
     Column("first_seq", Whole, primary_key=True),
     Column("last_seq", Whole, nullable=False),
     Column("text", Text, nullable=False),
@@ -270,7 +270,7 @@ event.listen(
 vector = Table(
     "vector",
     metadata,
-    conversation_column(primary_key=True),
+    conversation_column(primary_key=True, cascades=True),
     Column("seq", Whole, primary_key=True),
     Column("body", LargeBinary, nullable=False),
     sqlite_with_rowid=False,
@@ -279,7 +279,7 @@ vector = Table(
 vector_progress = Table(
     "vector_progress",
     metadata,
-    conversation_column(primary_key=True),
+    conversation_column(primary_key=True, cascades=True),
     Column("space", Text, nullable=False),  # what they can be compared with: server, model, length
     Column("upto_seq", Whole, nullable=False),
     Column("claimed_until", Double, nullable=False),
