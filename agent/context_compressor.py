@@ -47,6 +47,8 @@ EXTRACT_GROWTH = 0.02
 """An extract, which cannot judge what matters, fills the view up to the first of these shares of
 the threshold; with each further compaction it grows by the third, up to the second. Source:
 measured, docs/performance.md."""
+LEAST_EXTRACT_TOKENS = 100
+"""In the smallest window, too: what it begins with takes half of that."""
 TALK_SHARE = 0.2
 TALK_CHARS = 500
 """How much of the tail's budget earlier turns have beside an extract, which tells of them anyway;
@@ -292,7 +294,7 @@ def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -
     if earlier:
         wanted = max(wanted, earlier + int(threshold * EXTRACT_GROWTH))
     most = min(int(threshold * MOST_VIEW_SHARE) - kept, (request.tokens - kept) // 2)
-    return max(budget_of(request, cut, sizes), min(most, wanted))
+    return max(LEAST_EXTRACT_TOKENS, budget_of(request, cut, sizes), min(most, wanted))
 
 
 def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
