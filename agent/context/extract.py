@@ -31,6 +31,7 @@ from agent.context.sentences import sentences
 from agent.context.statements import (
     content_words,
     has_digit,
+    is_courtesy,
     is_noise,
     is_question,
     quick_words,
@@ -73,7 +74,8 @@ LINE_TOKENS = 4
 LEAST_WORDS = 2
 """What has fewer content words says nothing by itself ("Talk soon.")."""
 SHORT_WORDS = 4
-"""An answer with fewer content words is not understood without its question."""
+"""An answer with fewer content words is not understood without its question; politeness with fewer
+is left out."""
 FOCUS = 4.0
 
 ALSO = "Also said, word for word:"
@@ -264,6 +266,8 @@ def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
             worth = WORTH[_whose(each)] * weight_of(text, words) / cost**COST_POWER
             if wanted and not wanted.isdisjoint(words):
                 worth *= FOCUS
+            if len(content) < SHORT_WORDS and is_courtesy(text, words):
+                continue
             own.append(_Candidate(each, (each.seq, each.who), content, cost, worth))
         _pair(found, own)
         found += [one for one in own if len(one.words) >= LEAST_WORDS or one.question]

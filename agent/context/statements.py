@@ -100,7 +100,11 @@ _CUES = {
         gerne|merci|bonjour|salut|d'accord|gracias|hola|vale|grazie|ciao|obrigado|obrigada|olá|
         dank je|bedankt|dzięki|dziękuję|cześć|спасибо|привет|хорошо|teşekkürler|merhaba|tack|hej|
         kiitos|of course|certainly|absolutely|i hope this helps|let me know|feel free|
-        happy to help|hi""",
+        happy to help|hi|talk soon|take care|sorry about|sorry to hear|i apologize|see you|
+        good morning|good evening|good night|have a nice|have a great|have a good|safe travels|
+        my pleasure|appreciate|guten morgen|guten abend|gute nacht|schönen tag|bis bald|
+        tut mir leid|bonne journée|à bientôt|désolé|buenos días|buenas noches|hasta luego|
+        lo siento|buongiorno|a presto|bom dia|até logo|desculpe|до свидания|доброе утро|извините""",
 }
 
 _CUES_WITHIN = {
@@ -350,6 +354,15 @@ def _cued(sentence: str, words: Set[bytes]) -> Set[Kind]:
             if any(cue in sentence for cue in within):
                 found.add(kind)
     return found
+
+
+def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
+    """Whether a sentence is polite, and nothing else that rules know.
+
+    Args:
+        words: `quick_words(sentence)`, which whoever asks has already.
+    """
+    return _cued(sentence, words) == {"courtesy"} and not has_digit(sentence)
 
 
 def has_digit(text: str) -> bool:

@@ -213,12 +213,12 @@ async def test_a_summary_of_an_engine_that_breaks_is_booked() -> None:
 
 
 async def test_a_summary_that_failed_is_booked_as_lost() -> None:
-    """With what the provider had reported by then."""
+    """With what the provider had reported by then; it is asked twice."""
     cut = ModelUnreachable("cut")
     cut.usage = SPENT
-    planner = compressor(cut)
+    planner = compressor(cut, cut)
     await planner.compact(long_view(), "threshold")
-    assert billed(planner) == [("lost", 95)]
+    assert billed(planner) == [("lost", 95)] * 2
 
 
 async def test_a_summary_of_a_compaction_that_is_not_committed_is_booked() -> None:

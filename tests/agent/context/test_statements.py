@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from agent.context.statements import (
     Value,
     content_words,
+    is_courtesy,
     is_noise,
     kinds_of,
+    quick_words,
     telling,
     values_of,
     words_of,
@@ -94,6 +96,14 @@ def test_noise() -> None:
     assert is_noise("x" * 400)
     assert not is_noise("\u6f22\u5b57" * 90)
     assert not is_noise("We pay 2,400 euros (in May).")
+
+
+def test_politeness() -> None:
+    """Also in other languages; what says more than that is none."""
+    polite = ("Talk soon.", "Take care!", "Oh, I'm sorry about that.", "Gute Nacht!")
+    assert all(is_courtesy(each, quick_words(each)) for each in polite)
+    for each in ("See you at 9:30", "Sorry about that, I never eat fish.", "My train leaves soon."):
+        assert not is_courtesy(each, quick_words(each)), each
 
 
 def test_what_tells_more() -> None:
