@@ -12,8 +12,9 @@ OPEN_HOME = "home-mode"
 
 
 @pytest.fixture
-def open_home(home: Path) -> Path:
-    """A home that others can enter."""
+def open_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home that others can enter, and a port that nobody has."""
+    monkeypatch.setenv("PARLEY_WEB__PORT", "0")
     home.chmod(0o755)
     return home
 

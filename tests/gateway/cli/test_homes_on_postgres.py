@@ -95,6 +95,7 @@ OF_FILES = {
 ELSEWHERE = {
     "run": "tests/e2e",
     "doctor": "tests/gateway/doctor",
+    "import hermes": "tests/gateway/imports",
     "open": "asks a gateway that runs",
     "chat": "talks to a gateway that runs",
     "web open": "asks a gateway that runs",

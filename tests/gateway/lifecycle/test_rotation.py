@@ -22,6 +22,7 @@ from tests.support.anthropic_server import AnthropicServer
 from tests.support.gateway import Running, running, serving, settings_of
 from tests.support.model_server import Fault, Reply
 from tests.support.process import free_port
+from tests.support.responses_server import ResponsesServer
 
 OLD, NEW = "sk-old-8Rk2Vb7Tq", "sk-new-3Hm9Xc4Wd"
 TOKEN, NEW_TOKEN = "123456:old-token-of-a-bot", "123456:new-token-of-a-bot"
@@ -130,7 +131,9 @@ async def test_a_key_that_the_provider_no_longer_takes(tmp_path: Path, double: D
     """It is read again, and the message is answered; neither key is in the log or the answer."""
     async with double(NEW) as server:
         provider = "anthropic" if double is AnthropicServer else "openai"
-        settings = referring(tmp_path, provider=provider, base_url=server.url, name="m-1")
+        api = "responses" if double is ResponsesServer else "auto"
+        block = {"provider": provider, "base_url": server.url, "name": "m-1", "api": api}
+        settings = referring(tmp_path, **block)
         agent = build_agent(settings, build_line(settings))
         (tmp_path / "key").write_text(NEW)
         server.script(Reply(text=f"It is {NEW}, not {OLD}."))
