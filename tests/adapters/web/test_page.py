@@ -16,6 +16,18 @@ from tests.support.browser import in_the_browser, page
 from tests.support.door import COMMANDS, TOKEN
 from tests.support.history import MemoryHistory
 
+FILES_ARE_KEPT = """async () => {
+  const there = await indexedDB.databases();
+  if (!there.some(({ name }) => name === "parley")) return false;
+  return new Promise((resolve) => {
+    const opening = indexedDB.open("parley");
+    opening.onsuccess = () => {
+      const database = opening.result;
+      const counting = database.transaction("files").objectStore("files").count();
+      counting.onsuccess = () => (database.close(), resolve(counting.result > 0));
+    };
+  });
+}"""
 C1 = MessageRef(Address("web", "default", "c1"))
 
 
@@ -506,12 +518,14 @@ async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
         await say(tab, "later")
         waiting = tab.locator('article[data-state="sending"] .file')
         await expect(waiting).to_have_text("a.txt")
+        # The browser writes it down behind what is shown; until then the page says "please add it".
+        await tab.wait_for_function(FILES_ARE_KEPT)
         await tab.reload()
         await expect(waiting).to_have_text("a.txt")
-        # Taken by the server, and not only out of what waits.
-        async with tab.expect_response("**/messages") as taken:
-            await tab.unroute("**/messages")
-        assert (await taken.value).ok
+        await tab.unroute("**/messages")
+        async with asyncio.timeout(30):
+            while not chat.history.messages:  # noqa: ASYNC110 - the page tells nobody
+                await asyncio.sleep(0.02)
         await expect(waiting).to_have_count(0)
     assert chat.history.messages[0].attachments[0].content == b"hi"
 
