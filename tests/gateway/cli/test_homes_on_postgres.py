@@ -223,9 +223,10 @@ def _steady(text: str) -> str:
 
 @pytest.mark.parametrize(("command", "instead"), OF_FILES.items())
 def test_what_only_a_file_needs_says_what_to_do_instead(
-    both: Both, command: str, instead: str
+    both: Both, command: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One line, exit code 1."""
+    monkeypatch.chdir(tmp_path)
     _, of_server = both(*command.split())
     assert instead in one_line(of_server)
 
