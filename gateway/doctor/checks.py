@@ -139,6 +139,12 @@ class Check:
     look: Look = field(compare=False)
 
 
+def with_mode(path: Path, mode: int) -> str:
+    """Give a path a mode, and say so; for `Sight.fix`."""
+    path.chmod(mode)
+    return f"{path} has the mode {mode:04o} now"
+
+
 CHECKS: dict[str, Check] = {}
 """By id."""
 

@@ -1,12 +1,13 @@
 """Whether the database can be read, is whole, and holds nothing that waits for somebody."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from gateway.doctor.checks import Examined, Sight, check
 from gateway.errors import GatewayError
 from gateway.storage import maintenance, migrations, schema
-from gateway.storage.database import DatabaseServer
+from gateway.storage.database import DatabaseServer, Location
 from gateway.storage.reports import health
 from gateway.storage.search import index
 
@@ -41,7 +42,7 @@ def _readable(examined: Examined) -> Iterator[Sight]:
     yield Sight("wrong", examined.database_trouble, fix=_migration(examined))
 
 
-def _migration(examined: Examined) -> "_Migration | None":
+def _migration(examined: Examined) -> Callable[[], str] | None:
     """Return what brings an older schema up to date; None where that would not help."""
     try:
         with maintenance.reading(examined.location) as conn:
@@ -49,17 +50,11 @@ def _migration(examined: Examined) -> "_Migration | None":
             is_older = found is not None and found < schema.REVISION
     except GatewayError:
         return None
-    return _Migration(examined) if is_older and examined.running is None else None
+    return partial(_migrated, examined.location) if is_older and examined.running is None else None
 
 
-class _Migration:
-    """Migrates the database."""
-
-    def __init__(self, examined: Examined) -> None:
-        self._location = examined.location
-
-    def __call__(self) -> str:
-        return f"the database has schema revision {maintenance.upgrade(self._location)} now"
+def _migrated(location: Location) -> str:
+    return f"the database has schema revision {maintenance.upgrade(location)} now"
 
 
 @check(

@@ -8,10 +8,11 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.request import getproxies
 
-from gateway.doctor.checks import Examined, Level, Sight, check
+from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
 from gateway.lifecycle.home import WEB_TOKEN
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
 
@@ -50,7 +51,9 @@ def _there(examined: Examined) -> Iterator[Sight]:
 def _mode(examined: Examined) -> Iterator[Sight]:
     if examined.home.is_dir() and (mode := _mode_of(examined.home)) & 0o077:
         yield Sight(
-            "wrong", f"{examined.home} has the mode {mode:04o}", fix=_to(examined.home, 0o700)
+            "wrong",
+            f"{examined.home} has the mode {mode:04o}",
+            fix=partial(with_mode, examined.home, 0o700),
         )
 
 
@@ -78,7 +81,9 @@ def _files(examined: Examined) -> Iterator[Sight]:
         if (mode := _mode_of(file)) & 0o077:
             # Nobody but the owner gets to them while the folder is closed.
             level: Level = "wrong" if _mode_of(examined.home) & 0o077 else "warning"
-            yield Sight(level, f"{file} has the mode {mode:04o}", fix=_to(file, 0o600))
+            yield Sight(
+                level, f"{file} has the mode {mode:04o}", fix=partial(with_mode, file, 0o600)
+            )
 
 
 def _private(home: Path) -> Iterator[Path]:
@@ -89,21 +94,6 @@ def _private(home: Path) -> Iterator[Path]:
 
 def _mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def _to(path: Path, mode: int) -> "_Mode":
-    return _Mode(path, mode)
-
-
-class _Mode:
-    """Gives a path a mode."""
-
-    def __init__(self, path: Path, mode: int) -> None:
-        self._path, self._mode = path, mode
-
-    def __call__(self) -> str:
-        self._path.chmod(self._mode)
-        return f"{self._path} has the mode {self._mode:04o} now"
 
 
 @check(

@@ -2,12 +2,13 @@
 
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
 
 from agent.settings import ReferencedSecret
-from gateway.doctor.checks import Examined, Sight, check
+from gateway.doctor.checks import Examined, Sight, check, with_mode
 
 HYGIENE = 0.85
 """Where the check before each turn compacts."""
@@ -50,23 +51,10 @@ def _file_mode(examined: Examined) -> Iterator[Sight]:
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
         yield Sight(
-            "wrong", f"{file} holds secrets and has the mode {mode:04o}", fix=_closing(file)
+            "wrong",
+            f"{file} holds secrets and has the mode {mode:04o}",
+            fix=partial(with_mode, file, 0o600),
         )
-
-
-def _closing(file: Path) -> "_Closing":
-    return _Closing(file)
-
-
-class _Closing:
-    """Gives a file to its owner alone."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def __call__(self) -> str:
-        self._file.chmod(0o600)
-        return f"{self._file} has the mode 0600 now"
 
 
 @check(

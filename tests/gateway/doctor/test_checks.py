@@ -8,10 +8,11 @@ import pytest
 
 from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
-from tests.gateway.doctor.patients import Patient, sound
+from gateway.storage.schema import REVISION
+from tests.gateway.doctor.patients import Patient, revision_of, sound
 from tests.gateway.doctor.planted import FAULTS
 from tests.support.command_line import Run as Parley
-from tests.support.storage import migrated_file
+from tests.support.storage import migrated_file, outdated_file
 
 PAGE = Path(__file__).parents[3] / "docs" / "doctor.md"
 OF_SERVERS = {
@@ -59,6 +60,18 @@ def test_a_planted_fault_is_found(
     found = patient.results()[name]
     assert found.level == planted.level, found.seen
     assert all(each.remedy or found.check.remedy for each in found.seen)
+
+
+def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:
+    """While one runs it is that one's, and nothing is offered."""
+    outdated_file(patient.home / "parley.db", "0024")
+    [seen] = patient.results()["database-readable"].seen
+    assert (seen.level, seen.fix) == ("wrong", None)
+    patient.running = None
+    [seen] = patient.results()["database-readable"].seen
+    assert seen.fix is not None
+    assert seen.fix() == f"the database has schema revision {REVISION} now"
+    assert revision_of(patient.home) == REVISION
 
 
 def test_each_check_has_a_planted_fault() -> None:
