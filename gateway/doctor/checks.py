@@ -26,6 +26,9 @@ Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 """What has to be there for a check: settings that can be read, a database of this version, answers
 of the providers (not with `--offline`), a gateway that runs."""
 
+Fix = Callable[[], str]
+"""Mends something, and says what was done."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -40,7 +43,7 @@ class Sight:
     level: Level
     text: str
     remedy: str = ""
-    fix: Callable[[], str] | None = None
+    fix: Fix | None = None
 
 
 @dataclass(frozen=True)

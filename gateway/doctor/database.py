@@ -1,10 +1,10 @@
 """Whether the database can be read, is whole, and holds nothing that waits for somebody."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from gateway.doctor.checks import Examined, Sight, check
+from gateway.doctor.checks import Examined, Fix, Sight, check
 from gateway.errors import GatewayError
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import DatabaseServer, Location
@@ -42,7 +42,7 @@ def _readable(examined: Examined) -> Iterator[Sight]:
     yield Sight("wrong", examined.database_trouble, fix=_migration(examined))
 
 
-def _migration(examined: Examined) -> Callable[[], str] | None:
+def _migration(examined: Examined) -> Fix | None:
     """Return what brings an older schema up to date; None where that would not help."""
     try:
         with maintenance.reading(examined.location) as conn:
