@@ -195,8 +195,13 @@ class Cluster(Crashes):
             await asyncio.to_thread(self.server.stop, how)
             await asyncio.sleep(away_s)
             self.server.spawn()
-            await asyncio.to_thread(self.server.wait_until_it_answers)
+            await asyncio.to_thread(self._wait_until_it_answers)
             self.disturb_now(*self.replicas)
+
+    def _wait_until_it_answers(self) -> None:
+        self.server.wait_until_it_answers()
+        if self.pooler is not None:
+            self.pooler.wait_until_it_answers(self.name)
 
     async def restart_pooler(self, *, away_s: float = 0.0) -> None:
         """Kill the pooler, and start it again."""
@@ -212,15 +217,23 @@ class Cluster(Crashes):
         """Let everything work that was disturbed, and have a process in each place."""
         if not self.server.runs:
             self.server.spawn()
-        await asyncio.to_thread(self.server.wait_until_it_answers)
+        await asyncio.to_thread(self._wait_until_it_answers)
         for each in self.replicas:
             each.proxy.flow()
             self.signal(each, signal.SIGCONT)
         for each in self.replicas:
             if each.faulty:
                 await self.kill_off(each)
+        # A process that began before may find out only now that there was no database.
+        await until(self._all_work)
+
+    def _all_work(self) -> bool:
+        """Whether the process in each place is ready; puts one where none lives."""
+        for each in self.replicas:
             if not each.runs:
+                assert each.ends is None or each.ends.result() in {KILLED, REFUSED}, self.log()
                 self.run(each)
+        return {each.pid for each in self.replicas} <= self._ready()
 
     async def stop_all(self) -> None:
         """Ask all processes to end once they have begun, and see that they do."""

@@ -75,15 +75,26 @@ class PgBouncer:
             start_new_session=True,
             **owner,
         )
+        self.wait_until_it_answers("postgres")
+
+    def wait_until_it_answers(self, database: str) -> None:
+        """Return once a query gets through to a database.
+
+        It refuses them for `server_login_retry` seconds after the server itself had refused it.
+        """
         until = time.monotonic() + STARTS_IN_S
-        while not self._answers():
+        while not self._answers(database):
+            assert self._process is not None
             assert self._process.poll() is None, f"PgBouncer ended: {self.log()}"
             assert time.monotonic() < until, f"PgBouncer does not answer: {self.log()}"
             time.sleep(TRY_EVERY_S)
 
-    def _answers(self) -> bool:
-        with suppress(psycopg.OperationalError):
-            psycopg.connect(self.url("postgres")).close()
+    def _answers(self, database: str) -> bool:
+        with (
+            suppress(psycopg.OperationalError),
+            psycopg.connect(self.url(database), autocommit=True) as driver,
+        ):
+            driver.execute("SELECT 1")
             return True
         return False
 

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.context.extract import (
@@ -374,6 +374,7 @@ def test_budget_is_kept(messages: list[ChatMessage], previous: str, budget: int)
 
 @settings(max_examples=150)
 @given(st.lists(texts, max_size=12), st.integers(100, 2_000))
+@example(["00:0) … :00:0"], 100)
 def test_no_sentence_is_torn(said: list[str], budget: int) -> None:
     """Each stands in its message, up to white space; also when it is read back and thinned."""
     messages = chat(*said)
