@@ -31,7 +31,8 @@ _DAY = re.compile(r"^\[(\d{4}-\d{2}-\d{2})\]$")
 _OLD = "Extracted without a model. Under Terms, #N: begins a stretch"
 _OLD_LINE = re.compile(r"^- #(\d+) (.+)$", re.MULTILINE)
 
-_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u0965\"')\u201d\u00bb")
+_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f\u061f\u06d4\u0964\u0965")
+_CLOSERS = "\"')\u201d\u00bb"
 
 RARE_STATEMENTS = 6
 """A word in more statements with numbers tells nothing of what they are about."""
@@ -148,7 +149,7 @@ def _between(before: Statement, each: Statement, *, is_lower: bool) -> str:
     if each.place != before.place + 1:
         return f" {GAP} "
     begins = not each.text[0].isdigit() and (is_lower or not each.text[0].islower())
-    ends = before.text[-1] in _ENDS and begins
+    ends = before.text.rstrip(_CLOSERS)[-1:] in _ENDS and begins
     return " " if ends else f" {JOINT} "
 
 
