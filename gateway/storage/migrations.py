@@ -80,13 +80,13 @@ async def open_locked(location: Location, home: Path | None = None) -> AsyncIter
 
 @asynccontextmanager
 async def _open_server(server: DatabaseServer) -> AsyncIterator[Database]:
-    from gateway.storage import postgres  # noqa: PLC0415
+    from gateway.storage.postgres_database import PostgresDatabase  # noqa: PLC0415
 
     if server.migrates:
         await asyncio.to_thread(prepare_server, server)
     else:
         await _migrated_by_another(server)
-    database = postgres.PostgresDatabase(server)
+    database = PostgresDatabase(server)
     try:
         yield database
     finally:

@@ -87,7 +87,7 @@ from gateway.pipeline.next_turn import burst
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings, StorageSettings
 from gateway.storage import migrations, postgres, presence
 from gateway.storage.engine import SqliteDatabase, connect
-from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry

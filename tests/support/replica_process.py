@@ -16,7 +16,7 @@ from adapters.base import Share
 from gateway.errors import StorageError
 from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.storage.database import DatabaseServer
-from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving

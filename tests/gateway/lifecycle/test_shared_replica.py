@@ -21,7 +21,7 @@ from gateway.lifecycle import shared_replica
 from gateway.lifecycle.replica import AccountLeases, Beginning
 from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.storage import schema
-from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.queue import leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, false, insert, null, select, true
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gateway.errors import CommitUnknown, StorageUnavailable
-from gateway.storage import audit_log, postgres
+from gateway.storage import audit_log, postgres, postgres_database
 from gateway.storage.audit_log import AuditEntry
-from gateway.storage.postgres import PostgresDatabase
+from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
 from gateway.storage.statements import kept
 from tests.support.database_proxy import DatabaseProxy
@@ -456,7 +456,7 @@ async def test_a_connection_that_has_fallen_silent_is_given_up(
     """Its other end is there for the kernel, and never answers: the thread goes on with another."""
     monkeypatch.setattr(postgres, "TIMEOUTS_MS", {"statement_timeout": 100})
     monkeypatch.setattr(postgres, "SILENCE_S", 0.1)
-    monkeypatch.setattr(postgres, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(postgres_database, "LOOK_EVERY_S", 0.1)
     name = conninfo_to_dict(postgres_url)["dbname"]
     database = PostgresDatabase(server_at(proxy.url(str(name)), connections=2))
     await asyncio.gather(*(database.read(names) for _ in range(6)))
