@@ -17,6 +17,8 @@ from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json
 from gateway.settings.loading import PASSWORDS, Loaded, home_of
+from gateway.settings.marks import Mark, mark_of
+from gateway.settings.sources import path_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,11 +31,12 @@ _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
 class Row(NamedTuple):
-    """One key; `value` is JSON data, secrets replaced by asterisks."""
+    """One key; `value` is JSON data, secrets replaced by asterisks; `mark`: when a change counts."""
 
     key: str
     value: Any
     origin: str
+    mark: Mark
 
 
 config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
@@ -42,7 +45,10 @@ secrets_app = typer.Typer(help="Secrets that the settings refer to.", no_args_is
 
 @config_app.command("show")
 def config_show(context: typer.Context, json: AsJson = False) -> None:
-    """Print every setting, its value and its origin; secrets masked, or as references."""
+    """Print every setting, its value, when a change takes effect, and where it comes from.
+
+    Secrets are masked, or shown as references.
+    """
     found = read(context)
     if json:
         show_json(as_data(found))
@@ -84,7 +90,12 @@ _BECAME = {
 def rows(loaded: Loaded) -> list[Row]:
     """Return every key in the order of the tree."""
     return [
-        Row(key, _address(value) if key in _ADDRESSES else _masked(value), loaded.origins[key])
+        Row(
+            key,
+            _address(value) if key in _ADDRESSES else _masked(value),
+            loaded.origins[key],
+            mark_of(path_of(key)),
+        )
         for key, value in loaded.values.items()
     ]
 
@@ -97,8 +108,11 @@ def _address(value: Any) -> Any:
 
 
 def as_data(loaded: Loaded) -> dict[str, Any]:
-    """Return the rows for JSON, key → {value, origin}."""
-    return {row.key: {"value": row.value, "origin": row.origin} for row in rows(loaded)}
+    """Return the rows for JSON, key → {value, origin, mark}."""
+    return {
+        row.key: {"value": row.value, "origin": row.origin, "mark": row.mark}
+        for row in rows(loaded)
+    }
 
 
 def show(loaded: Loaded, console: "Console") -> None:
@@ -109,7 +123,8 @@ def show(loaded: Loaded, console: "Console") -> None:
     for row, value in zip(table, shown, strict=True):
         style = "dim" if row.origin == "default" else ""
         line = Text(f"{row.key:<{widths[0]}}  ", "cyan")
-        line.append(f"{value:<{widths[1]}}  ", style).append(row.origin, "dim")
+        line.append(f"{value:<{widths[1]}}  ", style)
+        line.append(f"{row.mark:<9}  ", "dim").append(row.origin, "dim")
         console.print(line, soft_wrap=True)
     for warning in loaded.warnings:
         console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)

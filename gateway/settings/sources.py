@@ -74,7 +74,7 @@ class Sources:
         """Lay command-line options (dotted key → value) on top; None means not given."""
         for name, value in options.items():
             if value is not None:
-                path, _ = self._keys.complete(_steps(name.split(".")))
+                path, _ = self._keys.complete(path_of(name))
                 origin = "--" + name.rpartition(".")[2].replace("_", "-")
                 self._add_all(_leaves(self._keys, path, value), origin)
 
@@ -120,7 +120,7 @@ class Sources:
         self._entries[path] = value, origin
 
     def _add_variable(self, variable: str, environ: Mapping[str, str]) -> None:
-        spelled = _steps(variable.removeprefix(PREFIX).lower().split("__"))
+        spelled = path_of(variable.removeprefix(PREFIX).lower(), "__")
         path, lone = self._keys.complete(spelled)
         key = self._keys.find(path)
         if lone and self._count(lone) > 1:
@@ -263,8 +263,9 @@ def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, An
         yield path, value
 
 
-def _steps(names: list[str]) -> KeyPath:
-    return tuple(int(name) if name.isdecimal() else name for name in names)
+def path_of(name: str, separator: str = ".") -> KeyPath:
+    """Return the path that a person's name of a key means: `platforms.slack.1.name`."""
+    return tuple(int(step) if step.isdecimal() else step for step in name.split(separator))
 
 
 def _variable(path: KeyPath) -> str:

@@ -35,16 +35,16 @@ def test_every_key_has_a_row_in_the_order_of_the_tree(loaded: Loaded) -> None:
     assert (keys[0], keys[-1]) == ("home", "logging.file")
 
 
-def test_a_row_has_value_and_origin(loaded: Loaded, tmp_path: Path) -> None:
+def test_a_row_has_value_origin_and_mark(loaded: Loaded, tmp_path: Path) -> None:
     """Values are JSON data."""
     found = {row.key: row[1:] for row in rows(loaded)}
-    assert found["home"] == (str(tmp_path), "PARLEY_HOME")
-    assert found["web.port"] == (1, "PARLEY_WEB__PORT")
-    assert found["access.telegram"] == (["1"], "parley.yaml")
+    assert found["home"] == (str(tmp_path), "PARLEY_HOME", "restart")
+    assert found["web.port"] == (1, "PARLEY_WEB__PORT", "restart")
+    assert found["access.telegram"] == (["1"], "parley.yaml", "live")
     rule = {"respond": "always", "context": False, "senders": "allowed"}
-    assert found["access.groups"] == ({"telegram:-1": rule}, "parley.yaml")
-    assert found["queue.mode"] == ("collect", "default")
-    assert found["platforms.telegram.1.name"] == ("b", "parley.yaml")
+    assert found["access.groups"] == ({"telegram:-1": rule}, "parley.yaml", "live")
+    assert found["queue.mode"] == ("collect", "default", "live")
+    assert found["platforms.telegram.1.name"] == ("b", "parley.yaml", "restart")
 
 
 def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
@@ -56,9 +56,13 @@ def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
     assert "hunter2" not in str(as_data(loaded))
 
 
-def test_json_maps_keys_to_value_and_origin(loaded: Loaded) -> None:
+def test_json_maps_keys_to_value_origin_and_mark(loaded: Loaded) -> None:
     """For scripts."""
-    assert as_data(loaded)["web.port"] == {"value": 1, "origin": "PARLEY_WEB__PORT"}
+    assert as_data(loaded)["web.port"] == {
+        "value": 1,
+        "origin": "PARLEY_WEB__PORT",
+        "mark": "restart",
+    }
 
 
 def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
@@ -70,6 +74,7 @@ def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
     assert next(line for line in lines if line.startswith("web.port")).split() == [
         "web.port",
         "1",
+        "restart",
         "PARLEY_WEB__PORT",
     ]
     warning = "fallbacks.0.retry_for_s is set, but has no effect: that of `model` holds for all"
