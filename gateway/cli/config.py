@@ -31,7 +31,7 @@ _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
 class Row(NamedTuple):
-    """One key; `value` is JSON data, secrets replaced by asterisks; `mark`: when a change counts."""
+    """One key; `value` is JSON data without secrets, `mark` says when a change takes effect."""
 
     key: str
     value: Any
