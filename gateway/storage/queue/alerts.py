@@ -1,0 +1,152 @@
+"""Alerts: troubles that owners are told of. The table `alert`.
+
+A trouble has one open row, however many replicas see it and however often one restarts: the index
+`ux_alert_open` sees to that. Whoever sees it notes so (`seen_at`); it is over once nobody has seen
+it for a while. What chats are told is entered into the outbox in the transaction that changes the
+row.
+
+`posted` says what a webhook was told of it: nothing, its begin (1), its end (2). A post is claimed
+by putting the row off: where whoever claimed it dies, another one posts it later.
+"""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, and_, case, delete, func, or_, select, text, update
+
+from gateway.storage.schema import alert, is_open, now, now_s
+
+KEPT_S = 90 * 86_400.0
+"""How long alerts that are over stay on record."""
+POSTED_WITHIN_S = 86_400.0
+"""So long a webhook is tried for one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A trouble; times in seconds since the epoch, None for what has not been.
+
+    Attributes:
+        kind: Its id in gateway/alerts/troubles.py.
+        subject: What has it.
+        text: What happened.
+        told_at: When the chats were told; None where it was one too many for an hour.
+        posted: What a webhook was told of it.
+    """
+
+    id: int
+    kind: str
+    subject: str
+    text: str
+    since: float
+    told_at: float | None
+    over_at: float | None
+    posted: int
+
+
+_COLUMNS = (
+    alert.c.id,
+    alert.c.kind,
+    alert.c.subject,
+    alert.c.text,
+    alert.c.since,
+    alert.c.told_at,
+    alert.c.over_at,
+    alert.c.posted,
+)
+
+
+def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> int | None:
+    """Note that a trouble is there; returns its id where it is new, None where it is known.
+
+    Args:
+        conn: The writing connection.
+        kind: Of the trouble.
+        subject: What has it.
+        what: What happened.
+        since: Seconds since the epoch by the database's clock.
+    """
+    this = update(alert).where(alert.c.kind == kind, alert.c.subject == subject, is_open)
+    if conn.execute(this.values(seen_at=now_s())).rowcount:
+        return None
+    values = {"kind": kind, "subject": subject, "text": what, "since": since, "at": now(conn)}
+    return conn.execute(_NOTE, values).scalar()
+
+
+# Of two replicas that note it at the same moment the second one waits, and enters nothing.
+_NOTE = text(
+    "INSERT INTO alert (kind, subject, text, since, at, seen_at)"
+    " VALUES (:kind, :subject, :text, :since, :at, :at) ON CONFLICT DO NOTHING RETURNING id"
+)
+
+
+def end(conn: Connection, alert_id: int, quiet_s: float) -> bool:
+    """End an alert that nobody has seen for so long; whether this call has ended it."""
+    this = (alert.c.id == alert_id, is_open, alert.c.seen_at <= now_s() - quiet_s)
+    return conn.execute(update(alert).where(*this).values(over_at=now_s())).rowcount == 1
+
+
+def mark_told(conn: Connection, alert_id: int, *, over: bool) -> None:
+    """Note that the chats are told of its begin, or of its end."""
+    told = {"over_told_at" if over else "told_at": now_s()}
+    conn.execute(update(alert).where(alert.c.id == alert_id).values(told))
+
+
+def told_lately(conn: Connection, within_s: float) -> int:
+    """Return how many begins and ends the chats were told of within so many seconds."""
+    since = now_s() - within_s
+    told = [
+        case((column > since, 1), else_=0) for column in (alert.c.told_at, alert.c.over_told_at)
+    ]
+    lately = or_(alert.c.told_at > since, alert.c.over_told_at > since)
+    return int(conn.scalar(select(func.sum(told[0] + told[1])).where(lately)) or 0)
+
+
+def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> int:
+    """Return how often the same trouble was over within so many seconds."""
+    same = (alert.c.kind == kind, alert.c.subject == subject, alert.c.over_at > now_s() - within_s)
+    return conn.execute(select(func.count()).where(*same)).scalar_one()
+
+
+def found(conn: Connection, *, with_past: bool = False, limit: int = 100) -> list[Alert]:
+    """Return the open alerts, and those that are over as well; the newest first."""
+    query = select(*_COLUMNS).order_by(alert.c.at.desc(), alert.c.id.desc()).limit(limit)
+    rows = conn.execute(query if with_past else query.where(is_open))
+    return [Alert(*row) for row in rows]
+
+
+def get(conn: Connection, alert_id: int) -> Alert:
+    """Return an alert."""
+    return Alert(*conn.execute(select(*_COLUMNS).where(alert.c.id == alert_id)).one())
+
+
+def to_post(conn: Connection) -> list[Alert]:
+    """Return those of which a webhook was not told all that there is to tell, and may be now."""
+    rest = or_(
+        and_(is_open, alert.c.posted == 0), and_(alert.c.over_at.is_not(None), alert.c.posted < 2)
+    )
+    is_fresh = func.coalesce(alert.c.over_at, alert.c.at) > now_s() - POSTED_WITHIN_S
+    query = select(*_COLUMNS).where(rest, is_fresh, alert.c.post_at <= now_s())
+    return [Alert(*row) for row in conn.execute(query.order_by(alert.c.at, alert.c.id))]
+
+
+def noticed_s(conn: Connection, alert_id: int) -> float:
+    """Return how long ago an alert was noticed, in seconds."""
+    return float(
+        conn.execute(select(now_s() - alert.c.at).where(alert.c.id == alert_id)).scalar_one()
+    )
+
+
+def claim_post(conn: Connection, alert_id: int, for_s: float) -> bool:
+    """Have nobody else post an alert for so long; whether that is this caller's to do now."""
+    this = (alert.c.id == alert_id, alert.c.post_at <= now_s())
+    return conn.execute(update(alert).where(*this).values(post_at=now_s() + for_s)).rowcount == 1
+
+
+def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
+    """Note what the webhook was told: the begin (1) or the end (2)."""
+    conn.execute(update(alert).where(alert.c.id == alert_id).values(posted=stage, post_at=0.0))
+
+
+def prune(conn: Connection) -> None:
+    """Erase what has been over for `KEPT_S`."""
+    conn.execute(delete(alert).where(alert.c.over_at < now_s() - KEPT_S))
