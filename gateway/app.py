@@ -52,6 +52,7 @@ from gateway.context.window import ContextParts, with_engine_tools
 from gateway.context.writers import LearnedWindows
 from gateway.http import control
 from gateway.http.connections import Connections
+from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
@@ -483,11 +484,11 @@ async def assembled(
     wakeups.forgotten.listen(context.views.clear)
     others = _others(database, replica, wakeups, stops, beside, accounts)
     platforms = _platforms(adapters, receiving, Watch(database, adapters, traffic, replica), others)
-    health = Health(database, replica, platforms.supervised, platforms.watch)
-    routes = [
-        health.control_route(),
-        *control.routes(database, wakeups, intake.tell_approved, door, beside.rotation),
-    ]
+    health, operator = (
+        Health(database, replica, platforms.supervised, platforms.watch),
+        Operator(database, wakeups, intake.tell_approved, door, beside.rotation),
+    )
+    routes = [health.control_route(), *control.routes(operator)]
     server = _server(settings, platforms.supervised, health, routes, door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)

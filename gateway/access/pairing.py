@@ -55,7 +55,9 @@ _LONGEST = 64
 _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
-Kind = Literal["bound", "requested", "approved", "denied", "revoked", "limited", "invited", "link"]
+Kind = Literal[
+    "bound", "requested", "approved", "denied", "revoked", "promoted", "limited", "invited", "link"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,8 @@ def report(happening: Happening) -> None:
             log.info("pairing_denied", platform=platform, sender=sender, by=by)
         case "revoked":
             log.info("member_revoked", platform=platform, sender=sender, by=by)
+        case "promoted":
+            log.info("member_role_changed", platform=platform, sender=sender, by=by)
         case "invited":
             log.info("web_user_invited", user=sender)
         case "link":
@@ -403,6 +407,32 @@ def revoke(conn: Connection, target: str, by: str) -> Decision:
     _put_on_record(conn, "member_revoked", by, platform, sender)
     happened = Happening("revoked", platform, sender, by)
     return Decision(f"{platform} {sender} may not write to me any more.", happened=happened)
+
+
+def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decision:
+    """Make somebody ("platform:sender id") who was let in an owner, or a member again.
+
+    Raises:
+        NotFound: They were not let in by a code; who stands in the settings is not touched.
+    """
+    platform, _, sender = target.strip().partition(":")
+    before = members.role(conn, platform, sender)
+    if before is None:
+        shown = messages.quoted(shown_name(target))
+        raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+    named = f"{platform} {sender}"
+    if before == role:
+        return Decision(f"{named} is {_A[role]} already.")
+    members.set_role(conn, platform, sender, role, granted_by=by)
+    entry = AuditEntry(
+        "member_role_changed", by=by, subject=f"{platform}:{sender}", detail={"role": role}
+    )
+    audit_log.append(conn, entry)
+    happened = Happening("promoted", platform, sender, by)
+    return Decision(f"{named} is {_A[role]} now.", happened=happened)
+
+
+_A: Mapping[members.Role, str] = {"owner": "an owner", "member": "a member"}
 
 
 def _put_on_record(conn: Connection, kind: AuditKind, by: str, platform: str, sender: str) -> None:

@@ -168,13 +168,14 @@ class Answerer:
 
     Attributes:
         role: What they may do now.
-        where: here: where it was asked; direct: in another direct chat of theirs.
+        where: here: where it was asked; direct: in another direct chat of theirs; console: on the
+            operator's pages, which show what is asked in all chats.
         is_asked: Whether it was asked in their own conversation, or in one of several people.
         has_spoken: Whether the turn that waits holds their words.
     """
 
     role: SenderRole
-    where: Literal["here", "direct", "elsewhere"] = "here"
+    where: Literal["here", "direct", "console", "elsewhere"] = "here"
     is_asked: bool = True
     has_spoken: bool = False
 
@@ -185,7 +186,7 @@ def answer_refusal(
     """Return why somebody may not answer a question; None where they may.
 
     All ways to answer lead here: buttons, commands, plain words, other chats of owners, the web
-    chat, and what was said for a conversation before.
+    chat, the console, and what was said for a conversation before.
 
     Args:
         kind: An approval, or a question of the agent.
@@ -194,7 +195,8 @@ def answer_refusal(
         for_owners: Whether the policy wants an owner's word.
     """
     is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
-    if who.where != "here" and not (for_owners and is_owner and who.where == "direct"):
+    is_asked_of_owner = who.where == "console" or (for_owners and who.where == "direct")
+    if who.where != "here" and not (is_owner and is_asked_of_owner):
         return "not here"
     if not (is_owner or who.is_asked):
         return "not theirs"

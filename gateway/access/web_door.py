@@ -520,7 +520,7 @@ def _is_identity(text: str) -> bool:
     return known and re.fullmatch(by_name()[platform].id_pattern, sender) is not None
 
 
-def remove(conn: Connection, name: str) -> SignedOut:
+def remove(conn: Connection, name: str, by: str = COMMAND_LINE) -> SignedOut:
     """Take back that somebody was invited: they are signed out for good, their chats stay.
 
     Raises:
@@ -531,11 +531,11 @@ def remove(conn: Connection, name: str) -> SignedOut:
         raise GatewayError("the owner cannot be removed; `parley web revoke owner` signs them out")
     count = web_users.end_all(conn, sender_of(conn, name))
     web_users.remove(conn, name)
-    _put_on_record(conn, "web_user_removed", name, {"sessions": count})
+    _put_on_record(conn, "web_user_removed", name, {"sessions": count}, by)
     return SignedOut(name, count, removed=True)
 
 
-def revoke(conn: Connection, which: str) -> SignedOut:
+def revoke(conn: Connection, which: str, by: str = COMMAND_LINE) -> SignedOut:
     """End a session (its number), or all of a user (their name).
 
     Raises:
@@ -548,7 +548,7 @@ def revoke(conn: Connection, which: str) -> SignedOut:
         ended = SignedOut(name_of(sender), 1)
     else:
         ended = SignedOut(which, web_users.end_all(conn, sender_of(conn, which)))
-    _put_on_record(conn, "web_sessions_revoked", ended.name, {"sessions": ended.sessions})
+    _put_on_record(conn, "web_sessions_revoked", ended.name, {"sessions": ended.sessions}, by)
     return ended
 
 
@@ -557,7 +557,7 @@ def _put_on_record(
     kind: AuditKind,
     name: str,
     detail: dict[str, str | int | None],
-    by: str = COMMAND_LINE,
+    by: str,
 ) -> None:
     audit_log.append(conn, AuditEntry(kind, by=by, subject=name, detail=detail))
 

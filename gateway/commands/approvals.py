@@ -5,13 +5,14 @@ plain message. It is taken once, from somebody who may give it, where it was ask
 waits goes on when nothing else waits there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from adapters.messages import InboundMessage
 from agent import messages
 from agent.tools.context import InquiryKind
@@ -20,9 +21,13 @@ from gateway.access.policy import Answerer, AnswerRefusal, answer_refusal
 from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import ENDED, Question, QuestionPlace
+from gateway.storage.queue import outbox
+from gateway.storage.queue.outbox import parts_of
 
 log = structlog.get_logger()
 
+Renderers = Mapping[tuple[str, str], Renderer]
+"""By (platform, account): of the accounts that are on."""
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
 
@@ -36,6 +41,7 @@ class Reply:
             question was asked.
         is_owner: Whether the sender is an owner.
         may_act: Whether tools may touch the world for the sender.
+        in_console: Whether it is given on the operator's pages, where all questions are seen.
     """
 
     conn: Connection
@@ -43,6 +49,7 @@ class Reply:
     conversation: int
     is_owner: bool
     may_act: bool
+    in_console: bool = False
 
     @property
     def by(self) -> str:
@@ -141,6 +148,55 @@ def _by_command(
     return take(reply, question, understood(said))
 
 
+def by_owner(
+    conn: Connection,
+    renderers: Renderers,
+    message: InboundMessage,
+    number: int,
+    said: str,
+) -> tuple[ReplyOutcome, set[int]]:
+    """Take an answer that an owner gives on the operator's pages.
+
+    It is taken as one from the owner's own chat would be: once, in time, on record with who gave
+    it. Where the question was asked its buttons go, and it is said that an owner has answered.
+
+    Args:
+        conn: The writing connection.
+        renderers: Of the accounts that are on.
+        message: Says who answers, and nothing else.
+        number: Of the question.
+        said: once, conversation or deny; to a question of the agent the answer.
+
+    Returns:
+        What became of it, and the conversations that are told something.
+    """
+    reply = Reply(conn, message, 0, is_owner=True, may_act=True, in_console=True)
+    question = questions.find(conn, number)
+    if question is None:
+        return ReplyOutcome(NOT_HERE), set()
+    conversations.hold(conn, question.conversation)
+    if why_not := _why_not(reply, question, question.kind):
+        return ReplyOutcome(why_not, over=_ended(question)), set()
+    outcome = (_answer if question.kind == "clarify" else _decide)(reply, question, said)
+    told: set[int] = set()
+    for each in outcome.settled:
+        told |= questions.withdraw(conn, each.question.id, note_of(each))
+        told |= tell_place(conn, renderers, each)
+    return outcome, told
+
+
+def tell_place(conn: Connection, renderers: Renderers, settled: SettledQuestion) -> set[int]:
+    """Say where a question was asked that an owner has answered it elsewhere; returns where."""
+    question = settled.question
+    place = questions.place(conn, question)
+    render = renderers.get(place.account_key)
+    if render is None:
+        return set()
+    parts = parts_of(render, f"inquiry:{question.id}:answered", news_of(settled))
+    outbox.append(conn, question.conversation, parts, inbox_seq=place.upto_seq)
+    return {question.conversation}
+
+
 def again(
     conn: Connection, message: InboundMessage, argument: str
 ) -> Literal["accepted", "refused", "over"]:
@@ -186,6 +242,8 @@ def note_of(settled: SettledQuestion) -> str:
 
 def news_of(settled: SettledQuestion) -> str:
     """Return what is said where a question was asked, once an owner has answered it elsewhere."""
+    if settled.question.kind == "clarify":
+        return f"An owner has answered my question: {messages.quoted(settled.answer)}"
     text = DECIDED[settled.answer].format(tool=settled.question.tool, id=settled.question.id)
     return f"An owner has answered. {text}"
 
@@ -294,9 +352,12 @@ def _refusal(reply: Reply, question: Question) -> AnswerRefusal | None:
     is_owner, may_act, message = reply.is_owner, reply.may_act, reply.message
     place = questions.place(reply.conn, question)
     is_here = question.conversation == reply.conversation or _is_here(place, message)
+    elsewhere: Literal["direct", "elsewhere"] = (
+        "direct" if message.chat_kind == "dm" else "elsewhere"
+    )
     who = Answerer(
         role="owner" if is_owner else "member" if may_act else "guest",
-        where="here" if is_here else "direct" if message.chat_kind == "dm" else "elsewhere",
+        where="console" if reply.in_console else "here" if is_here else elsewhere,
         is_asked=place.user in {None, message.sender},
         has_spoken=may_act or reply.by in questions.senders(reply.conn, question),
     )

@@ -1,14 +1,14 @@
-"""Writes from the command line: through the running gateway's Unix socket, else directly.
+"""Writes of an operator: through the running gateway's Unix socket, else directly.
 
-Only the socket's owner can connect to it. An action is one transaction function; the gateway is
-the only writer while it runs.
+Only the socket's owner can connect to it. An action is one transaction function, which notes in the
+audit log who wanted it; the gateway is the only writer while it runs. The console does the same
+things by the same functions (`Operator`).
 """
 
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, is_dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -25,7 +25,7 @@ from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
-from gateway.lifecycle.rotation import Rotation
+from gateway.lifecycle.rotation import Reloaded, Rotation
 from gateway.settings.tree import RetentionSettings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance
@@ -59,38 +59,49 @@ def _read(kind: type[S], target: str) -> S:
         raise GatewayError(f"what was sent cannot be read: {', '.join(sorted(places))}") from exc
 
 
-def _forget(conn: Connection, target: str) -> int:
+def _forget(conn: Connection, target: str, by: str) -> int:
     # A number of 18 digits fits into the database's integers.
     if not re.fullmatch("[0-9]{1,18}", target):
         raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
-    return maintenance.withdraw(conn, int(target))
+    return maintenance.withdraw(conn, int(target), by)
 
 
-def _reindex(conn: Connection, _: str) -> None:
+def _reindex(conn: Connection, _: str, __: str) -> None:
     index.clear(conn)
 
 
-def _prune(_: Connection, __: str) -> None:
+def _prune(_: Connection, __: str, ___: str) -> None:
     """Do nothing: what is erased is erased in many transactions (`_pruned`)."""
 
 
-def _invite(conn: Connection, target: str) -> NewLink:
+def _invite(conn: Connection, target: str, by: str) -> NewLink:
     told = _read(_Invitation, target)
-    return web_door.invite(conn, told.name, told.role, told.same_as)
+    return web_door.invite(conn, told.name, told.role, told.same_as, by)
 
 
-def _link(conn: Connection, name: str) -> NewLink:
-    return web_door.new_link(conn, name, by=COMMAND_LINE)
+def _link(conn: Connection, name: str, by: str) -> NewLink:
+    return web_door.new_link(conn, name, by=by)
 
 
-Action = Callable[[Connection, str], Any]
+def _make_owner(conn: Connection, target: str, by: str) -> Decision:
+    return pairing.set_role(conn, target, "owner", by)
+
+
+def _make_member(conn: Connection, target: str, by: str) -> Decision:
+    return pairing.set_role(conn, target, "member", by)
+
+
+Action = Callable[[Connection, str, str], Any]
+"""A transaction function of its target, and of who wants it (for the audit log)."""
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": dead_letters.retry,
     "drop-dead-letter": dead_letters.drop,
     "forget": _forget,
-    "approve-pairing": partial(pairing.approve, by=COMMAND_LINE),
-    "deny-pairing": partial(pairing.deny, by=COMMAND_LINE),
-    "revoke-member": partial(pairing.revoke, by=COMMAND_LINE),
+    "approve-pairing": pairing.approve,
+    "deny-pairing": pairing.deny,
+    "revoke-member": pairing.revoke,
+    "make-owner": _make_owner,
+    "make-member": _make_member,
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
@@ -101,50 +112,74 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def routes(
-    database: Database,
-    wakeups: Wakeups,
-    tell_approved: Callable[[], Awaitable[None]],
-    door: WebDoor,
-    rotation: Rotation,
-) -> list[web.RouteDef]:
-    """Return the control route; for the Unix socket only.
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Carries out what an operator wants of a running gateway, whichever way they say it.
 
-    Args:
+    Attributes:
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
         door: Told of what was changed about web users.
         rotation: Reads secrets again.
     """
 
+    database: Database
+    wakeups: Wakeups
+    tell_approved: Callable[[], Awaitable[None]]
+    door: WebDoor
+    rotation: Rotation
+
+    async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
+        """Carry out one of `ACTIONS`, and wake whoever has to go on with it.
+
+        Args:
+            name: Of the action.
+            target: What it is about.
+            by: Who wants it, "platform:sender id".
+
+        Raises:
+            GatewayError: There is no such target, or it cannot be done; nothing was changed.
+        """
+        action = ACTIONS[name]
+        result = await carry_out(self.database, action, target, by)
+        if action is _forget:
+            self.wakeups.forgotten()
+        if isinstance(result, dead_letters.DeadLetter):
+            self.wakeups.work(result.conversation)
+            self.wakeups.outbox(result.conversation)
+        if isinstance(result, Decision) and result.happened is not None:
+            pairing.report(result.happened)
+            await self.tell_approved()
+        if isinstance(result, NewLink | SignedOut):
+            self.door.forget()
+            web_door.report(result, invited=action is _invite)
+        return result
+
+    async def reload(self) -> Reloaded:
+        """Read the secrets again that the settings refer to, here and in all replicas."""
+        done = await self.rotation.reload()
+        await _tell_replicas(self.database, "secrets")
+        return done
+
+
+def routes(operator: Operator) -> list[web.RouteDef]:
+    """Return the control routes; for the Unix socket only."""
+
     async def act(request: web.Request) -> web.Response:
-        action = ACTIONS.get(request.match_info["action"])
-        if action is None:
+        name = request.match_info["action"]
+        if name not in ACTIONS:
             return web.json_response({"error": "unknown action"}, status=404)
         target = _target_in(await request.read())
         if target is None:
             return web.json_response({"error": 'send {"target": "…"}, a text'}, status=400)
         try:
-            result = await carry_out(database, action, target)
+            result = await operator.act(name, target)
         except GatewayError as exc:
             return web.json_response({"error": str(exc)}, status=409)
-        if action is _forget:
-            wakeups.forgotten()
-        if isinstance(result, dead_letters.DeadLetter):
-            wakeups.work(result.conversation)
-            wakeups.outbox(result.conversation)
-        if isinstance(result, Decision) and result.happened is not None:
-            pairing.report(result.happened)
-            await tell_approved()
-        if isinstance(result, NewLink | SignedOut):
-            door.forget()
-            web_door.report(result, invited=action is _invite)
         return web.json_response({"result": _plain(result)})
 
     async def reload(_: web.Request) -> web.Response:
-        done = await rotation.reload()
-        await _tell_replicas(database, "secrets")
-        return web.json_response({"result": _plain(done)})
+        return web.json_response({"result": _plain(await operator.reload())})
 
     # The first one that fits: this is no action on the database.
     return [web.post(f"/control/{RELOAD}", reload), web.post("/control/{action}", act)]
@@ -218,24 +253,24 @@ async def reload_secrets(home: Path) -> dict[str, Any]:
     return found
 
 
-async def carry_out(database: Database, action: Action, target: str) -> Any:
+async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:
     """Run an action; what it erased is gone from the files when this returns.
 
     A search index that was emptied is full again, in writes so short that turns go on beside it.
     """
     if action is _forget:
-        return await _forget_in_steps(database, target)
+        return await _forget_in_steps(database, target, by)
     if action is _prune:
         return await _pruned(database, target)
-    result = await database.write(action, target)
+    result = await database.write(action, target, by)
     if action is notebook.remove_notes:
         await database.scrub()
     return await Indexer(database).feed_all() if action is _reindex else result
 
 
-async def _forget_in_steps(database: Database, target: str) -> int:
+async def _forget_in_steps(database: Database, target: str, by: str) -> int:
     """Erase a conversation and what is left of it, with other writes between any two steps."""
-    messages = await database.write(_forget, target)
+    messages = await database.write(_forget, target, by)
     while await database.write(maintenance.erase_some, int(target)):
         pass
     is_first = True

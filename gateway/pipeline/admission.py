@@ -489,17 +489,8 @@ class _Answers:
             inquiry = each.question.id
             self._tx.after.wake |= questions.withdraw(self._tx.conn, inquiry, note, but_in=but_in)
             if each.question.conversation != here:
-                self._tell_place(each)
-
-    def _tell_place(self, settled: SettledQuestion) -> None:
-        """Say where a question was asked that an owner has answered it elsewhere."""
-        question, conn = settled.question, self._tx.conn
-        place = questions.place(conn, question)
-        if (render := self._tx.renderers.get(place.account_key)) is not None:
-            key = f"inquiry:{question.id}:answered"
-            parts = parts_of(render, key, approvals.news_of(settled))
-            outbox.append(conn, question.conversation, parts, inbox_seq=place.upto_seq)
-            self._tx.after.wake.add(question.conversation)
+                conn, renderers = self._tx.conn, self._tx.renderers
+                self._tx.after.wake |= approvals.tell_place(conn, renderers, each)
 
     def _is_reply(self) -> bool:
         command = self._tx.said.command

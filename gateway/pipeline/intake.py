@@ -27,6 +27,7 @@ from gateway.access import pairing
 from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
+from gateway.commands.approvals import ReplyOutcome
 from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
@@ -119,6 +120,23 @@ class GatewayIntake:
         """Tell those whom the command line let in; at every start, and after `parley pair`."""
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
+
+    async def answer_as_owner(self, owner: InboundMessage, number: int, said: str) -> ReplyOutcome:
+        """Take an answer that an owner gives in the console; the turn that waits goes on.
+
+        Args:
+            owner: Says who answers (`approvals.by_owner`).
+            number: Of the question.
+            said: once, conversation or deny; to a question of the agent the answer.
+        """
+        take = approvals.by_owner
+        outcome, told = await self._database.write(take, self._renderers, owner, number, said)
+        for settled in outcome.settled:
+            approvals.report(settled)
+            self._wakeups.ready(settled.question.conversation)
+        for conversation_id in told:
+            self._wakeups.outbox(conversation_id)
+        return outcome
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
         """Return what the move of these cursors is fenced with; nothing where one process is alone.

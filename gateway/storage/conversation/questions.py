@@ -20,6 +20,7 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.queue import outbox
 from gateway.storage.schema import (
+    conversation,
     inquiry,
     is_running,
     is_unanswered,
@@ -133,6 +134,52 @@ def _pending(conversation_id: int) -> Any:
         .where(inquiry.c.conversation == conversation_id, is_unanswered)
         .order_by(inquiry.c.id)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingQuestion:
+    """A question that waits for an answer, as an operator sees it.
+
+    Attributes:
+        text: As it was shown where it was asked; it has the arguments of the call in it.
+        senders: Whose words the waiting turn holds, "platform:sender id".
+        at: When it was asked; `expires_at`: until when it can be answered. Seconds since the epoch.
+    """
+
+    question: Question
+    platform: str
+    chat: str
+    text: str
+    senders: tuple[str, ...]
+    at: float
+    expires_at: float
+
+
+def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
+    """Return what waits for an answer in all conversations, the newest first.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        after: Only what was asked before the question with this id; None for all.
+    """
+    here = conversation.c
+    query: Any = (
+        select(*_COLUMNS, here.platform, here.chat, turn.c.senders)
+        .join(conversation, here.id == inquiry.c.conversation)
+        .join(turn, turn.c.id == inquiry.c.turn_id)
+        .where(is_unanswered)
+    )
+    rows = [row for row in conn.execute(query) if after is None or row.id < after]
+    # Sorted here: for an order by id SQLite would look at all that was ever asked.
+    newest_first = sorted(rows, key=lambda row: -row.id)[:limit]
+    return [
+        WaitingQuestion(
+            *(_found(row), row.platform, row.chat, row.question),
+            *(tuple(orjson.loads(row.senders or _UNKNOWN)), row.at, row.expires_at),
+        )
+        for row in newest_first
+    ]
 
 
 def newest(conn: Connection, conversation_id: int) -> int:

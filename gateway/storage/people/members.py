@@ -165,6 +165,12 @@ def revoke(conn: Connection, platform: str, sender: str) -> bool:
     return conn.execute(delete(member).where(*known)).rowcount == 1
 
 
+def set_role(conn: Connection, platform: str, sender: str, role_: Role, granted_by: str) -> None:
+    """Give somebody who was let in another role, and note by whom."""
+    known = (member.c.platform == platform, member.c.sender == sender)
+    conn.execute(update(member).where(*known).values(role=role_, granted_by=granted_by, at=now_s()))
+
+
 def owners(conn: Connection) -> list[tuple[str, str]]:
     """Return (platform, sender) of all owners that were made by a code."""
     rows = conn.execute(select(member.c.platform, member.c.sender).where(member.c.role == "owner"))

@@ -11,6 +11,8 @@ from sqlalchemy import Connection, Row, Update, and_, case, select, tuple_, upda
 
 from agent.messages import text_of
 from gateway.errors import NotFound
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, transcript, turns
 from gateway.storage.queue import inbox
 from gateway.storage.schema import conversation, iso_time, now_s, outbox, turn
@@ -102,13 +104,17 @@ def _parsed(letter_id: str) -> tuple[str, int, int]:
     return (match[1], int(match[2]), int(match[3] or 0)) if match else ("t", 0, 0)
 
 
-def retry(conn: Connection, letter_id: str) -> DeadLetter:
+def retry(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
     """Put a dead letter back: a turn's messages are asked again, a send is tried again.
 
     A turn's first try is taken out of the view (reason `retry`), so that the model sees what was
-    asked once.
+    asked once. Who wanted that is on record.
+
+    Raises:
+        NotFound: There is none by that id; it may have been put back before.
     """
     letter = find(conn, letter_id)
+    _put_on_record(conn, "dead_letter_retried", letter, by)
     if letter.kind == "send":
         _send_again(conn, letter)
         return letter
@@ -120,14 +126,25 @@ def retry(conn: Connection, letter_id: str) -> DeadLetter:
     return letter
 
 
-def drop(conn: Connection, letter_id: str) -> DeadLetter:
-    """Take a dead letter off the list; its rows stay as a record."""
+def drop(conn: Connection, letter_id: str, by: str = "command line") -> DeadLetter:
+    """Take a dead letter off the list; its rows stay, and who wanted that is on record.
+
+    Raises:
+        NotFound: There is none by that id.
+    """
     letter = find(conn, letter_id)
+    _put_on_record(conn, "dead_letter_dropped", letter, by)
     if letter.kind == "send":
         conn.execute(_row(letter).values(state="dropped"))
     else:
         _drop_turn(conn, int(letter_id[1:]))
     return letter
+
+
+def _put_on_record(conn: Connection, kind: AuditKind, letter: DeadLetter, by: str) -> None:
+    audit_log.append(
+        conn, AuditEntry(kind, by, subject=letter.id, conversation=letter.conversation)
+    )
 
 
 def settle(conn: Connection, turn_id: int | None) -> None:

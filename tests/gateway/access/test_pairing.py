@@ -30,7 +30,7 @@ from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import AdmissionBatch, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings, Settings
-from gateway.storage import maintenance, schema
+from gateway.storage import audit_log, maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.people.members import CODE_S, DECIDED_S
 from gateway.storage.people.web_users import ChatLinks
@@ -493,6 +493,26 @@ class TestDecisions:
             code = code_of(await stranger(chat))
             await owner(chat, f"/pair deny {code}")
             assert "may write to me now" in await owner(chat, f"/pair approve {code}")
+
+    async def test_a_member_becomes_an_owner_and_a_member_again(self, tmp_path: Path) -> None:
+        """Each change is on record with who made it; the same again changes nothing."""
+        async with running(tmp_path, at_work=False, access=OWNED) as chat:
+            code = code_of(await stranger(chat))
+            await owner(chat, f"/pair approve {code}")
+            write = chat.gateway.database.write
+            for role, words in (
+                ("owner", "is an owner now"),
+                ("owner", "is an owner already"),
+                ("member", "is a member now"),
+            ):
+                said = await write(pairing.set_role, "telegram:7", role, "web:web")
+                assert words in said.text
+            [row] = await chat.rows(schema.member)
+            assert (row.role, row.granted_by, row.sender_name) == ("member", "web:web", "Ann")
+            with pytest.raises(NotFound):
+                await write(pairing.set_role, "telegram:9", "owner", "web:web")
+            changed = await write(audit_log.listed, 9, kind="member_role_changed")
+            assert [each.text()["detail"]["role"] for each in changed] == ["member", "owner"]
 
     async def test_who_is_revoked_is_a_stranger_again(self, tmp_path: Path) -> None:
         """They may ask again at once."""

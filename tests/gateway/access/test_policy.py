@@ -229,7 +229,7 @@ def test_all_in_a_direct_chat_is_for_the_bot() -> None:
 
 
 KINDS: tuple[InquiryKind, ...] = get_args(InquiryKind)
-PLACES: tuple[Any, ...] = ("elsewhere", "direct", "here")
+PLACES: tuple[Any, ...] = ("elsewhere", "direct", "console", "here")
 RANKS: tuple[SenderRole, ...] = ("stranger", "guest", "member", "owner")
 ORDINARY, OF_OWNERS = "act", sorted(FOR_OWNERS)[0]
 
@@ -250,7 +250,7 @@ def test_who_may_not_act_approves_nothing() -> None:
     weak = [each for each in ANSWERERS if each[0] in {"stranger", "guest"}]
     asked = [each for each in QUESTIONS if each[0] == "approval"]
     tried = list(itertools.product(asked, weak))
-    assert len(tried) == 96
+    assert len(tried) == 128
     assert not any(may_answer(*question, *who) for question, who in tried)
 
 
@@ -260,7 +260,8 @@ def test_what_is_for_owners_nobody_else_approves() -> None:
         for who in ANSWERERS:
             if kind == "approval" and may_answer(kind, tool, for_owners, *who):
                 assert who[0] == "owner" or (tool == ORDINARY and not for_owners and who[2])
-                assert who[1] == "here" or (for_owners and who[1] == "direct")
+                in_own_chat = for_owners and who[1] == "direct"
+                assert who[1] == "here" or in_own_chat or (who[0], who[1]) == ("owner", "console")
 
 
 def test_no_combination_grants_more_than_its_parts() -> None:

@@ -42,6 +42,7 @@ from tests.support.gateway import (
     Running,
     agent_of,
     fail_once,
+    message,
     newest_question,
     running,
     serving,
@@ -91,10 +92,10 @@ def calling(*calls: tuple[str, dict[str, Any]]) -> Callable[[ModelRequest], Step
         if newest["role"] != "tool":
             return [tool_call(name, values, f"c{next(_ids)}") for name, values in calls]
         results: list[str] = []
-        for message in reversed(request.messages):
-            if message["role"] != "tool":
+        for said in reversed(request.messages):
+            if said["role"] != "tool":
                 break
-            results.append(text_of(message))
+            results.append(text_of(said))
         return " | ".join(reversed(results))
 
     return script
@@ -133,6 +134,47 @@ async def inquiry_states(chat: Running) -> list[tuple[str, str | None, str | Non
     """Return state, answer and who gave it, of all inquiries."""
     rows = await chat.rows(schema.inquiry)
     return [(row.state, row.answer, row.answered_by) for row in rows]
+
+
+WEB_OWNER = replace(
+    message("", "console", platform="web", sender="web"), authenticated=True, dedupe_key=""
+)
+
+
+@pytest.mark.parametrize(("said", "done"), [("once", ["it"]), ("deny", [])])
+async def test_an_owner_answers_in_the_console(tmp_path: Path, said: str, done: list[str]) -> None:
+    """The turn goes on, its chat is told, and it is on record by whom; once."""
+    acts = Acting()
+    async with running_quietly(tmp_path, acting(acts)) as chat:
+        await chat.ask("act", **GROUP)
+        [waiting] = await chat.gateway.database.read(questions.waiting)
+        assert (waiting.platform, waiting.chat, waiting.senders) == (
+            *("telegram", "c1"),
+            ("telegram:u1",),
+        )
+        assert "it" in waiting.text
+        for settled in (1, 0):
+            outcome = await chat.gateway.intake.answer_as_owner(WEB_OWNER, 1, said)
+            assert len(outcome.settled) == settled
+        assert outcome.text == approvals.OVER["answered"]
+        await chat.logged("turn_finished")
+        assert acts.done == done
+        texts = await chat.answers(3)
+        assert texts[1].startswith("An owner has answered. ")
+        assert await inquiry_states(chat) == [("answered", said, "web:web")]
+        assert await chat.gateway.database.read(questions.waiting) == []
+
+
+async def test_an_owner_answers_a_question_in_the_console(tmp_path: Path) -> None:
+    """In words; the turn holds them from then on, and its chat reads who has answered."""
+    async with running_quietly(tmp_path, asking("red", "blue")) as chat:
+        await chat.ask("which?")
+        await chat.gateway.intake.answer_as_owner(WEB_OWNER, 1, "2")
+        texts = await chat.answers(3)
+        assert texts[1] == "An owner has answered my question: `blue`"
+        assert "blue" in texts[2]
+        unknown = await chat.gateway.intake.answer_as_owner(WEB_OWNER, 99, "x")
+        assert unknown.text == approvals.NOT_HERE
 
 
 async def test_a_side_effect_waits_for_its_approval(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from gateway.access.pairing import APPROVED
 from gateway.context.views import KeptViews
 from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.http import control
+from gateway.http.control import Operator
 from gateway.signals import Wakeups
 from gateway.storage import schema
 from gateway.storage.database import Location, location_of
@@ -109,7 +110,7 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     app = web.Application()
     told = gateway.intake.tell_approved
     app.add_routes(
-        control.routes(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation)
+        control.routes(Operator(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation))
     )
     runner = web.AppRunner(app)
     await runner.setup()

@@ -1,15 +1,19 @@
 """Dead letters: listed, put back, or taken off the list."""
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy import update
 
 from agent.messages import assistant_message, user_message
 from gateway.errors import NotFound
-from gateway.storage import maintenance
+from gateway.storage import audit_log, maintenance
+from gateway.storage.audit_log import AuditKind
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
+from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.schema import conversation, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
@@ -254,3 +258,19 @@ def test_a_retry_that_was_given_up_is_another_letter(store: Store, buried: Turn)
     third = ask_again(store, second)
     store.run(turn_journal.commit, third, [assistant_message("Well.")], parts(third), ANSWERED)
     assert store.run(dead_letters.find_all) == []
+
+
+@pytest.mark.parametrize(
+    ("act", "kind"),
+    [(dead_letters.retry, "dead_letter_retried"), (dead_letters.drop, "dead_letter_dropped")],
+)
+def test_who_settles_a_letter_is_on_record(
+    store: Store, buried: Turn, act: Callable[..., DeadLetter], kind: AuditKind
+) -> None:
+    """Once: what is done twice is refused, and leaves no second row."""
+    letter = store.run(act, f"t{buried.id}", "web:web")
+    with pytest.raises(NotFound):
+        store.run(act, f"t{buried.id}", "web:web")
+    [record] = store.run(audit_log.listed, 10, kind=kind)
+    assert record.text()["by"] == "web:web"
+    assert record.text()["subject"] == letter.id
