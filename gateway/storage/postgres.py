@@ -472,7 +472,8 @@ def _open(url: SecretStr, *, pooled: bool) -> "psycopg.Connection[Any]":
     driver = psycopg.connect(
         _conninfo(url, "" if pooled else " ".join(limits)),
         autocommit=True,
-        prepare_threshold=None if pooled else 5,
+        # A plan that is kept knows no values: a search's would read all messages for each word.
+        prepare_threshold=None,
     )
     if (found := driver.info.parameter_status("server_encoding")) != ENCODING:
         driver.close()

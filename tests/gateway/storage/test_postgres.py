@@ -144,6 +144,18 @@ async def test_many_rows_are_counted(database: PostgresDatabase) -> None:
     assert await database.write(lambda conn: conn.execute(ENTER, rows).rowcount) == 3
 
 
+async def test_the_plan_of_a_search_knows_what_is_looked_for(database: PostgresDatabase) -> None:
+    """What is put together is planned each time: a kept plan would read all messages."""
+
+    def asked_often(conn: Connection) -> list[str]:
+        for n in range(12):
+            conn.exec_driver_sql("SELECT CAST(%s AS tsquery)", (f"word{n}",))
+        kept = "SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%tsquery%'"
+        return list(conn.exec_driver_sql(kept).scalars())
+
+    assert await database.read(asked_often) == []
+
+
 async def test_two_that_enter_the_same_agree(database: PostgresDatabase) -> None:
     """The second one runs again, and finds what the first one has entered."""
     both = threading.Barrier(2)
