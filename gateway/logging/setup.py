@@ -28,6 +28,7 @@ from adapters.registry import platforms
 from agent.safety.redaction import Redactor, printable
 from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
+from gateway.logging.taps import Tapped
 from gateway.settings.tree import LoggingSettings
 
 if TYPE_CHECKING:
@@ -269,11 +270,13 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            Tapped(level),
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _ordered,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        # Listeners hear what is no line (gateway/logging/taps.py).
+        wrapper_class=structlog.make_filtering_bound_logger(min(level, logging.INFO)),
         logger_factory=lambda *_: sink,
         # A cached logger would go on writing to this sink after a later configuration.
         cache_logger_on_first_use=False,

@@ -26,6 +26,7 @@ from sqlalchemy import Connection
 from adapters.base import Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
+from agent import spans
 from gateway.access.policy import Owners
 from gateway.agent_ports.files import StoredFiles
 from gateway.errors import NotFound, ObjectsUnavailable, StorageError
@@ -317,11 +318,12 @@ class Delivery:
         due = due or await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
-            receipt = await self._deliver(due)
-            if receipt is not None:
-                due = await self._record(due, receipt)
-            else:
-                due = await self._next_due(conversation_id)
+            with structlog.contextvars.bound_contextvars(trace=_trace_of(due)):
+                receipt = await self._deliver(due)
+                if receipt is not None:
+                    due = await self._record(due, receipt)
+                else:
+                    due = await self._next_due(conversation_id)
 
     async def _next_due(self, conversation_id: int) -> Due | None:
         """Return the first row that this replica is to send, and remember as whom it does."""
@@ -335,6 +337,17 @@ class Delivery:
             return None
         if due.withdraws is not None:
             return await self._withdraw(due, due.withdraws)
+        platform, account = due.account
+        trace, attempt = _trace_of(due), due.failures + 1
+        with spans.span(
+            "delivery", trace=trace, platform=platform, account=account, attempt=attempt
+        ) as here:
+            receipt = await self._send(due)
+            here.note(outcome="not_sent" if receipt is None else "sent", kind=due.cause.kind)
+        return receipt
+
+    async def _send(self, due: Due) -> Receipt | None:
+        """Hand one row to its platform; None where it is not known to be shown."""
         message = due.message
         complete = await self._complete(due)
         if complete is None:
@@ -443,6 +456,8 @@ class Delivery:
                 resent=receipt.resent,
                 age_ms=round(due.message.age_s * 1000),
             )
+        if following is None or following.cause.seq != due.cause.seq:
+            _end_trace(due, "sent")
         return following
 
     async def _store(self, message: Outgoing, receipt: Receipt) -> Due | None:
@@ -541,12 +556,25 @@ class Delivery:
             reason=reason,
             letters=burial.letters,
         )
+        _end_trace(due, "buried")
         self._told(due, burial)
 
     def _told(self, due: Due, burial: Burial) -> None:
         """Send what a burial has said elsewhere; the row's own conversation is being sent now."""
         for conversation_id in burial.told - {due.message.conversation}:
             self.notify(conversation_id)
+
+
+def _trace_of(due: Due) -> str:
+    return spans.trace_of(due.message.conversation, due.cause.seq)
+
+
+def _end_trace(due: Due, outcome: str) -> None:
+    """Record that all was said about a message, where this row is its last word."""
+    cause, (platform, account) = due.cause, due.account
+    if cause.is_last_word and cause.at is not None:
+        place = {"platform": platform, "account": account}
+        spans.record_root(_trace_of(due), cause.at, outcome=outcome, kind=cause.kind, **place)
 
 
 def backoff_s(failures: int) -> float:

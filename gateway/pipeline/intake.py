@@ -6,6 +6,7 @@ gateway/pipeline/admission.py.
 """
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,7 @@ from adapters.messages import (
     Move,
     Poison,
 )
+from agent import spans
 from agent.messages import clean_text, storable
 from gateway.access import pairing
 from gateway.access.pairing import Pairing
@@ -73,13 +75,15 @@ class GatewayIntake:
         moves: Sequence[Move] = (),
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
+        began = time.time()
         cleaned = [_cleaned(message) for message in messages]
         beside = _Beside(cursors, poison, moves, self._fences(cursors))
         admissions, after = await self._database.write(self._admit_all, cleaned, beside)
         # Hints and log lines come after the commit: whoever hears a hint reads the rows.
         for message, admission in zip(cleaned, admissions, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
-            _log(message, admission)
+            trace = _recorded(message, admission, began)
+            _log(message, admission, trace)
             self._wake(message, admission)
         for happening in after.happened:
             pairing.report(happening)
@@ -195,7 +199,18 @@ class _Beside:
     fences: Sequence[ReceivingFence]
 
 
-def _log(message: InboundMessage, admission: Admission) -> None:
+def _recorded(message: InboundMessage, admission: Admission, began: float) -> str | None:
+    """Record the span of an admission; return the trace of its message, None where none is kept."""
+    if admission.conversation is None or admission.seq is None:
+        trace = ""
+    else:
+        trace = spans.trace_of(admission.conversation, admission.seq)
+    place = {"platform": message.address.platform, "account": message.address.account}
+    spans.record("admission", trace, began, outcome=admission.outcome, **place)
+    return trace or None
+
+
+def _log(message: InboundMessage, admission: Admission, trace: str | None) -> None:
     """Log an admission; at debug level where the message brings nothing new."""
     quiet = admission.outcome in {"ignored", "duplicate"}
     log.log(
@@ -207,6 +222,7 @@ def _log(message: InboundMessage, admission: Admission) -> None:
         conversation=admission.conversation,
         seq=admission.seq,
         chars=len(message.text),
+        trace=trace,
     )
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import structlog
 
+from agent import spans
 from agent.errors import (
     AgentError,
     ModelError,
@@ -104,8 +105,16 @@ class TurnRunner:
             Whether the conversation was given back with the answer, since nothing waits in it.
         """
         started = time.monotonic()
-        with structlog.contextvars.bound_contextvars(
-            conversation=turn.lease.conversation, session=turn.session.id, turn=turn.id
+        conversation, place = turn.lease.conversation, turn.lease.address
+        trace = spans.trace_of(conversation, turn.first_seq)
+        whose = {"platform": place.platform, "account": place.account}
+        if turn.attempt == 1 and turn.asked:
+            spans.record("queued", trace, turn.asked[0].at, **whose)
+        with (
+            structlog.contextvars.bound_contextvars(
+                conversation=conversation, session=turn.session.id, turn=turn.id, trace=trace
+            ),
+            spans.span("turn", trace=trace, turn=turn.id, attempt=turn.attempt, **whose),
         ):
             error = self._why_hopeless(turn)
             if error is None or turn.stopped:
@@ -250,6 +259,10 @@ class TurnRunner:
         last_word = notices.STOPPED if chat.message.stands else ""
         shown = notices.stopped_text(said) if said else last_word
         parts = await chat.parts("stopped", shown) if shown else []
+        if not parts and turn.asked:
+            # Nothing is delivered that would end its trace.
+            trace = spans.trace_of(turn.lease.conversation, turn.first_seq)
+            spans.record_root(trace, turn.asked[0].at, outcome="cancelled")
         return await self.database.write(turn_journal.cancel, turn, partial, parts, end)
 
 
@@ -301,7 +314,8 @@ class TurnWork:
             conversation=str(turn.lease.conversation),
         )
         with closing(planner):
-            await hygiene.clean(planner, view, chat.tell_of_hygiene)
+            with spans.span("hygiene"):
+                await hygiene.clean(planner, view, chat.tell_of_hygiene)
             result = await run_turn(state, agent, ports)
         end = TurnEnd(result.outcome, result.call)
         return TurnToCommit(
@@ -332,6 +346,7 @@ def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:
     if end.outcome == "provider_failed":
         # The operator's line: whoever watches for errors sees it.
         log.error("no_model_answered", reason=end.error)
+    spans.note(outcome=end.outcome, model_calls=totals.iterations, tool_calls=totals.tool_calls)
     log.info(
         "turn_finished",
         platform=turn.lease.address.platform,

@@ -29,6 +29,7 @@ from agent.tools.registry import Tool, ToolRegistry
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
+from gateway.logging.taps import TAPS
 from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.storage.database import location_of
@@ -379,6 +380,7 @@ async def log_lines(watch: Watch) -> AsyncIterator[list[dict[str, Any]]]:
 
     def keep(_logger: Any, method: str, line: Any) -> Any:
         lines.append({**line, "level": method})
+        TAPS.tell(lines[-1])
         watch.note()
         raise structlog.DropEvent
 

@@ -429,7 +429,10 @@ def _enter_answer(
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
     outbox.insert(conn, place.id, parts, first_seq=first, **of_turn)
-    return None if taken.waits or not parts else outbox.due_now(place, first, parts[0])
+    if taken.waits or not parts:
+        return None
+    asked_at = current.asked[0].at if current.asked else None
+    return outbox.due_now(place, first, parts[0], current.first_seq, asked_at)
 
 
 def commit_and_release(

@@ -27,7 +27,16 @@ from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue.leases import lives
-from gateway.storage.schema import UNSENT, conversation, is_unsent, now_s, outbox, replica
+from gateway.storage.schema import (
+    UNSENT,
+    conversation,
+    inbox,
+    is_unsent,
+    now_s,
+    outbox,
+    replica,
+    turn,
+)
 from gateway.storage.statements import built_once, kept
 
 MAX_MESSAGES = 20
@@ -107,6 +116,35 @@ def file_part(source_key: str, attachment: int, name: str) -> OutboxPart:
     return OutboxPart(source_key, "", f"(file: {name})", attachment=attachment)
 
 
+class RowCause(NamedTuple):
+    """Why a row is shown.
+
+    Attributes:
+        seq: Entry of the inbox that it answers; of a turn the first one.
+        at: When that came in, in seconds since the epoch; None where it is not on record any more.
+        kind: What the row is for its message: answer, failed, reply, …
+    """
+
+    seq: int = 0
+    at: float | None = None
+    kind: str = ""
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether nothing more is said about the message once this row is shown."""
+        return self.kind in _LAST_WORDS
+
+
+NO_CAUSE = RowCause()
+_LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply"})
+
+
+def _kind_of(source_key: str) -> str:
+    """Return what a row is: the third word of the keys of turns, the first one of others."""
+    first, *more = source_key.split(":", 3)
+    return more[1] if first == "turn" and len(more) > 1 else first
+
+
 @dataclass(frozen=True, slots=True)
 class Due:
     """The next row of a conversation, and in how many seconds it may be sent.
@@ -116,6 +154,7 @@ class Due:
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
         is_notice: It tells of dead letters.
         sender: The replica that sends it, or did; None for nobody yet.
+        cause: What it answers.
     """
 
     message: Outgoing
@@ -125,6 +164,7 @@ class Due:
     withdraws: Withdrawal | None = None
     is_notice: bool = False
     sender: int | None = None
+    cause: RowCause = NO_CAUSE
 
     @property
     def account(self) -> tuple[str, str]:
@@ -291,7 +331,9 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
     )
 
 
-def due_now(place: Conversation, seq: int, part: OutboxPart) -> Due:
+def due_now(
+    place: Conversation, seq: int, part: OutboxPart, asked_seq: int, asked_at: float | None
+) -> Due:
     """Return a row that was entered just now, and before which nothing waits to be shown.
 
     It is what `next_due` finds as soon as that is committed.
@@ -300,6 +342,8 @@ def due_now(place: Conversation, seq: int, part: OutboxPart) -> Due:
         place: Its conversation, as it is now.
         seq: Its own.
         part: What it shows, no file that came with it.
+        asked_seq: The first entry of the inbox that it answers.
+        asked_at: When that came in, in seconds since the epoch.
     """
     message = Outgoing(
         conversation=place.id,
@@ -311,7 +355,8 @@ def due_now(place: Conversation, seq: int, part: OutboxPart) -> Due:
         reply_to=part.reply_to,
         choices=part.choices,
     )
-    return Due(message, in_s=0.0, failures=0, attachment=part.attachment)
+    cause = RowCause(asked_seq, asked_at, _kind_of(part.source_key))
+    return Due(message, in_s=0.0, failures=0, attachment=part.attachment, cause=cause)
 
 
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
@@ -335,7 +380,24 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         withdraws,
         row.source_key.startswith(DEAD_NOTICE),
         row.sender,
+        RowCause(row.asked_seq, row.asked_at, _kind_of(row.source_key)),
     )
+
+
+# What a delegated child asks is shown in the chat of its parent.
+_FIRST_SEQ = (
+    select(turn.c.first_seq)
+    .where(turn.c.id == outbox.c.turn_id, turn.c.conversation == outbox.c.conversation)
+    .correlate(outbox)
+    .scalar_subquery()
+)
+_ASKED_SEQ = func.coalesce(_FIRST_SEQ, outbox.c.inbox_seq)
+_ASKED_AT = (
+    select(inbox.c.at)
+    .where(inbox.c.conversation == outbox.c.conversation, inbox.c.seq == _ASKED_SEQ)
+    .correlate(outbox)
+    .scalar_subquery()
+)
 
 
 @built_once
@@ -343,7 +405,13 @@ def _next_due(conversation_id: int, *, over: bool) -> Any:
     # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
     takes_off = outbox.c.source_key.like("inquiry:%:over:1")
     return (
-        select(outbox, conversation, now_s().label("now"))
+        select(
+            outbox,
+            conversation,
+            now_s().label("now"),
+            _ASKED_SEQ.label("asked_seq"),
+            _ASKED_AT.label("asked_at"),
+        )
         .join(conversation, conversation.c.id == outbox.c.conversation)
         .where(outbox.c.conversation == conversation_id, is_unsent, takes_off == over)
         .order_by(outbox.c.seq)

@@ -1,0 +1,150 @@
+"""Spans: what is done about a message, and how long each part of it takes, for whoever listens.
+
+A span has a name, two times and a few words and numbers; never what people wrote. Spans form one
+tree per message, from the update of its platform to the receipt of its answer. Its id, the trace,
+follows from the row of the message in the inbox: whoever goes on with a turn after a crash, on any
+replica, adds to the same tree, and no column holds it (docs/decisions/330).
+
+The recorder stands in a context variable, as the ids of log lines do: tasks and threads inherit it,
+and two gateways in one process do not hear each other. Without one a span costs a look at it.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from random import getrandbits
+from typing import Protocol
+
+Value = str | int | float | bool
+"""What a span may say: an identifier or a number."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A part of the work on one message; times are nanoseconds since the epoch.
+
+    Attributes:
+        trace: 32 hexadecimal digits; "" where the work belongs to no message.
+        parent: Id of the span around it; None for the root.
+        error: The class of what ended it; "" where nothing did.
+    """
+
+    name: str
+    trace: str
+    id: int
+    parent: int | None
+    begun_ns: int
+    ended_ns: int = 0
+    attributes: dict[str, Value] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        """How long it took; never less than 0, whatever is done to the clock."""
+        return max(self.ended_ns - self.begun_ns, 0) / 1e9
+
+    def note(self, **attributes: Value | None) -> None:
+        """Add attributes; None is left out."""
+        for name, value in attributes.items():
+            if value is not None:
+                self.attributes[name] = value
+
+
+class Recorder(Protocol):
+    """Who is told of spans.
+
+    Attributes:
+        seed: Tells the traces of one installation from those of another; at most 64 bytes.
+    """
+
+    seed: bytes
+
+    def ended(self, span: Span) -> None:
+        """Take note of a span that is over; returns at once and never raises."""
+        ...
+
+
+RECORDER: ContextVar[Recorder | None] = ContextVar("span_recorder", default=None)
+_CURRENT: ContextVar[Span | None] = ContextVar("span", default=None)
+
+
+def trace_of(conversation: int, seq: int) -> str:
+    """Return the trace of an entry of the inbox: 32 hexadecimal digits, the same every time."""
+    recorder = RECORDER.get()
+    seed = b"" if recorder is None else recorder.seed
+    return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=seed).hexdigest()
+
+
+def root_of(trace: str) -> int:
+    """Return the id of the root span of a trace: children need it before it is over."""
+    return int(trace[16:], 16) or 1
+
+
+@contextmanager
+def span(name: str, *, trace: str = "", **attributes: Value | None) -> Iterator[Span]:
+    """Record what the body does, below the span that is open here.
+
+    Args:
+        name: What is done.
+        trace: Of the message, where this is the first thing that is done about it here: the span
+            then stands below the root.
+        attributes: None is left out.
+    """
+    recorder, around = RECORDER.get(), _CURRENT.get()
+    parent = None if around is None else around.id
+    if trace:
+        parent = root_of(trace)
+    elif around is not None:
+        trace = around.trace
+    here = Span(name, trace, getrandbits(63) or 1, parent, time.time_ns())
+    if recorder is None:
+        yield here
+        return
+    here.note(**attributes)
+    token = _CURRENT.set(here)
+    try:
+        yield here
+    except BaseException as exc:
+        here.error = type(exc).__name__
+        raise
+    finally:
+        _CURRENT.reset(token)
+        here.ended_ns = time.time_ns()
+        recorder.ended(here)
+
+
+def note(**attributes: Value | None) -> None:
+    """Add attributes to the span that is open here, if any; None is left out."""
+    here = _CURRENT.get()
+    if here is not None:
+        here.note(**attributes)
+
+
+def record(name: str, trace: str, begun_s: float, **attributes: Value | None) -> None:
+    """Record what began at a time, in seconds since the epoch, and ends now, below the root."""
+    parent = root_of(trace) if trace else None
+    _record(name, trace, parent, begun_s, attributes, id_=getrandbits(63) or 1)
+
+
+def record_root(trace: str, begun_s: float, **attributes: Value | None) -> None:
+    """Record the root of a trace, once it is over."""
+    _record("message", trace, None, begun_s, attributes, id_=root_of(trace))
+
+
+def _record(
+    name: str,
+    trace: str,
+    parent: int | None,
+    begun_s: float,
+    attributes: dict[str, Value | None],
+    *,
+    id_: int,
+) -> None:
+    recorder = RECORDER.get()
+    if recorder is not None:
+        over = Span(name, trace, id_, parent, int(begun_s * 1e9), time.time_ns())
+        over.note(**attributes)
+        recorder.ended(over)
