@@ -28,6 +28,7 @@ from adapters.registry import platforms
 from agent.safety.redaction import Redactor, printable
 from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
+from gateway.logging.recent import RECENT
 from gateway.logging.taps import Tapped
 from gateway.settings.tree import LoggingSettings
 
@@ -98,7 +99,10 @@ def configure_logging(
         SettingsError: The log file cannot be written.
     """
     undo = ExitStack()
-    outputs = [_stream_output(stream or sys.stdout, settings.format)]
+    outputs = [
+        _stream_output(stream or sys.stdout, settings.format),
+        LogOutput("memory", RECENT.add),
+    ]
     if path := log_path(settings, home):
         file = LogFile(path)
         undo.callback(file.close)

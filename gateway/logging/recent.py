@@ -1,0 +1,210 @@
+"""The newest lines of the log, for the console: kept in memory, and looked for in the log file.
+
+What is kept is what the outputs get: a line that is made, redacted and bounded already. It is there
+also where no log file is written (`logging.file: false`).
+"""
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+MOST_LINES = 5_000
+MOST_BYTES = 2_000_000
+"""Of the lines in memory, together."""
+LONGEST_LINE = 20_000
+"""Bytes; of a longer line the rest is only in the file."""
+SEARCHED_BYTES = 6_000_000
+"""As much of the end of the log file is looked at, about 20,000 lines; 100 ms."""
+LEVELS = ("debug", "info", "warning", "error")
+_PLACES = ("conversation", "session", "session_id", "chat", "parent")
+
+
+class KeptLine(NamedTuple):
+    """A line in memory, and its number: 1 is the first line of this process."""
+
+    number: int
+    line: bytes
+
+
+class RecentLines:
+    """The newest lines of this process; bounded, and written to from any thread."""
+
+    def __init__(self) -> None:
+        """Begin without lines."""
+        self._kept: deque[KeptLine] = deque()
+        self._bytes = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    @property
+    def count(self) -> int:
+        """How many lines there were so far: the number of the newest one."""
+        return self._count
+
+    def add(self, line: bytes) -> None:
+        """Keep a line; the oldest ones make room for it."""
+        kept = line if len(line) <= LONGEST_LINE else _shortened(line)
+        with self._lock:
+            self._count += 1
+            self._kept.append(KeptLine(self._count, kept))
+            self._bytes += len(kept)
+            while len(self._kept) > MOST_LINES or self._bytes > MOST_BYTES:
+                self._bytes -= len(self._kept.popleft().line)
+
+    def since(self, number: int) -> list[KeptLine]:
+        """Return the lines behind a number that are still kept, in order."""
+        with self._lock:
+            behind = min(max(self._count - number, 0), len(self._kept))
+            return list(islice(self._kept, len(self._kept) - behind, None))
+
+
+RECENT = RecentLines()
+"""Those of this process, as the configuration of logging is the process's."""
+
+
+def _shortened(line: bytes) -> bytes:
+    """Return a line that is still JSON, with the beginnings of its long texts."""
+    fields = {
+        name: f"{value[:500]} …" if isinstance(value, str) and len(value) > 500 else value
+        for name, value in orjson.loads(line).items()
+    }
+    cut = orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
+    if len(cut) <= LONGEST_LINE:
+        return cut
+    leading = {name: fields[name] for name in ("timestamp", "level", "event") if name in fields}
+    return orjson.dumps(leading | {"cut": True}, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class LineFilter:
+    """Which lines are wanted; what is empty wants all.
+
+    Attributes:
+        level: This one and those above it; one of `LEVELS`.
+        event: Its name; `*` and `?` as in file names.
+        place: The id of a conversation, or of a chat.
+        turn: The id of a turn.
+        text: Stands anywhere in the line, in small or capital letters.
+    """
+
+    level: str = ""
+    event: str = ""
+    place: str = ""
+    turn: str = ""
+    text: str = ""
+    _needles: tuple[bytes, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # What must stand in the line in any case: most lines need not be parsed.
+        named = (self.place, self.turn, "" if set(self.event) & set("*?[") else self.event)
+        needles = tuple(each.encode(errors="replace") for each in named if each)
+        object.__setattr__(self, "_needles", needles)
+
+    def admits(self, line: bytes) -> dict[str, Any] | None:
+        """Return the fields of a line that is wanted, None for any other and for what is no line.
+
+        Raises nothing: a file may hold anything.
+        """
+        if not all(needle in line for needle in self._needles):
+            return None
+        if self.text and self.text.casefold() not in line.decode(errors="replace").casefold():
+            return None
+        record = _parsed(line)
+        if record is None or not self._fits(record):
+            return None
+        return record
+
+    def _fits(self, record: dict[str, Any]) -> bool:
+        level = record.get("level")
+        return (
+            (not self.level or (level in LEVELS and rank(level) >= rank(self.level)))
+            and (not self.event or fnmatchcase(str(record["event"]), self.event))
+            and (not self.place or any(str(record.get(name)) == self.place for name in _PLACES))
+            and (not self.turn or str(record.get("turn")) == self.turn)
+        )
+
+
+def rank(level: str) -> int:
+    """Return the place of a level among `LEVELS`."""
+    return LEVELS.index(level)
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) and "event" in record else None
+
+
+def newest(
+    recent: RecentLines, files: Sequence[Path], wanted: LineFilter, limit: int
+) -> list[dict[str, Any]]:
+    """Return the newest lines that are wanted, the oldest of them first.
+
+    Those in memory come first; where they are too few the end of the log file is looked at, which
+    has the lines of earlier processes as well. Takes up to `SEARCHED_BYTES` of reading: call it in
+    a thread.
+
+    Args:
+        recent: The lines of this process.
+        files: The log file and those before it, the newest first; none where there is none.
+        wanted: Which lines.
+        limit: Most to return.
+    """
+    here = recent.since(0)
+    found = _taken((each.line for each in reversed(here)), wanted, limit)
+    if files and len(found) < limit:
+        first = here[0].line if here else b""
+        older = reversed(_before(_end_of(files), first).splitlines())
+        found += _taken(older, wanted, limit - len(found))
+    return found[::-1]
+
+
+def _taken(lines: Iterable[bytes], wanted: LineFilter, limit: int) -> list[dict[str, Any]]:
+    """Return the first lines that are wanted, in the order in which they come."""
+    return list(islice(_wanted(lines, wanted), limit))
+
+
+def _wanted(lines: Iterable[bytes], wanted: LineFilter) -> Iterator[dict[str, Any]]:
+    for line in lines:
+        record = wanted.admits(line)
+        if record is not None:
+            yield record
+
+
+def _before(text: bytes, line: bytes) -> bytes:
+    """Return what stands before a line in a text; all of it where the line is not there."""
+    at = text.rfind(line) if line else -1
+    return text if at < 0 else text[:at]
+
+
+def _end_of(files: Sequence[Path]) -> bytes:
+    """Return the end of the log: of its file, and of those before where that is short."""
+    parts: list[bytes] = []
+    missing = SEARCHED_BYTES
+    for each in files:
+        part = _end_of_file(each, missing)
+        parts.append(part)
+        missing -= len(part)
+        if missing <= 0:
+            break
+    return b"".join(reversed(parts))
+
+
+def _end_of_file(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - most))
+            return file.read(most)
+    except FileNotFoundError:
+        # It has been renamed just now, or there is none yet.
+        return b""

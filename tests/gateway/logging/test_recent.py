@@ -1,0 +1,130 @@
+"""The newest lines of the log: bounded in memory, found in the file, filtered."""
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import structlog
+
+from agent.safety.redaction import Redactor
+from gateway.logging import recent
+from gateway.logging.recent import LineFilter, RecentLines, newest
+from gateway.logging.setup import configure_logging
+from gateway.settings.tree import LoggingSettings
+
+
+def line(event: str, level: str = "info", **fields: Any) -> bytes:
+    """Return a line of the log."""
+    shown = {"timestamp": "2026-11-27T10:00:00Z", "level": level, "event": event, **fields}
+    return orjson.dumps(shown, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def filled(*lines: bytes) -> RecentLines:
+    """Return lines in memory."""
+    kept = RecentLines()
+    for each in lines:
+        kept.add(each)
+    return kept
+
+
+def names(found: list[dict[str, Any]]) -> list[str]:
+    """Return the events of lines."""
+    return [each["event"] for each in found]
+
+
+def test_what_came_since_is_returned_in_order() -> None:
+    """By the number of the last line that was seen; numbers grow with each line."""
+    kept = filled(line("a"), line("b"), line("c"))
+    assert kept.count == 3
+    assert [each.number for each in kept.since(1)] == [2, 3]
+    assert kept.since(3) == []
+    assert kept.since(99) == []
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By lines and by bytes: the oldest go."""
+    monkeypatch.setattr(recent, "MOST_LINES", 3)
+    kept = filled(*(line(str(n)) for n in range(10)))
+    assert [each.number for each in kept.since(0)] == [8, 9, 10]
+    monkeypatch.setattr(recent, "MOST_BYTES", 1)
+    kept.add(line("x"))
+    assert kept.since(0) == []
+    assert kept.count == 11
+
+
+@pytest.mark.parametrize(
+    "long", [{"exception": "x" * 50_000}, {f"f{n}": "x" * 400 for n in range(100)}]
+)
+def test_a_long_line_is_kept_in_short(long: dict[str, Any]) -> None:
+    """Its event is still there."""
+    [only] = filled(line("turn_failed", **long)).since(0)
+    assert len(only.line) <= recent.LONGEST_LINE
+    assert orjson.loads(only.line)["event"] == "turn_failed"
+
+
+LINES = (
+    line("turn_finished", conversation=7, turn=3),
+    line("model_retried", "warning", conversation=8, turn=4, reason="Überlast"),
+    line("adapter_failed", "error", chat="7"),
+    line("message_sent", "debug", conversation=77),
+    b"no json\n",
+    b"[1]\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, ["turn_finished", "model_retried", "adapter_failed", "message_sent"]),
+        ({"level": "warning"}, ["model_retried", "adapter_failed"]),
+        ({"event": "turn_*"}, ["turn_finished"]),
+        ({"event": "adapter_failed"}, ["adapter_failed"]),
+        ({"place": "7"}, ["turn_finished", "adapter_failed"]),
+        ({"turn": "4"}, ["model_retried"]),
+        ({"text": "überLAST"}, ["model_retried"]),
+        ({"text": "nowhere"}, []),
+        ({"level": "error", "place": "8"}, []),
+    ],
+)
+def test_lines_are_filtered(wanted: dict[str, str], found: list[str]) -> None:
+    """By level, event, conversation or chat, turn and text; what is no line is passed over."""
+    assert names(newest(filled(*LINES), (), LineFilter(**wanted), 10)) == found
+
+
+def test_older_lines_come_from_the_file(tmp_path: Path) -> None:
+    """Those of earlier processes, before those in memory, each once; the newest are kept."""
+    log, before = tmp_path / "parley.jsonl", tmp_path / "parley.jsonl.1"
+    here = [line(f"here{n}") for n in range(2)]
+    before.write_bytes(line("older"))
+    log.write_bytes(b"".join([line("old"), *here]))
+    found = newest(filled(*here), (log, before), LineFilter(), 10)
+    assert names(found) == ["older", "old", "here0", "here1"]
+    assert names(newest(filled(*here), (log, before), LineFilter(), 3)) == names(found)[1:]
+    missing = tmp_path / "none"
+    assert names(newest(filled(*here), (missing,), LineFilter(), 10)) == ["here0", "here1"]
+
+
+def test_only_the_end_of_a_long_file_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that is cut in the middle is none."""
+    log = tmp_path / "parley.jsonl"
+    log.write_bytes(line("first") + line("last"))
+    monkeypatch.setattr(recent, "SEARCHED_BYTES", len(line("last")) + 5)
+    assert names(newest(RecentLines(), (log,), LineFilter(), 10)) == ["last"]
+
+
+def test_lines_are_kept_redacted_without_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where `logging.file` is false, too."""
+    kept = RecentLines()
+    monkeypatch.setattr("gateway.logging.setup.RECENT", kept)
+    undo = configure_logging(LoggingSettings(file=False), tmp_path, Redactor(("hunter22",)))
+    try:
+        structlog.get_logger().info("key_seen", key="hunter22")
+    finally:
+        undo()
+    [found] = newest(kept, (), LineFilter(event="key_seen"), 10)
+    assert found["key"] != "hunter22"
