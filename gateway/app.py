@@ -45,6 +45,7 @@ from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
 from gateway.commands.status_figures import start_warnings, status_facts
+from gateway.console.register import Inside
 from gateway.context.memory import Recall
 from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
@@ -482,14 +483,19 @@ async def assembled(
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
     _listen(wakeups, beside, stops, worker, delivery)
     wakeups.forgotten.listen(context.views.clear)
-    others = _others(database, replica, wakeups, stops, beside, accounts)
-    platforms = _platforms(adapters, receiving, Watch(database, adapters, traffic, replica), others)
+    platforms = _platforms(
+        adapters,
+        receiving,
+        Watch(database, adapters, traffic, replica),
+        _others(database, replica, wakeups, stops, beside, accounts),
+    )
     health, operator = (
         Health(database, replica, platforms.supervised, platforms.watch),
         Operator(database, wakeups, intake.tell_approved, door, beside.rotation),
     )
-    routes = [health.control_route(), *control.routes(operator)]
-    server = _server(settings, platforms.supervised, health, routes, door)
+    inside = Inside(settings, database, health, rules.model, operator, agent, plugins)
+    private = [health.control_route(), *control.routes(operator)]
+    server = _server(settings, platforms.supervised, inside, private, door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 
@@ -601,13 +607,14 @@ async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, 
 def _server(
     settings: Settings,
     supervised: Sequence[Supervised],
-    health: Health,
+    inside: Inside,
     private: Sequence["web.RouteDef"],
     door: WebDoor,
 ) -> HttpServer:
     """Return the server of the public port and of the Unix socket, which is the command line's."""
     # The web chat has imported it by now.
     from adapters.web.guard import Guard  # noqa: PLC0415
+    from gateway.console.routes import Console  # noqa: PLC0415
 
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
@@ -618,8 +625,10 @@ def _server(
         (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
     on = settings.web
     apart = on.webhook_port is not None
-    page = chat_page if on.enabled else []
-    public = [*health.routes(Guard(door, on)), *([] if apart else webhooks), *page]
+    guard, health = Guard(door, on), inside.health
+    console = Console(inside, guard).routes() if on.admin else []
+    page = [*chat_page, *console] if on.enabled else []
+    public = [*health.routes(guard), *([] if apart else webhooks), *page]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
     hidden = [] if on.enabled else chat_page
     return HttpServer(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from aiohttp import web
 
 from adapters.base import UNANNOUNCED, PreviewIntent, Renderer
-from adapters.door import Visitor
+from adapters.door import OWNER, Visitor
 from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import (
     Address,
@@ -26,7 +26,7 @@ from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
-from adapters.web.guard import Guard, me, named, outdated, place_of, visitor_of, who_am_i
+from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
 from adapters.web.requests import (
     PostedMessage,
@@ -73,6 +73,7 @@ class WebAdapter:
         self._elsewhere = host.elsewhere
         self._hub = Hub(host.elsewhere)
         self._guard = Guard(host.door, settings)
+        self._has_console = settings.admin
         self._has_provider = host.door.provider is not None
         self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
         self._running = False
@@ -89,7 +90,7 @@ class WebAdapter:
             *self._routes_of_provider(),
             web.post("/api/login", protect(outdated, public=True)),
             web.post("/logout", protect(self._guard.sign_out, public=True)),
-            web.get("/api/me", protect(me)),
+            web.get("/api/me", protect(self._tell_who)),
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
@@ -107,12 +108,24 @@ class WebAdapter:
             web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
         ]
 
+    async def _tell_who(self, request: web.Request) -> web.Response:
+        return json_response(self._who(visitor_of(request)))
+
+    def _who(self, visitor: Visitor) -> dict[str, object]:
+        """Return what a page is told about who has opened it."""
+        return {
+            "name": visitor.name,
+            "role": visitor.role,
+            "has_session": visitor.has_session,
+            "console": self._has_console and visitor.role == OWNER.role,
+        }
+
     async def _list_chats(self, request: web.Request) -> web.Response:
         visitor = visitor_of(request)
         chats = await self._history.chats(self.platform, self.account, visitor.sender)
         listed = [asdict(chat) | {"chat": named(chat.chat)} for chat in chats]
         told = {"max_file_bytes": self._max_file_bytes, "commands": self._commands}
-        return json_response({"chats": listed, "you": who_am_i(visitor)} | told)
+        return json_response({"chats": listed, "you": self._who(visitor)} | told)
 
     async def _take_message(self, request: web.Request) -> web.Response:
         place = place_of(request)

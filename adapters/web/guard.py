@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from http import HTTPStatus
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import structlog
 from aiohttp import web
@@ -68,6 +69,7 @@ REFUSED_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title} &ndash; Parley</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
+<link rel="stylesheet" href="/static/palette.css">
 <link rel="stylesheet" href="/static/style.css">
 <body class="refused"><main>
 <h1>{title}</h1>
@@ -111,17 +113,25 @@ class Guard:
         self._proxy_header = settings.proxy_header
         self._proxy_users = settings.proxy_users
 
-    def protect(self, handler: Handler, *, public: bool = False) -> Handler:
-        """Return the handler behind all checks; `public` ones need nobody signed in."""
+    def protect(self, handler: Handler, *, public: bool = False, forms: bool = False) -> Handler:
+        """Return the handler behind all checks.
+
+        Args:
+            handler: Answers.
+            public: Nobody has to be signed in.
+            forms: It shows pages with forms, and checks the token of each that is posted. Who has
+                to sign in first is led back to the page.
+        """
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
                 request[VISIT] = visit = Visit(caller_of(request, self._trusted))
+                check_origin(request, visit.caller, forms=forms)
                 await self._admit(request, visit, public=public)
                 return await handler(request)
             except Refusal as refusal:
                 _report(request, refusal)
-                return _answer(request, refusal)
+                return _answer(request, refusal, leads_back=forms)
 
         return guarded
 
@@ -200,6 +210,7 @@ class Guard:
         """Return who asks where everybody may; None for whom a protected handler would not see."""
         try:
             visit = Visit(caller_of(request, self._trusted))
+            check_origin(request, visit.caller)
             await self._admit(request, visit, public=False)
         except Refusal:
             return None
@@ -210,7 +221,6 @@ class Guard:
         if over_unix_socket(request):
             visit.visitor = OWNER
             return
-        check_origin(request, caller)
         visit.cookie = cookie_name(request, caller, self._public_port)
         visit.secret = request.cookies.get(visit.cookie, "")
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
@@ -298,10 +308,20 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
     return Refusal(429, "too_many_tries", str(refused), retry_after_s=refused.retry_after_s)
 
 
-def _answer(request: web.Request, refusal: Refusal) -> web.Response:
-    """Return the JSON form of a refusal, or a page where a person has opened an address."""
-    if request.method != "GET" or "text/html" not in request.headers.get("Accept", ""):
+def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
+    """Return the JSON form of a refusal, or a page where a person has opened an address.
+
+    Args:
+        request: Refused.
+        refusal: Why.
+        leads_back: The web chat has people sign in, and sends them to the address again.
+    """
+    by_person = request.method == "GET" or leads_back
+    if not by_person or "text/html" not in request.headers.get("Accept", ""):
         return refusal_response(refusal)
+    if leads_back and refusal.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
+        there = f"/?next={quote(request.path_qs, safe='')}"
+        return web.Response(status=303, headers=API_HEADERS | {"Location": there})
     again = refusal.status in NOT_SIGNED_IN
     title = "You are not signed in" if again else "Parley does not answer here"
     rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if again else ""
@@ -397,8 +417,16 @@ def names_loopback(host: str, port: int) -> bool:
     return here and named_port == port
 
 
-def check_origin(request: web.Request, caller: Requester) -> None:
-    """Refuse what another site's page sends: a foreign Origin, or a form without our marks."""
+def check_origin(request: web.Request, caller: Requester, *, forms: bool = False) -> None:
+    """Refuse what another site's page sends: a foreign Origin, or a form without our marks.
+
+    Args:
+        request: Over the Unix socket all are taken: no page can open that.
+        caller: Where it comes from.
+        forms: A form is taken that says which page it is from.
+    """
+    if over_unix_socket(request):
+        return
     origin = request.headers.get("Origin")
     # Under TLS a plain page of the same name may be anybody's who sits on the way.
     schemes = ("https",) if caller.secure else ("http", "https")
@@ -410,24 +438,12 @@ def check_origin(request: web.Request, caller: Requester) -> None:
         raise Refusal(403, "origin_refused", text)
     if request.method in {"GET", "HEAD"}:
         return
+    if forms and origin is not None:
+        return
     # A form of another site can set neither without asking first (CORS).
     if request.headers.get("X-Parley") != "1" and request.content_type != "application/json":
         text = "Send Content-Type: application/json or X-Parley: 1."
         raise Refusal(403, "mark_missing", text)
-
-
-def who_am_i(visitor: Visitor) -> dict[str, object]:
-    """Return what a page is told about who has opened it."""
-    return {
-        "name": visitor.name,
-        "role": visitor.role,
-        "has_session": visitor.has_session,
-    }
-
-
-async def me(request: web.Request) -> web.Response:
-    """Tell who asks."""
-    return json_response(who_am_i(visitor_of(request)))
 
 
 async def outdated(_request: web.Request) -> web.Response:

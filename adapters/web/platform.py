@@ -72,9 +72,11 @@ class WebSettings(PlatformSection):
     `auth`: "proxy" has a trusted proxy say who somebody is, in the header `proxy_header`, if it
     shows the `proxy_secret`. `proxy_users`: by what the header says, the name of the web user.
     "oidc": who has no session can get one from the identity provider `oidc`.
+    `admin`: owners find the console below /admin.
     """
 
     enabled: bool = True
+    admin: bool = True
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65535)
     token: SecretStr | None = None

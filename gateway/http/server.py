@@ -213,14 +213,14 @@ class Health:
         return web.get("/control/ready", self._told)
 
     async def _told(self, _: web.Request) -> web.Response:
-        return web.json_response(await self._look())
+        return web.json_response(await self.look())
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, guard: "Guard | None", request: web.Request) -> web.Response:
         if guard is not None and await _is_owner(guard, request):
-            body = await self._look()
+            body = await self.look()
         else:
             body = {"ready": await self._is_ready()}
         return web.json_response(body, status=200 if body["ready"] else 503)
@@ -231,10 +231,11 @@ class Health:
         async with self._looking:
             now = time.monotonic()
             if self._known is None or now - self._known[0] >= READY_S:
-                self._known = now, bool((await self._look())["ready"])
+                self._known = now, bool((await self.look())["ready"])
             return self._known[1]
 
-    async def _look(self) -> dict[str, Any]:
+    async def look(self) -> dict[str, Any]:
+        """Return all of it, as it is now; each look is a commit."""
         database = await self._database_state()
         adapters = {supervised.name: supervised.state for supervised in self._adapters}
         working = all(state in WORKING for state in adapters.values())

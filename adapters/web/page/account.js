@@ -1,8 +1,10 @@
 // Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
 
 import { ApiError, signIn, signOut, waysIn, whoAmI } from "./api.js";
-import { load, removeAll, save } from "./storage.js";
+import { load, removeAll, save, saveForTab, takeForTab } from "./storage.js";
 
+// Where a page of the console has sent somebody from, to sign in; to nowhere else.
+const CONSOLE = /^\/admin(?=[/?]|$)/;
 const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
 const $ = (selector) => document.querySelector(selector);
 
@@ -13,6 +15,8 @@ export class Account {
     $("#sign-in form").addEventListener("submit", (event) => this.#submit(event));
     $("#sign-in").addEventListener("cancel", (event) => event.preventDefault());
     $("#sign-out").addEventListener("click", () => this.#leave());
+    const next = new URLSearchParams(location.search).get("next");
+    if (CONSOLE.test(next ?? "")) saveForTab("next", next);
   }
 
   // Whether the address is a sign-in link. Its secret leaves the address and the history at once.
@@ -45,9 +49,9 @@ export class Account {
     $("#provider").focus();
   }
 
-  // Returns false where the page begins anew: what one person has not sent yet must not be sent by
+  // Returns false where another page follows. Where a page begins anew: what one person has not sent yet must not be sent by
   // the next one in this browser.
-  show({ name, role, has_session }) {
+  show({ name, role, has_session, console }) {
     if (load("user", name) !== name) {
       this.#start(name);
       return false;
@@ -55,8 +59,11 @@ export class Account {
     save("user", name);
     $("#who").textContent = name === role ? name : `${name} (${role})`;
     $("#sign-out").hidden = !has_session;
+    $("#console").hidden = !console;
     $("#account").hidden = false;
-    return true;
+    const next = takeForTab("next");
+    if (next !== null) location.replace(next);
+    return next === null;
   }
 
   async #submit(event) {

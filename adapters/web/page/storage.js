@@ -40,6 +40,27 @@ export function removeAll() {
   }
 }
 
+// What one tab needs until it has been somewhere else: also at an identity provider.
+export function saveForTab(key, text) {
+  try {
+    sessionStorage.setItem(`parley.${key}`, text);
+  } catch {
+    fallback.set(key, text);
+  }
+}
+
+export function takeForTab(key) {
+  let text = fallback.get(key) ?? null;
+  fallback.delete(key);
+  try {
+    text ??= sessionStorage.getItem(`parley.${key}`);
+    sessionStorage.removeItem(`parley.${key}`);
+  } catch {
+    // Nothing can be stored here.
+  }
+  return text;
+}
+
 export function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(12));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

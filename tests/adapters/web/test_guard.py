@@ -259,7 +259,8 @@ async def test_chats_belong_to_their_user(chat: Served) -> None:
     async with chat.client.get("/api/chats") as response:
         told = await response.json()
     assert [(each["chat"], each["title"]) for each in told["chats"]] == [("c1", "hers")]
-    assert told["you"] == {"name": "ann", "role": "member", "has_session": True}
+    ann = {"name": "ann", "role": "member", "has_session": True, "console": False}
+    assert told["you"] == ann
     assert [(m.sender, m.address.chat) for m in chat.history.messages] == [
         ("web", "c1"),
         ("ann", "ann/c1"),

@@ -1,0 +1,1 @@
+"""The operator's console below /admin: for owners, in pages that the server writes."""

@@ -1,0 +1,188 @@
+"""The register of the console's pages: each is one function with a path and a place in the menu.
+
+```
+@page("/admin/conversations/{id}", "Conversation")
+async def conversation(ask: Ask) -> Result:
+    return Shown("conversation.html", {"it": await ask.inside.database.read(one, ask.number("id"))})
+
+
+@action("/admin/dead-letters/{id}/retry")
+async def retry(ask: Ask) -> Result:
+    ...
+    return Moved("/admin/dead-letters", "The message is asked again.")
+```
+
+A page only shows, an action only changes: it is reached by a form whose token was checked, and
+leads to a page, so that a reload repeats nothing. Only owners come so far (routes.py).
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from aiohttp import web
+
+from adapters.door import Visitor
+from agent.plugins.active import Plugins
+from agent.turn.state import Agent
+from gateway.commands.status_figures import StatusFacts
+from gateway.http.control import Operator
+from gateway.http.server import Health
+from gateway.settings.tree import Settings
+from gateway.storage.database import Database
+
+HOME = "/admin"
+MenuGroup = Literal["Now", "Chats", "People", "System"]
+MENU_GROUPS: tuple[MenuGroup, ...] = get_args(MenuGroup)
+"""Parts of the menu, in order."""
+
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class Missing(Exception):
+    """There is nothing at this address; the text says what is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The running gateway, as far as pages look into it.
+
+    Attributes:
+        facts: Returns the figures of a model as they are now; of the default one for None.
+        operator: Does what changes something, and puts it on record.
+    """
+
+    settings: Settings
+    database: Database
+    health: Health
+    facts: Callable[[str | None], StatusFacts]
+    operator: Operator
+    agent: Agent
+    plugins: Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request of an owner.
+
+    Attributes:
+        names: What the path says, by the names in the register.
+        form: The fields of an action's form; empty for a page.
+    """
+
+    request: web.Request
+    inside: Inside
+    visitor: Visitor
+    names: Mapping[str, str]
+    form: Mapping[str, str] = field(default_factory=dict)
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return what the address asks for, without spaces around it."""
+        return self.request.query.get(name, default).strip()
+
+    def position(self, name: str) -> int | None:
+        """Return the place that a page of a list begins behind; None for its first page."""
+        text = self.query(name)
+        return int(text) if _NUMBER.fullmatch(text) else None
+
+    def number(self, name: str) -> int:
+        """Return a number that is part of the path.
+
+        Raises:
+            Missing: It is none.
+        """
+        text = self.names[name]
+        if not _NUMBER.fullmatch(text):
+            raise Missing(f"{text} is no number.")
+        return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A page that is shown.
+
+    Attributes:
+        template: Its file in gateway/console/templates.
+        values: What the template shows; it fails where it asks for anything else.
+        title: Where it differs from that in the register.
+    """
+
+    template: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Where an action leads, and what is said there once.
+
+    Attributes:
+        to: A path of the console.
+        said: One or two sentences; empty for nothing.
+        failed: Nothing was changed; the text says why.
+    """
+
+    to: str
+    said: str = ""
+    failed: bool = False
+
+
+Result: TypeAlias = Shown | Moved | web.StreamResponse
+"""What a page returns: a response of its own is sent as it is (a stream of lines, a file)."""
+Handler: TypeAlias = Callable[[Ask], Awaitable[Result]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A page or an action.
+
+    Attributes:
+        path: With names in braces, each of which stands for one part of the path.
+        title: Of a page; empty for an action.
+        group: Where it stands in the menu; None for a page that others lead to.
+        pattern: Takes the paths that are meant.
+    """
+
+    method: Literal["GET", "POST"]
+    path: str
+    title: str
+    group: MenuGroup | None
+    handler: Handler
+    pattern: re.Pattern[str]
+
+
+REGISTER: list[Entry] = []
+
+
+def page(path: str, title: str, group: MenuGroup | None = None) -> Callable[[Handler], Handler]:
+    """Register a page; of a group those stand in the menu in the order of registration."""
+    return lambda handler: _registered("GET", path, title, group, handler)
+
+
+def action(path: str) -> Callable[[Handler], Handler]:
+    """Register an action: what a form does that is posted to the path."""
+    return lambda handler: _registered("POST", path, "", None, handler)
+
+
+def _registered(
+    method: Literal["GET", "POST"],
+    path: str,
+    title: str,
+    group: MenuGroup | None,
+    handler: Handler,
+) -> Handler:
+    pattern = re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path)))
+    REGISTER.append(Entry(method, path, title, group, handler, pattern))
+    return handler
+
+
+def find(method: str, path: str) -> tuple[Entry, Mapping[str, str]] | None:
+    """Return what answers a path, and what it names; None where nothing does."""
+    for entry in REGISTER:
+        # HEAD is answered as GET is, without the body.
+        if entry.method == ("GET" if method == "HEAD" else method):
+            found = entry.pattern.fullmatch(path)
+            if found:
+                return entry, found.groupdict()
+    return None

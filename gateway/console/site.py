@@ -1,0 +1,241 @@
+"""What the console answers with: pages from templates, forms with tokens, words that are said once.
+
+Templates escape all that they show, and fail for what they were not given. Scripts and styles are
+files of this site; pages have none inside (Content-Security-Policy), and nobody may frame them.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from adapters.web.guard import VISIT, visitor_of
+from adapters.web.requests import PAGE_HEADERS, Refusal
+from gateway.console import wording
+from gateway.console.pages import overview
+from gateway.console.register import (
+    HOME,
+    MENU_GROUPS,
+    REGISTER,
+    Ask,
+    Entry,
+    Inside,
+    Missing,
+    Moved,
+    Result,
+    Shown,
+    action,
+    find,
+)
+from gateway.errors import StorageError
+
+log = structlog.get_logger()
+
+PAGES = (overview,)
+"""All modules with pages, in the order of the menu: to be imported is to be registered."""
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+HEADERS = PAGE_HEADERS | {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+        " connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # With "no-referrer" browsers send "Origin: null" with our own forms.
+    "Referrer-Policy": "same-origin",
+}
+FORM = "application/x-www-form-urlencoded"
+TOKEN_FIELD = "form_token"  # noqa: S105 - a field's name
+THEMES = ("light", "dark", "auto")
+THEME_COOKIE = "parley_theme"
+SAID_COOKIE = "parley_console_said"
+SAID_S = 60
+SAID_CHARS = 400
+STALE = "This form is of another session, or too old. Nothing was changed; please try again."
+
+
+class Site:
+    """The pages of the register, for requests that the guard has let through."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        token = inside.settings.web.token
+        # Replicas share the token, and so the forms of each other.
+        key = token.get_secret_value() if token else secrets.token_hex(32)
+        self._key = hashlib.sha256(b"console " + key.encode()).digest()
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._templates.filters.update(wording.filters(inside.settings.sessions.timezone))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request of an owner.
+
+        Raises:
+            Refusal: It is a form that is none of ours.
+        """
+        if request.path.startswith(f"{HOME}/static/") and request.method != "POST":
+            return _static(request.path.rpartition("/")[2])
+        found = find(request.method, request.path)
+        form = await self._form(request) if request.method == "POST" else {}
+        if found is None:
+            return await self._lost(request, "There is no such page.")
+        entry, names = found
+        ask = Ask(request, self._inside, visitor_of(request), names, form)
+        try:
+            return await self._response(ask, entry, await entry.handler(ask))
+        except Missing as missing:
+            return await self._lost(request, str(missing))
+        except StorageError as exc:
+            # In the middle of the night a page that says so is worth more than none.
+            log.warning("request_not_stored", path=request.path, error=str(exc))
+            told = {"heading": "The database does not answer", "text": f"{exc}."}
+            return await self._page(request, None, Shown("trouble.html", told), 503)
+
+    async def _response(self, ask: Ask, entry: Entry, result: Result) -> web.StreamResponse:
+        if isinstance(result, Shown):
+            return await self._page(ask.request, entry, result)
+        if isinstance(result, Moved):
+            return self._moved(ask.request, result)
+        return result
+
+    async def _lost(self, request: web.Request, text: str) -> web.Response:
+        told = {"heading": "Nothing is here", "text": text}
+        return await self._page(request, None, Shown("trouble.html", told), 404)
+
+    async def _form(self, request: web.Request) -> Mapping[str, str]:
+        """Return the fields of a form that this session was given by us."""
+        if request.content_type != FORM:
+            raise Refusal(415, "no_form", "The console takes forms alone.")
+        fields = {
+            name: value for name, value in (await request.post()).items() if isinstance(value, str)
+        }
+        offered = fields.pop(TOKEN_FIELD, "")
+        if not hmac.compare_digest(offered.encode(), self._token(request).encode()):
+            raise Refusal(403, "form_refused", STALE)
+        return fields
+
+    def _token(self, request: web.Request) -> str:
+        """Return what forms carry: it is bound to who is there, and to their session."""
+        visit = request[VISIT]
+        return self._signed("form", f"{visitor_of(request).sender}\0{visit.secret}")
+
+    def _signed(self, what: str, text: str) -> str:
+        return hmac.new(self._key, f"{what}\0{text}".encode(), hashlib.sha256).hexdigest()
+
+    def _moved(self, request: web.Request, moved: Moved) -> web.Response:
+        response = web.Response(status=303, headers=HEADERS | {"Location": within(moved.to)})
+        if moved.said:
+            text = f"{'!' if moved.failed else ''}{moved.said[:SAID_CHARS]}"
+            packed = base64.urlsafe_b64encode(text.encode()).decode()
+            value = f"{packed}.{self._signed(self._token(request), packed)}"
+            self._set_cookie(response, request, SAID_COOKIE, value, SAID_S)
+        return response
+
+    def _said(self, request: web.Request) -> str:
+        """Return what the action before has said; empty for nothing, or for what we did not say."""
+        packed, _, mark = request.cookies.get(SAID_COOKIE, "").partition(".")
+        if not hmac.compare_digest(mark, self._signed(self._token(request), packed)):
+            return ""
+        return base64.urlsafe_b64decode(packed).decode()
+
+    @staticmethod
+    def _set_cookie(
+        response: web.Response, request: web.Request, name: str, value: str, life_s: int
+    ) -> None:
+        secure = request[VISIT].caller.secure
+        rules: dict[str, Any] = {"secure": secure, "httponly": True, "samesite": "Strict"}
+        response.set_cookie(name, value, max_age=life_s, path=HOME, **rules)
+
+    async def _page(
+        self, request: web.Request, entry: Entry | None, shown: Shown, status: int = 200
+    ) -> web.Response:
+        said = self._said(request)
+        token = Markup('<input type="hidden" name="{}" value="{}">')
+        around = {
+            "title": shown.title or (entry.title if entry else shown.values["heading"]),
+            "menu": _menu(),
+            "here": _place_in_menu(request.path),
+            "visitor": visitor_of(request),
+            "theme": _theme(request),
+            "said": said.lstrip("!"),
+            "failed": said.startswith("!"),
+            "form_token": token.format(TOKEN_FIELD, self._token(request)),
+            "address": request.path_qs,
+        }
+        template = self._templates.get_template(shown.template)
+        # Beside the loop: a long conversation takes some time to write.
+        text = await asyncio.to_thread(partial(template.render, around | dict(shown.values)))
+        response = web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+        if said:
+            response.del_cookie(SAID_COOKIE, path=HOME)
+        return response
+
+
+@action(f"{HOME}/theme")
+async def choose_theme(ask: Ask) -> Result:
+    """Keep whether pages are light or dark in the browser that asks."""
+    theme = ask.form.get("theme", "")
+    response = web.Response(
+        status=303, headers=HEADERS | {"Location": within(ask.form.get("back", HOME))}
+    )
+    if theme in THEMES:
+        rules: dict[str, Any] = {"secure": ask.request[VISIT].caller.secure, "httponly": True}
+        response.set_cookie(
+            THEME_COOKIE, theme, max_age=31_536_000, path=HOME, samesite="Strict", **rules
+        )
+    return response
+
+
+def within(address: str) -> str:
+    """Return an address of the console; its first page in place of any other."""
+    parts = urlsplit(address)
+    inside = parts.path == HOME or parts.path.startswith(f"{HOME}/")
+    is_plain = address.isprintable() and "\\" not in address
+    return address if inside and is_plain and not parts.scheme and not parts.netloc else HOME
+
+
+def _theme(request: web.Request) -> str:
+    theme = request.cookies.get(THEME_COOKIE, "")
+    return theme if theme in THEMES else "auto"
+
+
+def _menu() -> list[tuple[str, list[Entry]]]:
+    groups = ((group, [each for each in REGISTER if each.group == group]) for group in MENU_GROUPS)
+    return [(group, entries) for group, entries in groups if entries]
+
+
+def _place_in_menu(path: str) -> str:
+    """Return the path of the menu's entry under which a page stands."""
+    above = (
+        each.path
+        for each in REGISTER
+        if each.group and (path == each.path or path.startswith(f"{each.path}/"))
+    )
+    return max(above, key=len, default="")
+
+
+def _static(name: str) -> web.StreamResponse:
+    # A list of names cannot be climbed out of, as a path can.
+    if name not in {file.name for file in STATIC.iterdir()}:
+        raise Refusal(404, "no_such_file", "There is no such file.")
+    return web.FileResponse(STATIC / name, headers=HEADERS | {"Cache-Control": "no-cache"})

@@ -1,0 +1,102 @@
+"""Filters of the templates: how numbers, money, moments and stretches of time are written."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from markupsafe import Markup
+
+from agent.money.costs import Money, format_usd
+from agent.safety.redaction import printable
+
+NOTHING = "\N{EN DASH}"
+_STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
+    """Return the filters by name; moments are told in a time zone."""
+    zone = ZoneInfo(timezone)
+    return {
+        "moment": partial(moment, zone=zone),
+        "clock": partial(clock, zone=zone),
+        "stretch": stretch,
+        "number": number,
+        "short": short,
+        "share": share,
+        "money": money,
+        "size": size,
+        "plain": printable,
+    }
+
+
+def moment(at: float | None, zone: ZoneInfo) -> Markup | str:
+    """Return a `<time>` with date and minute; at: seconds since the epoch."""
+    return _time(at, zone, "%Y-%m-%d %H:%M")
+
+
+def clock(at: float | None, zone: ZoneInfo) -> Markup | str:
+    """Return a `<time>` that shows the time of day, with seconds."""
+    return _time(at, zone, "%H:%M:%S")
+
+
+def _time(at: float | None, zone: ZoneInfo, form: str) -> Markup | str:
+    if at is None:
+        return NOTHING
+    exact = datetime.fromtimestamp(at, UTC)
+    here = exact.astimezone(zone)
+    whole = Markup('<time datetime="{}" title="{}">{}</time>')
+    return whole.format(exact.isoformat(), f"{here:%Y-%m-%d %H:%M:%S %Z}", f"{here:{form}}")
+
+
+def stretch(seconds: float | None) -> str:
+    """Return how long something took or takes, in its two largest units: "3 min 20 s"."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    left, parts = round(seconds), list[str]()
+    for unit, length in _STEPS:
+        count, left = divmod(left, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def number(value: float | None) -> str:
+    """Return a whole number with separators."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """Return a number in three digits: 940, 12.3k, 4.56M."""
+    if value is None:
+        return NOTHING
+    for unit, step in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        # What would be rounded to a thousand of the smaller unit is one of the larger.
+        if abs(value) >= 0.9995 * step:
+            return f"{value / step:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def share(ratio: float | None) -> str:
+    """Return a part of a whole in percent."""
+    return NOTHING if ratio is None else f"{ratio:.0%}"
+
+
+def money(value: Money | float | None) -> str:
+    """Return an amount of money as everywhere else in Parley."""
+    return value.text() if isinstance(value, Money) else format_usd(value)
+
+
+def size(count: float | None) -> str:
+    """Return a number of bytes."""
+    if count is None:
+        return NOTHING
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count:.0f} bytes"

@@ -1,0 +1,103 @@
+"""What the console answers with: forms with tokens, words that are said once, themes, trouble."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.console.site import within
+from gateway.errors import StorageUnavailable
+from tests.support.console import console
+
+FOREIGN = "https://evil.example"
+
+
+async def test_a_form_needs_the_token_of_its_session(tmp_path: Path) -> None:
+    """None, a wrong one and that of another owner's session change nothing."""
+    async with console(tmp_path) as running:
+        await running.invite("ann", "owner")
+        async with running.browser() as browser, running.browser("ann") as other:
+            theme = {"theme": "dark"}
+            theirs = await other.token()
+            for fields in ({}, {"form_token": "0" * 64}, {"form_token": theirs}):
+                refused = await browser.post("/admin/theme", theme | fields)
+                assert refused.status == 403
+                assert "Nothing was changed" in refused.text
+                assert "Set-Cookie" not in refused.headers
+            done = await browser.submit("/admin", "/admin/theme", **theme)
+            assert (done.status, done.headers["Location"]) == (303, "/admin")
+
+
+@pytest.mark.parametrize("origin", [FOREIGN, "null", None])
+async def test_a_form_of_another_site_is_refused(tmp_path: Path, origin: str | None) -> None:
+    """Even with a right token; one that does not say where it is from as well."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        fields = {"form_token": await browser.token(), "theme": "dark"}
+        if origin is None:
+            async with browser.http.post(browser.origin + "/admin/theme", data=fields) as sent:
+                assert sent.status == 403
+        else:
+            assert (await browser.post("/admin/theme", fields, Origin=origin)).status == 403
+
+
+async def test_only_plain_forms_are_read(tmp_path: Path) -> None:
+    """Neither JSON nor files."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        headers = {"Origin": browser.origin}
+        async with browser.http.post(
+            browser.origin + "/admin/theme", json={}, headers=headers
+        ) as sent:
+            assert sent.status == 415
+
+
+async def test_a_theme_stays_chosen(tmp_path: Path) -> None:
+    """In this browser; another word is none."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert "data-theme" not in (await browser.get("/admin")).text
+        await browser.submit("/admin", "/admin/theme", theme="dark", back="/admin")
+        assert '<html lang="en" data-theme="dark">' in (await browser.get("/admin")).text
+        await browser.submit("/admin", "/admin/theme", theme='"><b>', back="/admin")
+        assert '<html lang="en" data-theme="dark">' in (await browser.get("/admin")).text
+
+
+@pytest.mark.parametrize(
+    ("address", "leads_to"),
+    [
+        ("/admin", "/admin"),
+        ("/admin/conversations?query=x&after=3", "/admin/conversations?query=x&after=3"),
+        ("/", "/admin"),
+        ("//evil.example/admin", "/admin"),
+        ("https://evil.example/admin", "/admin"),
+        ("/admin/..//evil\r\nSet-Cookie: a=b", "/admin"),
+        ("/\\evil.example", "/admin"),
+        ("/administrators", "/admin"),
+    ],
+)
+def test_a_form_leads_to_the_console_alone(address: str, leads_to: str) -> None:
+    """Whatever it says."""
+    assert within(address) == leads_to
+
+
+async def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    """A page with the menu; a file of no name is none."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        lost = await browser.get("/admin/<b>nothing</b>")
+        assert (lost.status, "Nothing is here" in lost.text) == (404, True)
+        assert "<b>nothing" not in lost.text
+        assert (await browser.get("/admin/static/..%2Fsite.py")).status == 404
+        style = await browser.get("/admin/static/console.css")
+        assert (style.status, "--bg" in style.text) == (200, True)
+
+
+async def test_trouble_of_the_database_is_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Owners read why, also where nothing can be read."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert (await browser.get("/admin")).status == 200
+
+        async def broken(*_: object) -> None:
+            raise StorageUnavailable("the disk is full")
+
+        monkeypatch.setattr("gateway.http.server.Health.look", broken)
+        found = await browser.get("/admin")
+        assert (found.status, "the disk is full" in found.text) == (503, True)

@@ -1,0 +1,56 @@
+"""How numbers, money and times are written."""
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from agent.money.costs import Money
+from gateway.console import wording
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0, "0"),
+        (940, "940"),
+        (999.7, "1k"),
+        (12_345, "12.3k"),
+        (999_600, "1M"),
+        (4_560_000, "4.56M"),
+    ],
+)
+def test_short_numbers(value: float | None, text: str) -> None:
+    """Three digits and a unit."""
+    assert wording.short(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0123, "12 ms"), (2.34, "2.3 s"), (59.9, "1 min"), (200, "3 min 20 s"), (90_061, "1 d 1 h")],
+)
+def test_stretches_of_time(seconds: float, text: str) -> None:
+    """The two largest units."""
+    assert wording.stretch(seconds) == text
+
+
+def test_moments_are_those_of_the_time_zone() -> None:
+    """The exact one is there for programs, and for who points at it."""
+    shown = wording.moment(1_764_263_501.5, ZoneInfo("Europe/Berlin"))
+    assert shown == (
+        '<time datetime="2025-11-27T17:11:41.500000+00:00" title="2025-11-27 18:11:41 CET">'
+        "2025-11-27 18:11</time>"
+    )
+    assert wording.clock(None, ZoneInfo("UTC")) == wording.NOTHING
+
+
+def test_money_and_sizes() -> None:
+    """Money is written as everywhere else."""
+    assert wording.money(Money(1.2)) == "$1.20"
+    assert wording.money(None) == "unknown price"
+    assert [wording.size(n) for n in (None, 12, 1_500, 2_600_000)] == [
+        wording.NOTHING,
+        "12 bytes",
+        "1.5 kB",
+        "2.6 MB",
+    ]
