@@ -9,10 +9,11 @@ known of the beginning must not fade with each further compaction.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, pairwise
+from itertools import groupby, islice
 from operator import attrgetter
 
 from agent.context.notes import (
@@ -54,6 +55,7 @@ WORD_TOKENS = 3.5
 MOST_SEARCHED = 250
 MAX_WORD_CHARS = 40
 _AROUND = ".,;:!?()[]{}<>\"'*_`#\u201c\u201d\u2018\u2019\u00ab\u00bb\u2026"
+_MAY_BE_NAME = re.compile(r"(\S)\s+(?=([^\Wa-z_]\S*))")
 _HEADING_ENDS = (":", ":**", ":*", ":__")
 AGE_POWER = 0.6
 """How much more room the beginning of a conversation has than what came later: 0 for the same, 1
@@ -82,7 +84,7 @@ ALSO = "Also said, word for word:"
 MOST_PARTS = 24
 """More compactions than that share parts."""
 KEY_STATEMENTS = 60
-KEY_SHARE = 0.4
+KEY_SHARE = 0.25
 """How many statements a model's summary must hold, and how much is read to find them."""
 COVERED = 0.5
 """A summary holds a statement if it has so many of its content words."""
@@ -169,14 +171,26 @@ def retained_share(facts: Sequence[Statement], text: str) -> float:
     return 1 - len(_missing(facts, text)) / len(facts) if facts else 1.0
 
 
-def missing_statements(facts: Sequence[Statement], text: str, budget_tokens: int) -> str:
-    """Return the statements that a text lacks as lines, to be appended to it.
+def with_missing(text: str, facts: Sequence[Statement], budget_tokens: int) -> tuple[str, float]:
+    """Return a text with the statements behind it that it lacks, and the share that it holds then.
 
-    The first ones if not all fit; "" where there are none or none fits.
+    Args:
+        text: As a model wrote it.
+        facts: What it must hold, the most important first.
+        budget_tokens: Of what is put behind it, at most.
     """
+    missing = _missing(facts, text)
+    if lines := _as_lines(missing, budget_tokens):
+        text = f"{text}\n\n{lines}"
+        missing = _missing(missing, lines)
+    return text, 1 - len(missing) / len(facts) if facts else 1.0
+
+
+def _as_lines(facts: Sequence[Statement], budget_tokens: int) -> str:
+    """Return statements as lines, the first ones if not all fit; "" where none does."""
     room = budget_tokens - estimate_tokens(ALSO) - 1
     kept = []
-    for each in _missing(facts, text):
+    for each in facts:
         room -= estimate_tokens(line_of(each.seq, each.who, [each])) + 1
         if room < 0:
             break
@@ -358,8 +372,8 @@ def _is_new(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> bo
     words = one.words
     if one.said.is_tools:
         words = {word for word in words if not word[:1].isdigit()}
-    said = sum(weights[word] for word in words)
-    return sum(weights[word] for word in words - known) > NEW_SHARE * said
+    weight = weights.__getitem__
+    return sum(map(weight, words - known)) > NEW_SHARE * sum(map(weight, words))
 
 
 def _best(field: _Field) -> Sequence[Statement]:
@@ -505,8 +519,8 @@ def _further(field: _Field, chosen: Sequence[_Candidate], count: int) -> Sequenc
         if len(found) >= count:
             break
         # The first word of a sentence is no name for being written large.
-        for before, word in pairwise(one.said.text.split()):
-            is_name = word[0].isupper() and before[-1] not in _AROUND
+        for before, word in _MAY_BE_NAME.findall(one.said.text):
+            is_name = word[0].isupper() and before not in _AROUND
             if not (is_name or word[0].isdigit()):
                 continue
             name = word.rstrip(_AROUND)

@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from operator import attrgetter
 
 from agent.context.reading import Statement
 from agent.context.sentences import GAP, JOINT, units
-from agent.context.statements import Value, kinds_of, quick_words, values_of
+from agent.context.statements import Value, quick_words, speaks_of_change, values_of
 from agent.context_engine import Days
 
 INTRODUCTION = (
@@ -280,7 +280,7 @@ def changes_in(told: Sequence[Told], first_seq: int, days: Days) -> list[Changed
         first_seq: Earlier statements only tell how things were.
         days: When the messages were written, where that is known.
     """
-    counts = Counter(word for _, words in told for word in words)
+    counts = Counter(chain.from_iterable(words for _, words in told))
     subjects = [
         {word for word in words if counts[word] <= RARE_STATEMENTS and not word[:1].isdigit()}
         for _, words in told
@@ -299,7 +299,7 @@ def _before(
     subjects: Sequence[Set[bytes]], places: Mapping[bytes, Sequence[int]], n: int
 ) -> int | None:
     """Return the earlier statement that shares most words, the newest of several; None for none."""
-    shared = Counter(at for word in subjects[n] for at in places.get(word, ()))
+    shared = Counter(chain.from_iterable(places[word] for word in subjects[n] if word in places))
     best = max(shared.items(), key=lambda item: (item[1], item[0]), default=(0, 0))
     return best[0] if best[1] >= LEAST_SHARED else None
 
@@ -307,17 +307,19 @@ def _before(
 def _changed(
     before: Statement, now: Statement, shared: Set[bytes], days: Days
 ) -> Iterable[ChangedValue]:
+    least = min(len(quick_words(before.text)), len(quick_words(now.text)))
+    are_alike = len(shared) >= ALIKE_SHARE * least / 2
+    speaks_of_it = speaks_of_change(now.text)
+    if not (speaks_of_it or are_alike):
+        return
     old, new = values_of(before.text), values_of(now.text)
     said = {value.text for value in old} & {value.text for value in new}
-    least = min(len(quick_words(before.text)), len(quick_words(now.text)))
-    speaks_of_it = "change" in kinds_of(now.text)
     for one in new:
         other = next((each for each in reversed(old) if _may_replace(each, one)), None)
         if other is None or said & {one.text, other.text}:
             continue
         # Two meetings on two days are no change, unless somebody says so.
-        is_alike = one.unit not in _EVENTS and len(shared) >= ALIKE_SHARE * least / 2
-        if speaks_of_it or is_alike:
+        if speaks_of_it or (are_alike and one.unit not in _EVENTS):
             subject = _subject(now.text, shared)
             yield ChangedValue(
                 subject, other.text, before.seq, one.text, now.seq, day_of(now.seq, days)

@@ -7,7 +7,7 @@ masked here, where the words around them still tell what they are.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ import orjson
 
 from agent.context.sentences import MAX_CHARS, Unit, units
 from agent.context.statements import has_error
-from agent.messages import ToolCall, text_of
+from agent.messages import text_of
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.view.view import Entry
 
@@ -71,9 +71,12 @@ def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
     """Return the statements of messages in order; of long ones those of both ends.
 
     Args:
-        share: How much of the usual amount is read.
+        share: How much of the usual amount is read; of less than all of it nothing of tools.
     """
-    told = _sampled([entry for entry in entries if not _is_ours(entry)])
+    most = {role: int(count * share) for role, count in MOST_MESSAGES.items()}
+    if share < 1:
+        most["tool"] = 0
+    told = _sampled([entry for entry in entries if not _is_ours(entry)], most)
     texts = [text_of(entry.message) for entry in told]
     limits = _limits([entry.message["role"] for entry in told], texts, share)
     ends = [
@@ -84,6 +87,7 @@ def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
     people = _people(
         entry.message["role"] == "user" and end[0] for entry, end in zip(told, ends, strict=True)
     )
+    called = _called(told) if most["tool"] else {}
     names: dict[str, str] = {}
     found: list[Statement] = []
     for entry, end in zip(told, ends, strict=True):
@@ -91,7 +95,7 @@ def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
         found += _of_message(entry, said, people, names)
         if calls := entry.message.get("tool_calls"):
             names = {call["id"]: call["function"]["name"] for call in calls}
-            found += _of_calls(entry.seq, calls)
+            found += called.get(entry.seq, ())
     return found
 
 
@@ -100,18 +104,18 @@ def _is_ours(entry: Entry) -> bool:
     return entry.message["role"] == "user" and entry.message.get("synthetic", False)
 
 
-def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
+def _sampled(entries: Sequence[Entry], most: Mapping[str, int]) -> Sequence[Entry]:
     """Return what is read, in order; of a role with very many messages every n-th."""
-    by_role: dict[str, list[Entry]] = {role: [] for role in MOST_MESSAGES}
+    by_role: dict[str, list[Entry]] = {role: [] for role in most}
     for entry in entries:
         if entry.message["role"] in by_role:
             by_role[entry.message["role"]].append(entry)
-    if all(len(each) <= MOST_MESSAGES[role] for role, each in by_role.items()):
+    if all(len(each) <= most[role] for role, each in by_role.items()):
         return [entry for entry in entries if entry.message["role"] in by_role]
     kept = []
     for role, each in by_role.items():
         # Backwards, so that the newest one is always among them.
-        kept += each[:: -max(1, -(-len(each) // MOST_MESSAGES[role]))]
+        kept += each[:: -max(1, -(-len(each) // most[role]))] if most[role] else []
     return sorted(kept, key=itemgetter(0))
 
 
@@ -243,12 +247,19 @@ def _of_result(seq: int, who: str, said: Sequence[str]) -> Iterator[Statement]:
         yield Statement(seq, who, place, lines[place])
 
 
-def _of_calls(seq: int, calls: Sequence[ToolCall]) -> Iterator[Statement]:
-    for place, call in enumerate(calls):
-        function = call["function"]
-        told = Redactor().text(_told(function["arguments"]))
-        if told:
-            yield Statement(seq, f"called {function['name']}", place, told)
+def _called(entries: Iterable[Entry]) -> dict[int, list[Statement]]:
+    """Return what tools were called with by the message that calls them."""
+    found = [
+        Statement(entry.seq, f"called {call['function']['name']}", place, told)
+        for entry in entries
+        for place, call in enumerate(entry.message.get("tool_calls") or ())
+        if (told := _told(call["function"]["arguments"]))
+    ]
+    masked = Redactor().texts([each.text for each in found])
+    by_message: dict[int, list[Statement]] = {}
+    for each, text in zip(found, masked, strict=True):
+        by_message.setdefault(each.seq, []).append(each._replace(text=text))
+    return by_message
 
 
 def _told(arguments: str) -> str:

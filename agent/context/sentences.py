@@ -52,10 +52,11 @@ _NUMBER = re.compile(r"(?:\d{1,3}|[A-Za-z])[.)]\s+")
 _TITLE = re.compile(r"\*\*[^*]+\*\*:?|[^.!?\n]+[:\uff1a]")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _ENDED = re.compile(rf"[.!?:;\u2026\u3002\uff01\uff1f\uff1a\uff1b\u061f\u06d4\u0964][{_CLOSERS}]*$")
+# The last place of each kind: what is greedy begins at the end and goes back.
 _CUTS = (
-    re.compile(r"[;\uff1b]\s*"),
-    re.compile(r"(?:[,\u060c]\s|[\uff0c\u3001])"),
-    re.compile(r"\s"),
+    re.compile(r".*[;\uff1b]\s*", re.DOTALL),
+    re.compile(r".*(?:[,\u060c]\s|[\uff0c\u3001])", re.DOTALL),
+    re.compile(r".*\s", re.DOTALL),
 )
 
 _ABBREVIATIONS_TEXT = """
@@ -241,9 +242,8 @@ def _is_ordinal(text: str, found: re.Match[str], number: str) -> bool:
 
 def _place_to_cut(piece: str) -> int:
     for cut in _CUTS:
-        ends = [found.end() for found in cut.finditer(piece, MAX_CHARS // 3, MAX_CHARS)]
-        if ends:
-            return ends[-1]
+        if found := cut.match(piece, MAX_CHARS // 3, MAX_CHARS):
+            return found.end()
     # Rather a short piece than a broken word.
     if (blank := piece.rfind(" ", 0, MAX_CHARS)) > 0:
         return blank

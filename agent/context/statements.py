@@ -365,6 +365,11 @@ def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
     return _cued(sentence, words) == {"courtesy"} and not has_digit(sentence)
 
 
+def speaks_of_change(sentence: str) -> bool:
+    """Whether a sentence says that something is no longer as it was."""
+    return "change" in _cued(sentence, quick_words(sentence))
+
+
 def has_digit(text: str) -> bool:
     """Whether a text holds a digit of ASCII."""
     return _DIGIT.search(text) is not None

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
-from agent.context.extract import MISSING_SHARE, missing_statements, retained_share
+from agent.context.extract import MISSING_SHARE, retained_share, with_missing
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
@@ -300,10 +300,7 @@ def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> b
 
 def _with_facts(text: str, facts: Sequence[Statement], tokens: int) -> Written:
     """Return a summary, and behind it the statements that it lacks, within a share of it."""
-    lines = missing_statements(facts, text, int(tokens * MISSING_SHARE))
-    if lines:
-        text = f"{text}\n\n{lines}"
-    return Written(text, retained_share(facts, text))
+    return Written(*with_missing(text, facts, int(tokens * MISSING_SHARE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from agent.context.extract import (
     extract,
     key_statements,
     merged,
-    missing_statements,
     retained_share,
+    with_missing,
 )
 from agent.context.notes import parsed
 from agent.context.reading import Statement
@@ -331,10 +331,12 @@ def test_a_statement_is_held_by_other_words() -> None:
 def test_missing_statements_fit() -> None:
     """The first ones, in order of their messages; without room there are none."""
     facts = [Statement(n, "", 0, f"Crate {n} goes to harbour{n}.") for n in (9, 4, 7)]
-    text = missing_statements(facts, "crate 7 goes to harbour7", 100)
-    assert text == f"{ALSO}\n#4 Crate 4 goes to harbour4.\n#9 Crate 9 goes to harbour9."
-    assert missing_statements(facts, "", 12) == ""
-    assert missing_statements((), "", 100) == ""
+    said = "crate 7 goes to harbour7"
+    text, share = with_missing(said, facts, 100)
+    assert text == f"{said}\n\n{ALSO}\n#4 Crate 4 goes to harbour4.\n#9 Crate 9 goes to harbour9."
+    assert share == 1.0
+    assert with_missing(said, facts, 12) == (said, pytest.approx(1 / 3))
+    assert with_missing(said, (), 100) == (said, 1.0)
 
 
 texts = st.one_of(
