@@ -10,14 +10,14 @@ import typer
 
 from gateway.cli.common import loaded, opened
 from gateway.cli.output import out, say, show_json
-from gateway.doctor import checks, database, home, models, people, safety, settings
+from gateway.doctor import checks, database, home, models, people, safety, settings, versions
 from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
 from gateway.http import control
 from gateway.settings.loading import Loaded, home_of
 from gateway.wiring import build_line, learn_windows, models_of
 
-LOOKED_AT = (settings, home, database, models, people, safety)
+LOOKED_AT = (settings, home, database, models, people, safety, versions)
 """The rooms whose checks are made, in this order."""
 MARKS: dict[Level, tuple[str, str]] = {
     "wrong": ("✗", "red"),
@@ -39,7 +39,12 @@ def doctor(  # noqa: PLR0913 - one for each option
     fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Read the whole database.")] = False,
+    deep: Annotated[
+        bool,
+        typer.Option(
+            "--deep", help="Read the whole database, and ask for known holes of packages."
+        ),
+    ] = False,
     page: Annotated[bool, typer.Option("--page", help="Print what is looked at, and end.")] = False,
 ) -> None:
     """Say what is not as it should be, why that matters, and how to mend it.

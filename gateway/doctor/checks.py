@@ -217,6 +217,7 @@ ROOMS = {
     "models": "Models and money",
     "people": "People and platforms",
     "safety": "Tools and the sandbox",
+    "versions": "Versions",
 }
 
 
@@ -246,7 +247,7 @@ mend it. It changes nothing, unless `--fix` is given: then it mends what is safe
     parley doctor            # what needs attention, the worst first
     parley doctor --all      # what is fine as well
     parley doctor --offline  # without asking any provider
-    parley doctor --deep     # reads the whole database, too
+    parley doctor --deep     # reads the whole database, and asks osv.dev for known holes of packages
     parley doctor --json     # for programs: id, level, text, why, remedy
 
 Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be looked at. Ids stay the same from version to version.

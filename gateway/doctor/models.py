@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from zoneinfo import ZoneInfo
 
+from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.models.catalog import find_facts
+from agent.models.openai.mode import modes_in
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.doctor.checks import Examined, Level, Sight, check
 from gateway.lifecycle.start_checks import Outcome
+from gateway.storage.conversation import compactions
 from gateway.storage.reports import ledger
 from gateway.wiring import Configured
 
@@ -173,6 +176,43 @@ def _left(examined: Examined) -> Iterator[Sight]:
 def _summary(examined: Examined) -> Iterator[Sight]:
     if _paid(examined) and not examined.settings.auxiliary.compression.is_set:
         yield Sight("note", "summaries are written by the model that answers")
+
+
+@check(
+    "summary-window",
+    "The models that write summaries hold what they are given",
+    why="What is larger than a window is summarized in parts: more calls, and a summary that"
+    " sees less of the whole.",
+    remedy="Set `auxiliary.compression.context_length` to what its server takes, or choose a"
+    " model with a larger window.",
+    needs="database",
+)
+def _summary_window(examined: Examined) -> Iterator[Sight]:
+    block = examined.settings.auxiliary.compression
+    used = {each.models[0].name for each in examined.line}
+    used |= {each for each in (block.model, *(one.name for one in block.fallbacks)) if each}
+    for name, shown in compactions.shown_windows(examined.database).items():
+        if name.partition("/")[2] not in used:
+            continue
+        size = f"{shown.context_length:,} tokens, as a refused prompt has shown"
+        if shown.context_length < LEAST_WINDOW_TOKENS:
+            yield Sight("warning", f"{name} is not asked for summaries: it holds {size}")
+        else:
+            yield Sight("note", f"{name} holds {size}, not {shown.believed:,}")
+
+
+@check(
+    "server-modes",
+    "Model servers take requests as they are meant",
+    why="What a server refuses is left out: without tools the agent can do nothing, without a"
+    " system prompt its instructions count less.",
+    remedy="Update the server, or its chat template. What it takes again is found out within a"
+    " day; to find out at once, delete `server_modes.json` and restart.",
+)
+def _modes(examined: Examined) -> Iterator[Sight]:
+    for server, quirks in modes_in(examined.home).known().items():
+        level: Level = "warning" if "no_tools" in quirks else "note"
+        yield Sight(level, f"{server}: requests keep to {', '.join(sorted(quirks))}")
 
 
 def _paid(examined: Examined) -> list[Configured]:

@@ -176,6 +176,11 @@ class ModeFile:
             self._modes = self._read()
         return self._modes.setdefault(server, {})
 
+    def known(self) -> Mapping[str, Quirks]:
+        """Return what is known of each server and model of which something is."""
+        self.of("")
+        return {server: frozenset(found) for server, found in (self._modes or {}).items() if found}
+
     def keep(self) -> None:
         """Write all of it down, where there is a file."""
         if self._path is None:

@@ -1,19 +1,23 @@
 """A planted fault for each check of `parley doctor`, and how bad it is called."""
 
+import json
 import os
 import resource
 import shutil
 import socket
 import sys
+import threading
 import time
 from collections import namedtuple
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from gateway.doctor import database, home
+from agent.models.openai import mode
+from gateway.doctor import database, home, versions
 from gateway.doctor.checks import Level
 from gateway.lifecycle.start_checks import Finding
 from gateway.storage import schema
@@ -378,3 +382,61 @@ def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr("gateway.doctor.safety.sandbox.choose", choose)
     patient.set(tools={"enabled": ["terminal"]})
+
+
+@fault("summary-window", "warning")
+def _small_window(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    shown = {"believed": 200_000, "context_length": 900, "at": LONG_AGO}
+    patient.enter(schema.model_window, model="anthropic/claude-haiku-5-5", **shown)
+
+
+@fault("server-modes", "warning")
+def _refuses_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    modes = {"http://127.0.0.1:8000/v1 llama": {"no_tools": LONG_AGO, "strict_roles": LONG_AGO}}
+    kept = json.dumps({"version": mode.VERSION, "modes": modes})
+    (patient.home / mode.FILE_NAME).write_text(kept)
+
+
+HOLE = {"vulns": [{"id": "GHSA-1234", "modified": "2026-11-01T00:00:00Z"}]}
+
+
+def advisories(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, answer: Any
+) -> list[tuple[str, str]]:
+    """Have a server answer about packages; returns what it will have been asked about.
+
+    Args:
+        answer: As it is; None for an empty one to each question.
+    """
+    asked: list[tuple[str, str]] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert (self.path, self.headers["Content-Type"]) == (
+                "/v1/querybatch",
+                "application/json",
+            )
+            queries = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["queries"]
+            assert {each["package"]["ecosystem"] for each in queries} == {"PyPI"}
+            asked.extend((each["package"]["name"], each["version"]) for each in queries)
+            empty = {"results": [{} for _ in queries]}
+            told = answer(queries) if callable(answer) else answer or empty
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    patient.afterwards += [server.shutdown, server.server_close]
+    url = f"http://127.0.0.1:{server.server_port}/v1/querybatch"
+    monkeypatch.setattr(versions, "ADVISORIES_URL", url)
+    patient.deep = True
+    return asked
+
+
+@fault("versions-advisories", "warning")
+def _has_a_hole(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    advisories(patient, monkeypatch, lambda queries: {"results": [HOLE for _ in queries]})

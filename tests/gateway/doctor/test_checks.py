@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from gateway.storage.schema import REVISION
 from tests.gateway.doctor.patients import Patient, revision_of, sound
-from tests.gateway.doctor.planted import FAULTS
+from tests.gateway.doctor.planted import FAULTS, advisories
 from tests.support.command_line import Run as Parley
 from tests.support.storage import migrated_file, outdated_file
 
@@ -44,8 +45,10 @@ def patient(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_of_a_sound_home_nothing_is_said(patient: Patient) -> None:
-    """But that the tests may run as root."""
-    assert patient.levels().keys() <= {"user-not-root"}
+    """But that the tests may run as root, and that nobody was asked about packages."""
+    levels = patient.levels()
+    assert levels.pop("versions-advisories") == "unknown"
+    assert levels.keys() <= {"user-not-root"}
 
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
@@ -60,6 +63,16 @@ def test_a_planted_fault_is_found(
     found = patient.results()[name]
     assert found.level == planted.level, found.seen
     assert all(each.remedy or found.check.remedy for each in found.seen)
+
+
+def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its version; who has nothing against it, or does not answer, is told apart."""
+    asked = advisories(patient, monkeypatch, answer={"results": None})
+    [seen] = patient.results()["versions-advisories"].seen
+    assert seen.level == "unknown"
+    assert ("pydantic", metadata.version("pydantic")) in asked
+    advisories(patient, monkeypatch, answer=None)
+    assert patient.results()["versions-advisories"].level == "fine"
 
 
 def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:

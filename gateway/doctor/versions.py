@@ -1,0 +1,63 @@
+"""Whether what Parley runs on has holes that are known."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from importlib.metadata import Distribution, distributions
+from urllib.error import URLError
+
+from gateway.doctor.checks import Examined, Sight, check
+
+ADVISORIES_URL = "https://api.osv.dev/v1/querybatch"
+"""Of all ecosystems, without a key. Source: google.github.io/osv.dev/post-v1-querybatch."""
+WITHIN_S = 10.0
+MOST_BYTES = 4_000_000
+
+
+@check(
+    "versions-advisories",
+    "No package that Parley runs on has a known hole",
+    why="Whoever knows the hole as well can use it.",
+    remedy="Update Parley, or that package within the versions that pyproject.toml allows.",
+    needs="answers",
+)
+def _advisories(examined: Examined) -> Iterator[Sight]:
+    if not examined.deep:
+        yield Sight("unknown", f"not looked at: --deep asks {ADVISORIES_URL}")
+        return
+    packages = sorted({_named(each) for each in distributions()})
+    try:
+        results = _asked(packages)
+    except (URLError, TimeoutError, OSError, ValueError, KeyError) as exc:
+        yield Sight("unknown", f"nobody answers at {ADVISORIES_URL}: {type(exc).__name__}")
+        return
+    for (name, version), found in zip(packages, results, strict=True):
+        if found:
+            yield Sight("warning", f"{name} {version}: {', '.join(sorted(found))}")
+
+
+def _named(package: Distribution) -> tuple[str, str]:
+    return package.metadata["Name"], package.version
+
+
+def _asked(packages: list[tuple[str, str]]) -> list[list[str]]:
+    """Return the ids of the advisories for each package.
+
+    Raises:
+        OSError: Nobody answers, or with an error.
+        ValueError, KeyError: The answer has another form.
+    """
+    queries = [
+        {"package": {"name": name, "ecosystem": "PyPI"}, "version": version}
+        for name, version in packages
+    ]
+    request = urllib.request.Request(
+        ADVISORIES_URL,
+        json.dumps({"queries": queries}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:  # noqa: S310
+        results = json.loads(answer.read(MOST_BYTES))["results"]
+    if len(results) != len(packages):
+        raise ValueError(f"{len(results)} answers to {len(packages)} questions")
+    return [[each["id"] for each in result.get("vulns", ())] for result in results]
