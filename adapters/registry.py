@@ -5,21 +5,23 @@ of members of each platform, the checks of ids, the prompt's hint, the levels of
 the adapters that are started. docs/adapters.md tells how to add a platform.
 """
 
+import asyncio
 import pkgutil
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 import adapters
 from adapters.base import ALONE, Adapter, Elsewhere, History, Intake, Renderer, Share
 from adapters.door import Door
-from adapters.errors import AdapterRefused
+from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.optional import leave_out
 
 BUILT_IN = "web"
@@ -27,6 +29,7 @@ BUILT_IN = "web"
 no accounts: who somebody is its door says (adapters/door.py)."""
 LAST = 100
 DEFAULT_ACCOUNT = "default"
+CHECK_WITHIN_S = 5.0
 
 
 class PlatformSection(BaseModel):
@@ -59,6 +62,43 @@ class AccountSettings(PlatformSection):
 
 
 @dataclass(frozen=True, slots=True)
+class Credential:
+    """A token that an account needs, as somebody who sets it up is asked for it.
+
+    Attributes:
+        key: Of the account's block.
+        title: As the platform calls it.
+        looks_like: A regular expression for the whole of it; only to tell one that was mixed up.
+        found_at: Where people get it: "https://…: Bot, Reset Token".
+    """
+
+    key: str
+    title: str
+    looks_like: str
+    found_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccountReport:
+    """What a platform says of the tokens of an account.
+
+    Attributes:
+        text: One sentence for the operator; it holds no secret. Where a token is refused it names
+            the setting.
+        bot: The bot's name, as people see it; empty where it is not known.
+        lacks: What else has to be switched on: a sentence each, with the link.
+        greeting: An address that opens a chat with the bot; a code behind it is sent there. Empty
+            where the platform has none.
+    """
+
+    outcome: Literal["accepted", "refused", "unreachable", "not_checked"]
+    text: str
+    bot: str = ""
+    lacks: tuple[str, ...] = ()
+    greeting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Platform:
     """What the rest of Parley has to know about a platform.
 
@@ -78,6 +118,7 @@ class Platform:
             for (adapters/optional.py).
         answers_strangers: Whether a stranger's mention is answered with the way to be let in; for
             platforms where a bot's profile does not show how to write to it.
+        credentials: Tokens that an account cannot do without, in the order in which one gets them.
         position: Where it stands in lists that people read; equal ones stand by name.
     """
 
@@ -91,6 +132,7 @@ class Platform:
     sdk: tuple[str, ...] = ()
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers_strangers: bool = False
+    credentials: tuple[Credential, ...] = ()
     position: int = LAST
 
 
@@ -154,10 +196,14 @@ def renderer(platform: str, settings: PlatformSection) -> Renderer:
 
 def load(platform: str) -> ModuleType:
     """Import the adapter of a platform, and its SDK with it; a later call has it at hand."""
+    return _module(platform, "adapter")
+
+
+def _module(platform: str, name: str) -> ModuleType:
     for library, packages in by_name()[platform].left_out.items():
         leave_out(library, *packages)
     # By a string: an SDK takes 10 to 75 MB, and only those of configured platforms are loaded.
-    return import_module(f"adapters.{platform}.adapter")
+    return import_module(f"adapters.{platform}.{name}")
 
 
 def credential(secret: SecretStr | None, setting: str) -> str:
@@ -170,6 +216,46 @@ def credential(secret: SecretStr | None, setting: str) -> str:
     if not value:
         raise AdapterRefused(f"{setting} is not set")
     return value
+
+
+async def check(platform: str, settings: AccountSettings) -> AccountReport:
+    """Ask a platform about the tokens of an account, without receiving anything; within 5 s.
+
+    That is `check(settings)` in the platform's `check`; one without that file is not asked.
+    """
+    if find_spec(f"adapters.{platform}.check") is None:
+        return AccountReport("not_checked", "not checked: there is no question to ask")
+    asked = (await asyncio.to_thread(_module, platform, "check")).check
+    try:
+        async with asyncio.timeout(CHECK_WITHIN_S):
+            report: AccountReport = await asked(settings)
+    except AdapterRefused as exc:
+        return AccountReport("refused", str(exc))
+    except (AdapterDisconnected, TimeoutError) as exc:
+        why = f" ({exc})" if str(exc) else ""
+        title = by_name()[platform].title
+        return AccountReport("unreachable", f"{title} does not answer now{why}")
+    return report
+
+
+def other_owner(text: str, platform: str, key: str) -> str:
+    """Return whose token a text is by its looks, where it is not the one that was asked for.
+
+    Empty where it may be the right one: platforms change how their tokens look.
+    """
+    known = [
+        (each.name, one, f"{each.title}'s {one.title}")
+        for each in platforms()
+        for one in each.credentials
+    ]
+    fits = [(name, one.key, words) for name, one, words in known if _fits(one, text)]
+    if any((name, own) == (platform, key) for name, own, _ in fits):
+        return ""
+    return fits[0][2] if fits else ""
+
+
+def _fits(credential: Credential, text: str) -> bool:
+    return re.fullmatch(credential.looks_like, text) is not None
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:

@@ -68,7 +68,7 @@ _LONGEST_PAUSE_S = 60.0
 PAGE = 100
 """Most messages in one answer. Source: GET /channels/{id}/messages."""
 # The form that Discord asks for. Source: https://discord.com/developers/docs/reference#user-agent
-_USER_AGENT = f"DiscordBot (parley, {version('parley')})"
+USER_AGENT = f"DiscordBot (parley, {version('parley')})"
 _CONTROL = re.compile("[\x00-\x1f\x7f]")
 _MIME = re.compile(r"[\w.+-]+/[\w.+-]+(?:; ?[\w.+=-]+)*")
 _BYTES = "application/octet-stream"
@@ -343,7 +343,7 @@ class Api:
         self._check_open()
         if self._plain is None:
             self._plain = aiohttp.ClientSession(
-                timeout=_PLAIN_TIMEOUT, headers={"User-Agent": _USER_AGENT}
+                timeout=_PLAIN_TIMEOUT, headers={"User-Agent": USER_AGENT}
             )
         return self._plain
 

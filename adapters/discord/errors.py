@@ -43,9 +43,10 @@ _REASONS = {
     160006: "the server has as many active threads as it may",
     160007: "the server has as many active announcement threads as it may",
 }
+UNKNOWN_BOT = "Discord does not know this bot; correct platforms.discord.token"
 # Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway
 _REFUSALS = {
-    4004: "Discord does not know this bot; correct platforms.discord.token",
+    4004: UNKNOWN_BOT,
     4010: "Discord does not know such a shard; correct platforms.discord.shards",
     4011: "the bot is in too many servers for its connections; raise platforms.discord.shards",
     4012: "Discord does not speak this version of its gateway any more; update Parley",

@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from adapters.registry import AccountSettings, Platform
+from adapters.registry import AccountSettings, Credential, Platform
 
 MOST_SHARDS = 64
 """For more servers Discord has terms of its own: this many are enough for 160,000."""
@@ -35,5 +35,13 @@ PLATFORM = Platform(
     " out as code blocks",
     sdk=("discord",),
     answers_strangers=True,
+    credentials=(
+        Credential(
+            "token",
+            "bot token",
+            r"[\w-]{4,}\.[\w-]{4,}\.[\w-]{8,}",
+            "https://discord.com/developers/applications: New Application, then Bot, Reset Token",
+        ),
+    ),
     position=2,
 )

@@ -4,7 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import SecretStr
 
-from adapters.registry import AccountSettings, Platform
+from adapters.registry import AccountSettings, Credential, Platform
 
 
 class SlackSettings(AccountSettings):
@@ -29,5 +29,21 @@ PLATFORM = Platform(
     chat_pattern=r"[A-Za-z0-9_]+",
     prompt_hint="Slack: tables come out as code blocks",
     sdk=("slack_bolt", "slack_sdk"),
+    credentials=(
+        Credential(
+            "bot_token",
+            "Bot User OAuth Token",
+            r"xoxb-\S+",
+            "https://api.slack.com/apps: the app, then OAuth & Permissions (docs/platforms/slack.md"
+            " has the manifest of a new app)",
+        ),
+        Credential(
+            "app_token",
+            "App-Level Token",
+            r"xapp-\S+",
+            "https://api.slack.com/apps: the app, then Basic Information, App-Level Tokens, with"
+            " connections:write",
+        ),
+    ),
     position=3,
 )

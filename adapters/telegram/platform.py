@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import SecretStr
 from typing_extensions import override
 
-from adapters.registry import AccountSettings, Platform
+from adapters.registry import AccountSettings, Credential, Platform
 
 
 class TelegramSettings(AccountSettings):
@@ -39,5 +39,13 @@ PLATFORM = Platform(
     sdk=("telegram",),
     # For a command `httpx`; for passports; for dates of servers with time zones of that library.
     left_out={"httpx": ("click",), "telegram": ("cryptography", "pytz")},
+    credentials=(
+        Credential(
+            "token",
+            "bot token",
+            r"[0-9]{4,}:[A-Za-z0-9_-]{8,}",
+            "https://t.me/BotFather: /newbot, or /token for a bot that is there",
+        ),
+    ),
     position=1,
 )

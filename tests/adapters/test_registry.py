@@ -9,7 +9,15 @@ from pathlib import Path
 import grimp
 import pytest
 
-from adapters.registry import BUILT_IN, Platform, account_types, by_name, platforms
+from adapters.registry import (
+    BUILT_IN,
+    Platform,
+    account_types,
+    by_name,
+    check,
+    other_owner,
+    platforms,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PLATFORMS = pytest.mark.parametrize("platform", platforms(), ids=lambda each: each.name)
@@ -130,3 +138,36 @@ def test_the_docs_have_a_column_and_a_page_for_each() -> None:
     ]
     pages = {file.stem for file in (ROOT / "docs" / "platforms").glob("*.md")}
     assert pages >= set(account_types())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("123456:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw", ""),
+        ("xoxb-1-2-abc", "Slack's Bot User OAuth Token"),
+        ("xapp-1-A0-abc", "Slack's App-Level Token"),
+        ("MTIzNDU2.GaBcDe.abcdefghijklmnop", "Discord's bot token"),
+        ("some new kind of token", ""),
+    ],
+)
+def test_a_token_of_another_platform_is_known_by_its_looks(text: str, told: str) -> None:
+    """Where Telegram's is asked for; what looks like none of them may be a new kind of it."""
+    assert other_owner(text, "telegram", "token") == told
+
+
+@PLATFORMS
+def test_its_credentials_are_keys_of_its_account(platform: Platform) -> None:
+    """The switch is one of them, and all of them can be set."""
+    keys = [each.key for each in platform.credentials]
+    if platform.account is None:
+        assert keys == []
+        return
+    assert platform.account.switch in keys
+    assert set(keys) <= set(platform.account.model_fields)
+
+
+async def test_a_platform_without_a_question_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of somebody else may be."""
+    monkeypatch.setattr("adapters.registry.find_spec", lambda _name: None)
+    report = await check("telegram", account_types()["telegram"]())
+    assert report.outcome == "not_checked"

@@ -1,0 +1,38 @@
+"""What is asked about a token before anything is received for it."""
+
+from aiohttp.test_utils import unused_port
+from pydantic import SecretStr
+
+from adapters.registry import check
+from adapters.telegram.platform import TelegramSettings
+from tests.support.bot_api import TOKEN, BotApi
+
+
+def bot(base_url: str, token: str = TOKEN) -> TelegramSettings:
+    """Return the block of a bot."""
+    return TelegramSettings(token=SecretStr(token), base_url=base_url)
+
+
+async def test_a_good_token_tells_whose_it_is_and_where_to_greet_it() -> None:
+    """One call, getMe: no update is taken from a program that runs for the bot."""
+    async with BotApi() as api:
+        report = await check("telegram", bot(api.root))
+        assert (report.outcome, report.bot) == ("accepted", "@parley_bot")
+        assert report.greeting == "https://t.me/parley_bot?start="
+        assert [call.method for call in api.calls] == ["getMe"]
+
+
+async def test_a_wrong_token_is_refused_and_not_repeated() -> None:
+    """What is said names the setting, and holds no token."""
+    async with BotApi() as api:
+        report = await check("telegram", bot(api.root, "999:wrong-token"))
+    assert report.outcome == "refused"
+    assert "platforms.telegram.token" in report.text
+    assert "999" not in report.text
+
+
+async def test_without_a_network_nothing_is_said_of_the_token() -> None:
+    """The platform is said to be away, and the token may be good."""
+    report = await check("telegram", bot(f"http://127.0.0.1:{unused_port()}"))
+    assert report.outcome == "unreachable"
+    assert "Telegram does not answer now" in report.text
