@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection
 
+from gateway.cli import complete
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.tree import Settings
@@ -66,7 +67,12 @@ def id_of(kind: str) -> Callable[[str], int]:
 conversation_id = id_of("conversation")
 ConversationArgument = Annotated[
     int,
-    typer.Argument(parser=conversation_id, metavar="ID", help="Id from `parley sessions list`."),
+    typer.Argument(
+        parser=conversation_id,
+        metavar="ID",
+        help="Id from `parley sessions list`.",
+        autocompletion=complete.conversations,
+    ),
 ]
 ConversationOption = Annotated[
     int | None,
@@ -75,6 +81,7 @@ ConversationOption = Annotated[
         parser=conversation_id,
         metavar="ID",
         help="Only this conversation; `parley sessions list` shows ids.",
+        autocompletion=complete.conversations,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]

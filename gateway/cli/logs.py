@@ -1,11 +1,13 @@
 """`parley logs`: prints the JSON lines of the log file readably, and follows it."""
 
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -16,10 +18,13 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.safety.redaction import printable
-from gateway.cli.common import settings_of
-from gateway.cli.output import out
+from gateway.cli import complete
+from gateway.cli.common import AsLines, opened, settings_of
+from gateway.cli.output import JSON_ESCAPES, out
 from gateway.errors import GatewayError, NotFound
 from gateway.logging.setup import log_path, predecessors
+from gateway.settings.tree import Settings
+from gateway.storage.reports import history
 
 FIRST_LINES = 10
 """So many lines are shown before what is followed, as `tail -f` does."""
@@ -27,6 +32,13 @@ _POLL_S = 0.25
 _LEVELS = ("debug", "info", "warning", "error")
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _LEADING = {"timestamp", "level", "event", "exception"}
+_AGO = re.compile(r"([1-9][0-9]{0,8})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+DIGITS = 32
+"""Of a trace."""
+LEAST_DIGITS = 6
+"""Of a trace: fewer would be the beginning of many."""
+Show = Callable[[list[bytes]], None]
 _SESSION_FIELDS = ("session", "session_id", "conversation")
 
 
@@ -43,6 +55,10 @@ class LogFilter:
         event: The event's name; `*` and `?` as in file names.
         level: This level and the ones above it.
         conversation: Equals the field conversation.
+        chat: The platform's id of a chat, with the ids of its conversations behind it.
+        numbers: What fields have to begin with or be, by name: `trace` begins, others are.
+        since: The first moment, as in the field timestamp without its Z.
+        grep: What the line has to contain as it is printed.
 
     Raises:
         NotFound: There is no such level.
@@ -52,6 +68,10 @@ class LogFilter:
     event: str | None = None
     level: str | None = None
     conversation: str | None = None
+    chat: tuple[str, ...] = ()
+    numbers: tuple[tuple[str, str], ...] = ()
+    since: str | None = None
+    grep: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
         if self.level is not None and self.level not in _LEVELS:
@@ -64,49 +84,140 @@ class LogFilter:
         return (
             self._fits(record, self.session, _SESSION_FIELDS)
             and self._fits(record, self.conversation, ("conversation",))
+            and all(_begins(record, name, wanted) for name, wanted in self.numbers)
             and (self.event is None or fnmatchcase(str(record.get("event")), self.event))
             and (self.level is None or _rank(record.get("level")) >= _rank(self.level))
+            and (self.since is None or str(record.get("timestamp", "")).rstrip("Z") >= self.since)
+            and (not self.chat or self._is_there(record))
+            and (self.grep is None or self.grep.search(_assembled(record).plain) is not None)
         )
+
+    def _is_there(self, record: dict[str, Any]) -> bool:
+        name, *conversations = self.chat
+        return str(record.get("chat")) == name or str(record.get("conversation")) in conversations
 
     @staticmethod
     def _fits(record: dict[str, Any], wanted: str | None, names: tuple[str, ...]) -> bool:
         return wanted is None or any(str(record.get(name)) == wanted for name in names)
 
 
+def _begins(record: dict[str, Any], name: str, wanted: str) -> bool:
+    found = str(record.get(name, ""))
+    return found.startswith(wanted) if name == "trace" else found == wanted
+
+
 logs_app = typer.Typer(add_completion=False)
 
 
 @logs_app.command("logs")
-def show_logs(
+def show_logs(  # noqa: PLR0913 - an option each
     context: typer.Context,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
     session: Annotated[
-        str | None, typer.Option(help="Only this session or conversation id.")
+        str | None,
+        typer.Option(
+            help="Only this session or conversation id.", autocompletion=complete.conversations
+        ),
+    ] = None,
+    chat: Annotated[
+        str | None, typer.Option(help="Only this chat, by the platform's id of it.")
+    ] = None,
+    turn: Annotated[str | None, typer.Option(help="Only this turn, by its number.")] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(help=f"Only this trace, or what begins so ({LEAST_DIGITS} digits or more)."),
     ] = None,
     event: Annotated[str | None, typer.Option(help="Only this event; `turn_*` works.")] = None,
     level: Annotated[str | None, typer.Option(help="Only this level and above.")] = None,
+    since: Annotated[
+        str | None,
+        typer.Option(help="Only from then on: 90s, 15m, 2h, 7d, or 2026-11-27T06:30 (UTC)."),
+    ] = None,
+    grep: Annotated[
+        str | None, typer.Option(help="Only lines with this in them (a regular expression).")
+    ] = None,
     lines: Annotated[
         int | None,
         typer.Option(
             "--lines", "-n", min=0, help="Only the newest lines; with -f 10 unless told otherwise."
         ),
     ] = None,
+    json: AsLines = False,
 ) -> None:
     """Print the log readably."""
     settings = settings_of(context)
     path = log_path(settings.logging, settings.home)
     if path is None:
         raise GatewayError("logging.file is false: there is no log file to show")
-    log_filter = LogFilter(session=session, event=event, level=level)
+    numbers = {"turn": turn, "trace": _trace(trace)}
+    log_filter = LogFilter(
+        session=session,
+        event=event,
+        level=level,
+        chat=_conversations_of(settings, chat),
+        numbers=tuple((name, each) for name, each in numbers.items() if each is not None),
+        since=moment(since, datetime.now(UTC)),
+        grep=_pattern(grep),
+    )
     if follow and lines is None:
         lines = FIRST_LINES
-    view(path, log_filter, out, lines=lines, follow=follow)
+    view(path, log_filter, (stored if json else readable)(out), lines=lines, follow=follow)
+
+
+def _trace(text: str | None) -> str | None:
+    """Return a trace, or its beginning, as it stands in the log."""
+    if text is None:
+        return None
+    wanted = text.strip().lower()
+    if not re.fullmatch(f"[0-9a-f]{{{LEAST_DIGITS},{DIGITS}}}", wanted):
+        what = f"{text!r} is no trace: those are {LEAST_DIGITS} to {DIGITS} hex digits"
+        raise typer.BadParameter(what, param_hint="--trace")
+    return wanted
+
+
+def moment(text: str | None, now: datetime) -> str | None:
+    """Return the first moment, in the form of the log's timestamps without their Z.
+
+    Raises:
+        BadParameter: It is none.
+    """
+    if text is None:
+        return None
+    if ago := _AGO.fullmatch(text.strip()):
+        began = now - timedelta(seconds=int(ago[1]) * _SECONDS[ago[2]])
+    else:
+        try:
+            began = datetime.fromisoformat(text.strip())
+        except ValueError as exc:
+            what = f"{text!r} is neither a time such as {now:%Y-%m-%dT%H:%M} nor one such as 15m"
+            raise typer.BadParameter(what, param_hint="--since") from exc
+        began = began.replace(tzinfo=UTC) if began.tzinfo is None else began.astimezone(UTC)
+    return f"{began:%Y-%m-%dT%H:%M:%S.%f}"
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as exc:
+        raise typer.BadParameter(f"{text!r} is no regular expression: {exc}") from exc
+
+
+def _conversations_of(settings: Settings, chat: str | None) -> tuple[str, ...]:
+    """Return a chat, and the ids of its conversations: few lines name the chat itself.
+
+    Raises:
+        StorageError: The database, which knows them, cannot be read.
+    """
+    if chat is None:
+        return ()
+    with opened(settings) as conn:
+        return (chat, *map(str, history.conversations_of_chat(conn, chat)))
 
 
 def view(
     path: Path,
     chosen: LogFilter,
-    console: Console,
+    show: Show,
     *,
     lines: int | None = None,
     follow: bool = False,
@@ -116,7 +227,7 @@ def view(
 
     Args:
         chosen: Which lines.
-        console: Where to; coloured if it is a terminal.
+        show: Prints lines: `readable` or `stored`.
         lines: At most so many; None for all there are.
         follow: Go on with what is appended, over rotation and truncation, until interrupted.
         wait: Called when there is nothing new; KeyboardInterrupt in it ends the view.
@@ -130,10 +241,10 @@ def view(
         text = f"cannot read the log {str(path)!r}: {exc.strerror}; has the gateway run here?"
         raise NotFound(text) from exc
     with closing(LogTail(path, file)) as tail:
-        _print(_newest(tail, chosen, lines), console)
+        show(_newest(tail, chosen, lines))
         try:
             while follow:
-                _print(_matching(tail.new_lines(), chosen, None), console)
+                show(_matching(tail.new_lines(), chosen, None))
                 wait()
         except KeyboardInterrupt:
             # This is how a person leaves the view.
@@ -198,9 +309,26 @@ class LogTail:
         return os.fstat(self._file.fileno()).st_ino
 
 
-def _print(lines: list[bytes], console: Console) -> None:
-    for line in lines:
-        console.print(_rendered(line), soft_wrap=True)
+def readable(console: Console) -> Show:
+    """Return what prints lines readably; coloured where the console is a terminal."""
+
+    def show(lines: list[bytes]) -> None:
+        for line in lines:
+            console.print(_rendered(line), soft_wrap=True)
+
+    return show
+
+
+def stored(console: Console) -> Show:
+    """Return what prints lines as they are stored; those that are no JSON are left out."""
+
+    def show(lines: list[bytes]) -> None:
+        # Past the console, which would wrap and colour lines that programs read.
+        found = (line.decode("utf-8", "replace") for line in lines if _parsed(line) is not None)
+        console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
+        console.file.flush()
+
+    return show
 
 
 def _newest(tail: LogTail, chosen: LogFilter, lines: int | None) -> list[bytes]:
@@ -233,6 +361,10 @@ def _rendered(line: bytes) -> Text:
     record = _parsed(line)
     if record is None:
         return Text(printable(line.decode("utf-8", "replace")))
+    return _assembled(record)
+
+
+def _assembled(record: dict[str, Any]) -> Text:
     level = str(record.get("level", ""))
     parts = [
         (_shown(record.get("timestamp", "")), "dim"),

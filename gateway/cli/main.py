@@ -43,6 +43,7 @@ COMMANDS = {
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
     "db": "Look after the database's schema.",
+    "completion": "Print the script that completes commands in a shell, or install it.",
     "import": "Take over what another agent has left behind.",
     "replay": (
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
@@ -126,6 +127,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.search import search_app as found
         case "secrets":
             from gateway.cli.config import secrets_app as found
+        case "completion":
+            from gateway.cli.complete import completion_app as found
         case "import":
             from gateway.cli.imports import import_app as found
         case _:
@@ -140,6 +143,21 @@ class LazyGroup(TyperGroup):
         super().__init__(**extra)
         for name, words in COMMANDS.items():
             self.add_command(LaterCommand(name, help=words, short_help=words))
+
+    @override
+    def _main_shell_completion(
+        self, ctx_args: Any, prog_name: str, complete_var: str | None = None
+    ) -> None:
+        """Answer a shell's question, and end; typer's own way imports rich for that."""
+        asked = os.getenv("_PARLEY_COMPLETE")
+        if asked is None:
+            return
+        from gateway.cli.complete import answered
+
+        told = answered(self, asked)
+        if told is not None:
+            sys.stdout.write(f"{told}\n")
+        sys.exit(told is None)
 
     @override
     def invoke(self, ctx: Any) -> Any:
@@ -194,6 +212,14 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in th
         raise typer.Exit
 
 
+def _install_completion(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in this way
+    if wanted:
+        from gateway.cli.complete import installed
+
+        installed(None)
+        raise typer.Exit
+
+
 @app.callback()
 def _options(
     config: ConfigOption = None,  # noqa: ARG001 - read by `loaded`
@@ -202,6 +228,15 @@ def _options(
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+    _completion: Annotated[
+        bool,
+        typer.Option(
+            "--install-completion",
+            callback=_install_completion,
+            is_eager=True,
+            help="Have this shell complete commands.",
+        ),
     ] = False,
 ) -> None:
     log_problems_only()

@@ -23,6 +23,7 @@ from sqlalchemy import Connection
 from agent.context_engine import Node
 from agent.messages import IMAGE_PARTS, ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
+from agent.spans import trace_of
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
@@ -54,6 +55,8 @@ from gateway.storage.reports import history
 from gateway.storage.reports.history import Overview, Recorded, Segment
 from gateway.storage.schema import iso_time
 
+TRACE_DIGITS = 8
+"""Of a trace that people read and type."""
 LARGEST_SEQ = 2**31 - 1
 FIRST_LINES = 4
 """So much of a summary is shown where it is not asked for as a whole."""
@@ -126,7 +129,7 @@ def sessions_show(
         found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=session)
     if not found:
         say("There are no such messages.")
-    show_messages(found, segments[here.active_session_id].plan, out)
+    show_messages(found, segments[here.active_session_id].plan, here.id, out)
 
 
 @sessions_app.command("lineage")
@@ -212,20 +215,33 @@ def _tokens_in_view(row: Overview) -> str:
     return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
 
 
-def show_messages(found: Sequence[Recorded], plan: ViewPlan, console: Console) -> None:
+def show_messages(
+    found: Sequence[Recorded], plan: ViewPlan, conversation: int, console: Console
+) -> None:
     """Print messages in order, each with what the present plan makes of it."""
     for row in found:
         message = decode(row.body)
         head = Text.assemble(
             (f"{row.seq} ", "bold"),
             (speaker(message), _STYLES.get(message["role"], "")),
-            (f"  {iso_time(row.at)}  session {row.session_id}  ", "dim"),
+            (
+                f"  {iso_time(row.at)}  {_turn_of(row, conversation)}session {row.session_id}  ",
+                "dim",
+            ),
             (standing(plan, row.seq), "" if plan.shows(row.seq) else "dim"),
         )
         console.print(head, soft_wrap=True)
         for line in _lines_of(message):
             console.print(Text(printable(line)), soft_wrap=True)
         console.print()
+
+
+def _turn_of(row: Recorded, conversation: int) -> str:
+    """Return the turn of a message, and how its trace begins, by which the log has it."""
+    if row.turn is None or row.asked_seq is None:
+        return ""
+    trace = trace_of(conversation, row.asked_seq)[:TRACE_DIGITS]
+    return f"turn {row.turn}  trace {trace}  "
 
 
 def speaker(message: ChatMessage) -> str:

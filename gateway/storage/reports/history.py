@@ -370,12 +370,33 @@ _OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A row of the transcript; `body` holds the message's exact bytes, `at` is in seconds."""
+    """A row of the transcript; `body` holds the message's exact bytes, `at` is in seconds.
+
+    Attributes:
+        turn: In which it was recorded; None for what belongs to none.
+        asked_seq: The first entry of the inbox that the turn answers, by which its trace is known.
+    """
 
     seq: int
     session_id: int
     at: float
     body: str
+    turn: int | None = None
+    asked_seq: int | None = None
+
+
+_FIRST_SEQ = (
+    select(turn.c.first_seq)
+    .where(turn.c.id == message.c.turn_id, turn.c.conversation == message.c.conversation)
+    .correlate(message)
+    .scalar_subquery()
+)
+
+
+def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
+    """Return the conversations of a chat, by its platform's id: a group has one for each member."""
+    here = select(conversation.c.id).where(conversation.c.chat == chat)
+    return list(conn.scalars(here.order_by(conversation.c.id)))
 
 
 def recorded(
@@ -392,8 +413,10 @@ def recorded(
         from_seq: First position to return; None for the newest ones.
         session_id: Only what was recorded while this segment was active.
     """
-    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)
-    query = select(*columns).where(message.c.conversation == conversation_id).limit(limit)
+    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
+    query = (
+        select(*columns, _FIRST_SEQ).where(message.c.conversation == conversation_id).limit(limit)
+    )
     if session_id is not None:
         query = query.where(message.c.session_id == session_id)
     if from_seq is None:

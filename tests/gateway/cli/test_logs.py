@@ -1,15 +1,18 @@
 """`parley logs`: what is shown, in which form, and following over rotation."""
 
 import io
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+import typer
 from rich.console import Console
 
-from gateway.cli.logs import LogFilter, view
+from gateway.cli.logs import LogFilter, moment, readable, stored, view
 from gateway.errors import NotFound
 from gateway.logging.setup import LogFile
 
@@ -23,7 +26,7 @@ def line(event: str, level: str = "info", **fields: Any) -> bytes:
 def shown(path: Path, chosen: LogFilter | None = None, **options: Any) -> list[str]:
     """Return the lines that a view prints on something that is no terminal."""
     out = io.StringIO()
-    view(path, chosen or LogFilter(), Console(file=out, width=20), **options)
+    view(path, chosen or LogFilter(), readable(Console(file=out, width=20)), **options)
     return out.getvalue().splitlines()
 
 
@@ -72,15 +75,19 @@ class TestForm:
         """Rich decides by the console."""
         path.write_bytes(line("turn_finished"))
         out = io.StringIO()
-        view(path, LogFilter(), Console(file=out, force_terminal=True, color_system="standard"))
+        view(
+            path,
+            LogFilter(),
+            readable(Console(file=out, force_terminal=True, color_system="standard")),
+        )
         assert "\x1b[" in out.getvalue()
 
 
 class TestFilters:
     LINES = (
-        line("turn_started", "debug", conversation=7, session="s-1"),
-        line("turn_finished", conversation=7, session_id="s-2"),
-        line("send_failed", "error", conversation=8, session="s-1"),
+        line("turn_started", "debug", conversation=7, session="s-1", turn=3, trace="ab12cd34ef"),
+        line("turn_finished", conversation=7, session_id="s-2", turn=30, trace="ab12ffffff"),
+        line("send_failed", "error", conversation=8, session="s-1", chat="c9", reason="too fast"),
         b"not json\n",
     )
 
@@ -97,6 +104,14 @@ class TestFilters:
             (LogFilter(level="info"), ["turn_finished", "send_failed"]),
             (LogFilter(level="error"), ["send_failed"]),
             (LogFilter(session="s-1", level="error"), ["send_failed"]),
+            (LogFilter(numbers=(("turn", "3"),)), ["turn_started"]),
+            (LogFilter(numbers=(("trace", "ab12cd"),)), ["turn_started"]),
+            (LogFilter(numbers=(("turn", "3"), ("trace", "ab12ff"))), []),
+            (LogFilter(chat=("c9",)), ["send_failed"]),
+            (LogFilter(chat=("c9", "7")), ["turn_started", "turn_finished", "send_failed"]),
+            (LogFilter(grep=re.compile("too f.st")), ["send_failed"]),
+            (LogFilter(since="2026-11-21T10:00:00.000001"), []),
+            (LogFilter(since="2026-11-21T09:59:59.000000", event="send*"), ["send_failed"]),
         ],
     )
     def test_a_filter_chooses_lines(
@@ -111,6 +126,43 @@ def test_an_unknown_level_is_told() -> None:
     """Instead of showing nothing."""
     with pytest.raises(NotFound, match="no level 'warn'; there are debug, info, warning, error"):
         LogFilter(level="warn")
+
+
+class TestMoments:
+    NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
+
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("90s", "2026-11-27T11:58:30.000000"),
+            ("15m", "2026-11-27T11:45:00.000000"),
+            ("2h", "2026-11-27T10:00:00.000000"),
+            ("7d", "2026-11-20T12:00:00.000000"),
+            ("2026-11-26", "2026-11-26T00:00:00.000000"),
+            ("2026-11-26T06:30", "2026-11-26T06:30:00.000000"),
+            ("2026-11-26T06:30+02:00", "2026-11-26T04:30:00.000000"),
+        ],
+    )
+    def test_a_moment_is_that_of_the_log(self, text: str, expected: str) -> None:
+        """Its timestamps are compared as texts."""
+        assert moment(text, self.NOW) == expected
+
+    @pytest.mark.parametrize("text", ["yesterday", "0s", "5 minutes", "2026-13-01"])
+    def test_what_is_no_moment_is_told(self, text: str) -> None:
+        """With both forms that are."""
+        with pytest.raises(typer.BadParameter, match="15m"):
+            moment(text, self.NOW)
+
+
+def test_lines_come_as_they_are_stored(path: Path) -> None:
+    """For programs: without what is no JSON, and without what a terminal would obey."""
+    path.write_bytes(line("seen", text="\x9b2J") + b"not json\n" + line("seen_again"))
+    out = io.StringIO()
+    view(path, LogFilter(), stored(Console(file=out, width=20)))
+    first, second = out.getvalue().splitlines()
+    assert orjson.loads(first)["text"] == "\x9b2J"
+    assert "\x9b" not in first
+    assert orjson.loads(second)["event"] == "seen_again"
 
 
 class TestHistory:

@@ -321,6 +321,36 @@ def test_logs_are_printed_readably(parley: Parley, tmp_path: Path) -> None:
     assert "logging.file is false" in one_line(parley("logs"))
 
 
+def test_logs_of_one_chat_and_one_trace(parley: Parley, tmp_path: Path) -> None:
+    """A chat is known by its platform's id, a trace by its beginning; all lines are JSON."""
+    fill(tmp_path, "one", "two")
+    lines = [{"timestamp": "2026-11-21T10:00:00Z", "level": "info", "event": "seen"}] * 2
+    told = [each | {"conversation": n, "trace": f"{n}" * 32} for n, each in enumerate(lines, 1)]
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    log = "".join(json.dumps(each) + "\n" for each in told)
+    (tmp_path / "logs" / "parley.jsonl").write_text(log)
+    for chosen in (("--chat", "c1"), ("--trace", "222222"), ("--grep", "conversation=2")):
+        result = parley("logs", "--json", *chosen)
+        assert [json.loads(each) for each in result.out.splitlines()] == told[1:]
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--trace", "12"), ("--trace", "xyzxyz"), ("--grep", "("), ("--since", "soon")]
+)
+def test_what_cannot_be_looked_for_is_told(parley: Parley, wrong: tuple[str, str]) -> None:
+    """As a wrong call, before anything is read."""
+    result = parley("logs", *wrong)
+    assert result.code == 2
+    assert wrong[1] in result.err
+
+
+def test_messages_are_shown_with_their_trace(parley: Parley, tmp_path: Path) -> None:
+    """By it the log has them."""
+    fill(tmp_path, "one")
+    shown = parley("sessions", "show", "1").out
+    assert re.search(r"user .* turn 1  trace [0-9a-f]{8}  session 1", shown)
+
+
 @pytest.mark.parametrize(("options", "shown"), [([], 10), (["-n", "2"], 2), (["-n", "99"], 12)])
 def test_following_begins_with_the_newest_lines(
     parley: Parley,

@@ -1,0 +1,121 @@
+"""What a shell is told at a Tab, and the scripts by which it asks."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import complete
+from gateway.cli.main import COMMANDS
+from tests.gateway.cli.test_main import fill
+from tests.support.command_line import Run as Parley
+
+ROOT = Path(__file__).parents[3]
+PARLEY = Path(sys.executable).with_name("parley")
+
+
+def told(shell: str, line: str, home: Path, **more: str) -> str:
+    """Return what a process answers that is asked as the script of a shell asks."""
+    words = line.split(" ")
+    asked = {
+        "_PARLEY_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": line,
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    env = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)} | asked | more
+    done = subprocess.run([PARLEY], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not done.stderr
+    return done.stdout
+
+
+def test_a_command_is_completed(tmp_path: Path) -> None:
+    """By its name, and in zsh and fish with what it does."""
+    assert told("bash", "parley lo", tmp_path).split() == ["logs"]
+    assert told("fish", "parley lo", tmp_path) == f"logs\t{COMMANDS['logs']}\n"
+    assert '"logs":"Print the log readably."' in told("zsh", "parley lo", tmp_path)
+
+
+def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> None:
+    """The group is imported for that, and no other."""
+    assert "lineage" in told("bash", "parley sessions ", tmp_path).split()
+    assert told("bash", "parley logs --si", tmp_path).split() == ["--since"]
+
+
+def test_a_tab_behind_parley_imports_no_command_and_no_rich(tmp_path: Path) -> None:
+    """It is as quick as `--help`."""
+    code = (
+        "import sys; from gateway.cli.main import app\n"
+        "try: app(prog_name='parley')\n"
+        "except SystemExit: pass\n"
+        "print(*sorted(m for m in sys.modules if m in {'rich.console', 'sqlalchemy', 'aiohttp'}))"
+    )
+    env = {"_PARLEY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "parley "}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    *completions, imported = done.stdout.splitlines()
+    assert imported == ""
+    assert len(completions) >= len(COMMANDS)
+
+
+def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
+    """By its id; where the database cannot be read there is nothing, and no error."""
+    assert told("bash", "parley sessions show ", tmp_path) == "\n"
+    fill(tmp_path, "a question", "another one")
+    assert told("bash", "parley sessions show ", tmp_path).split() == ["2", "1"]
+    assert "1\ttelegram a question" in told("fish", "parley sessions show ", tmp_path)
+    assert parley("sessions", "list").code == 0
+
+
+def test_keys_of_the_settings_are_completed(home: Path) -> None:
+    """All that begin so."""
+    assert complete.settings_keys("queue.deb") == ["queue.debounce_ms"]
+    (home / "parley.yaml").write_text("queue: {")
+    assert complete.settings_keys("queue.deb") == []
+
+
+def test_the_script_works_in_bash(parley: Parley, tmp_path: Path) -> None:
+    """As bash would call it."""
+    script = tmp_path / "completion.sh"
+    script.write_text(parley("completion", "bash").out)
+    calls = f"""
+        source {script}
+        COMP_WORDS=(parley doc) COMP_CWORD=1
+        _parley_completion {PARLEY}
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(["bash", "-c", calls], capture_output=True, text=True, check=True)
+    assert done.stdout == "doctor\n"
+
+
+@pytest.mark.parametrize("shell", list(complete.Shell))
+def test_each_shell_has_a_script(parley: Parley, shell: str) -> None:
+    """It asks by the variable that Parley answers to."""
+    script = parley("completion", shell).out
+    assert f"{complete.VARIABLE}=complete_{shell}" in script
+    assert "parley" in script
+
+
+def test_a_script_is_installed(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the shell finds it; twice is once."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for _ in range(2):
+        assert parley("completion", "bash", "--install").code == 0
+    assert (tmp_path / ".bashrc").read_text().count("parley.sh") == 1
+    monkeypatch.setattr(complete, "known_shell", lambda: complete.Shell.FISH)
+    assert "parley.fish" in parley("--install-completion").out
+    assert (tmp_path / ".config" / "fish" / "completions" / "parley.fish").exists()
+
+
+def test_an_unknown_shell_is_asked_for(parley: Parley, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of a script for another one."""
+    monkeypatch.setattr(complete, "_get_shell_name", lambda: "csh")
+    result = parley("completion")
+    assert result.code == 1
+    assert "bash|zsh|fish" in result.err
