@@ -39,6 +39,8 @@ error "Extra usage is required for long context requests."""
 _OF_THINKING = ("thinking", "signature", "reasoning")
 """A refusal that holds one of these words may be met by the repair pass, which leaves out all that
 the model thought."""
+_OF_THE_MODEL = (RateLimited, ModelUnreachable, ModelNotFound, CredentialsRefused)
+"""Failures that another request would meet as well."""
 TRANSIENT_REST_S = 30.0
 """How long later turns begin with another model, after a failure that may pass."""
 UNUSABLE_REST_S = 300.0
@@ -98,12 +100,54 @@ class Attempt(Protocol[T_co]):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A model whose calls have failed since it last answered.
+
+    Attributes:
+        failure: The newest one.
+        times: How often it has failed.
+        for_s: From the first failure to the newest one.
+    """
+
+    failure: ModelError
+    times: int
+    for_s: float
+
+
 class Rests:
-    """Which models rest: they are left alone for a while, in this process."""
+    """How models stand in this process: which fail, and which are left alone for a while."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._until: dict[int, float] = {}
+        self._failures: dict[str, tuple[float, Failing]] = {}
+        self._answered: set[str] = set()
+
+    @property
+    def failing(self) -> dict[str, Failing]:
+        """The models that fail, by their labels."""
+        return {label: failing for label, (_, failing) in self._failures.items()}
+
+    @property
+    def answered(self) -> frozenset[str]:
+        """The labels of those that have answered, and do not fail."""
+        return frozenset(self._answered)
+
+    def note_failure(self, label: str, failure: ModelError) -> None:
+        """Take note that a model failed, where that says something about the model itself."""
+        if not isinstance(failure, _OF_THE_MODEL):
+            return
+        now = self._now()
+        began, before = self._failures.get(label, (now, None))
+        failing = Failing(failure, before.times + 1 if before else 1, now - began)
+        self._failures[label] = began, failing
+        self._answered.discard(label)
+
+    def note_answer(self, label: str) -> None:
+        """Take note that a model answers."""
+        self._failures.pop(label, None)
+        self._answered.add(label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
@@ -111,8 +155,9 @@ class Rests:
         self._until[id(model)] = self._now() + seconds
 
     def clear(self, model: ChatModel) -> None:
-        """Take note that a model answered."""
+        """Take note that a model answered, or may be asked again."""
         self._until.pop(id(model), None)
+        self.note_answer(model.label)
 
     def left_s(self, model: ChatModel) -> float:
         """Return how long a model is left alone yet, in seconds; 0 where it is not."""
@@ -476,6 +521,7 @@ class _Attempts(Generic[T]):
         return min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)
 
     def _note(self, model: ChatModel, failure: ModelError, action: Action) -> None:
+        self.rests.note_failure(model.label, failure)
         log.warning(
             "model_call_failed",
             provider=model.provider,

@@ -80,6 +80,25 @@ class Limit(NamedTuple):
     sender: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """What of a budget of today is spent.
+
+    Attributes:
+        refuses: Whether nothing is left, or a call was refused for it.
+    """
+
+    limit: Limit
+    used_usd: float
+    until: datetime
+    refuses: bool
+
+    @property
+    def share(self) -> float:
+        """The part that is spent, 1 for all of it."""
+        return self.used_usd / self.limit.usd if self.limit.usd else 1.0
+
+
 # Compared by identity: a set holds them, and two calls of a sender may cost the same.
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hold:
@@ -111,6 +130,33 @@ class Budgets:
             return False
         used = await self._used(today(self._zone), limits)
         return any(spent >= limit.usd - ROUNDING_USD for limit, spent in used)
+
+    async def uses(self, least_share: float) -> list[BudgetUse]:
+        """Return the budgets of which at least this part is spent, or that refuse calls.
+
+        A budget of nothing is left out: it was meant so.
+
+        Raises:
+            StorageUnavailable: What was spent cannot be read.
+        """
+        day = today(self._zone)
+        start, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
+        senders: dict[str, float] = {}
+        if each_usd:
+            # What calls in flight hold is forgotten here: it is spent soon.
+            least_usd = each_usd * least_share
+            senders = dict(await self._database.read(ledger.spenders, start, least_usd))
+        told = {limit for began, limit in self._told if began == day.start}
+        limits = [Limit("sender", each_usd, sender) for sender in senders if each_usd]
+        if self._settings.daily_usd:
+            limits.append(Limit("all", self._settings.daily_usd, None))
+        limits = list(dict.fromkeys([*limits, *(limit for limit in told if limit.usd)]))
+        used = await self._used(day, limits)
+        found = [
+            BudgetUse(limit, usd, day.end, limit in told or usd >= limit.usd - ROUNDING_USD)
+            for limit, usd in used
+        ]
+        return [each for each in found if each.refuses or each.share >= least_share]
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Callable[[], None]:
         """Hold what a call of this sender will cost at least, until what is returned is called.

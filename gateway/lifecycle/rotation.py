@@ -108,6 +108,9 @@ class Rotation:
         for model in taking:
             self.rests.clear(model)
         answers = await asyncio.gather(*map(_is_refused, taking))
+        for model, is_refused in zip(taking, answers, strict=True):
+            if is_refused:
+                self.rests.note_failure(model.label, CredentialsRefused("the new key is refused"))
         # A model may have its key since it was refused the one before: that is no news.
         refused = {
             names.get(id(model.secret), model.label)

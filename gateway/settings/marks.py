@@ -39,6 +39,7 @@ SECTIONS: Mapping[str, Mark] = {
     "storage": "restart",
     "retention": "live",
     "search": "restart",
+    "alerts": "restart",
     "logging": "restart",
 }
 """The default of each section of the tree."""

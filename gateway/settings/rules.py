@@ -52,6 +52,24 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _programs(settings)
     yield from _sandbox(settings)
     yield from _embeddings(settings)
+    yield from _alerts(settings)
+
+
+def _alerts(settings: Settings) -> Iterator[Contradiction]:
+    alerts = settings.alerts
+    for chat in alerts.to:
+        name, *rest = chat.split(":")
+        if name not in account_types() or not all(rest) or len(rest) not in {1, 2}:
+            text = "must be PLATFORM:CHAT or PLATFORM:ACCOUNT:CHAT, such as telegram:123456"
+            yield "alerts.to", f"{chat!r} {text}"
+        elif not any(each.is_on for each in settings.platforms.accounts(name)):
+            yield "alerts.to", f"{chat!r}: {name} is off; set its token"
+    url = alerts.webhook and alerts.webhook.get_secret_value()
+    if url and not url.startswith(("http://", "https://")):
+        # Not the value: it may hold a token.
+        yield "alerts.webhook", "must begin with http:// or https://"
+    if alerts.webhook_secret is not None and alerts.webhook is None:
+        yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
 
 
 def _embeddings(settings: Settings) -> Iterator[Contradiction]:

@@ -280,6 +280,25 @@ class SearchSettings(Section):
         return "off" if value is False else value
 
 
+class AlertSettings(Section):
+    """What owners are told of without asking, and where (docs/alerts.md).
+
+    `to`: chats as `platform:chat` or `platform:account:chat`; none: the owners' direct chats.
+    `webhook` is told where no chat was shown an alert within a minute, or always; with a secret
+    its requests are signed. `per_hour`: as many messages at most, then one line. `disk_free_bytes`:
+    less room than that is a trouble. `backup_days`: an older newest backup is; null: never.
+    """
+
+    enabled: bool = True
+    to: tuple[str, ...] = ()
+    webhook: SecretStr | None = None
+    webhook_secret: SecretStr | None = None
+    webhook_when: Literal["unheard", "always"] = "unheard"
+    per_hour: int = Field(default=10, ge=1, le=1000)
+    disk_free_bytes: int = Field(default=500_000_000, ge=0, le=10**15)
+    backup_days: Days | None = 7
+
+
 class LoggingSettings(Section):
     """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
 
@@ -331,6 +350,7 @@ class Settings(Section):
     storage: StorageSettings = StorageSettings()
     retention: RetentionSettings = RetentionSettings()
     search: SearchSettings = SearchSettings()
+    alerts: AlertSettings = AlertSettings()
     logging: LoggingSettings = LoggingSettings()
 
 

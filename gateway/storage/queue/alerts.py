@@ -147,6 +147,11 @@ def mark_posted(conn: Connection, alert_id: int, stage: int) -> None:
     conn.execute(update(alert).where(alert.c.id == alert_id).values(posted=stage, post_at=0.0))
 
 
+def put_off(conn: Connection, alert_id: int, for_s: float) -> None:
+    """Have nobody post an alert for so long: its webhook does not take it now."""
+    conn.execute(update(alert).where(alert.c.id == alert_id).values(post_at=now_s() + for_s))
+
+
 def prune(conn: Connection) -> None:
     """Erase what has been over for `KEPT_S`."""
     conn.execute(delete(alert).where(alert.c.over_at < now_s() - KEPT_S))

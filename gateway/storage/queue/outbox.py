@@ -3,7 +3,7 @@
 Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
 it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
-Notices of dead letters have keys that begin with `DEAD_NOTICE`.
+Notices of troubles have keys that begin with one of `NOTICES`.
 
 Where several replicas share a server, one of them sends the rows of a conversation that are still
 to be shown: the one that runs its turns, since the end of a turn is sent where it was committed.
@@ -45,7 +45,11 @@ of them, and at a message a second the chat would be busy for minutes. A longer 
 """
 WHOLE_ANSWER = "answer.md"
 DEAD_NOTICE = "dead:"
-"""Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
+"""Begins the key of a row that tells of dead letters."""
+ALERT = "alert:"
+"""Begins the key of a row that tells owners of a trouble."""
+NOTICES = (DEAD_NOTICE, ALERT)
+"""Rows that tell of a trouble never become dead letters themselves, and raise no alert."""
 FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
 _RECENT = 500
@@ -152,7 +156,7 @@ class Due:
     Attributes:
         attachment: Id of the file that it shows, which is not loaded yet.
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
-        is_notice: It tells of dead letters.
+        is_notice: It tells of a trouble.
         sender: The replica that sends it, or did; None for nobody yet.
         cause: What it answers.
     """
@@ -378,7 +382,7 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
         row.failures,
         row.attachment,
         withdraws,
-        row.source_key.startswith(DEAD_NOTICE),
+        row.source_key.startswith(NOTICES),
         row.sender,
         RowCause(row.asked_seq, row.asked_at, _kind_of(row.source_key)),
     )
@@ -569,9 +573,8 @@ def bury_older(
         How many there were.
     """
     behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
-    stays = or_(
-        outbox.c.source_key.startswith(DEAD_NOTICE), outbox.c.source_key.like("inquiry:%:over:1")
-    )
+    notices = [outbox.c.source_key.startswith(each) for each in NOTICES]
+    stays = or_(*notices, outbox.c.source_key.like("inquiry:%:over:1"))
     buried = conn.execute(
         update(outbox)
         .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
@@ -595,6 +598,13 @@ def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
         outbox.c.source_key.startswith(key_start, autoescape=True),
     )
     return conn.execute(query.limit(1)).first() is not None
+
+
+def is_shown(conn: Connection, prefix: str) -> bool:
+    """Whether any of the rows whose keys begin so was shown."""
+    here = outbox.c.source_key >= prefix, outbox.c.source_key < _end_of(prefix)
+    query = select(outbox.c.seq).where(*here, outbox.c.state == "sent").limit(1)
+    return conn.execute(query).first() is not None
 
 
 def has_dead(conn: Connection, conversation_id: int) -> bool:

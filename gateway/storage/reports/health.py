@@ -1,12 +1,14 @@
 """What stands in the database that somebody should look at: what waits, what was given up."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
 from gateway.storage.schema import (
     adapter_lease,
+    conversation,
     inbox,
     inquiry,
     is_pending,
@@ -85,6 +87,60 @@ def dead_sends(conn: Connection, within_s: float) -> int:
     """Return how many answers were given up lately, in seconds."""
     dead = (outbox.c.state == "dead", outbox.c.at > now_s() - within_s)
     return int(conn.execute(select(func.count()).where(*dead)).scalar_one())
+
+
+class GivenUp(NamedTuple):
+    """What was given up lately on an account, and nobody has dealt with.
+
+    Attributes:
+        kind: "send" for answers that were not shown, "turn" for messages without an answer.
+        account: "platform:name".
+    """
+
+    kind: Literal["send", "turn"]
+    account: str
+    letters: int
+
+
+def given_up(conn: Connection, within_s: float) -> list[GivenUp]:
+    """Return the dead letters of the last so many seconds that wait for somebody."""
+    since = now_s() - within_s
+    sends = _by_account(outbox.c.conversation, outbox.c.state == "dead", outbox.c.at > since)
+    turns = _by_account(turn.c.conversation, turn.c.state == "dead", turn.c.finished_at > since)
+    return [
+        *(GivenUp("send", f"{row.platform}:{row.account}", row.n) for row in conn.execute(sends)),
+        *(GivenUp("turn", f"{row.platform}:{row.account}", row.n) for row in conn.execute(turns)),
+    ]
+
+
+def _by_account(its: Any, *conditions: Any) -> Any:
+    of = conversation.c.platform, conversation.c.account
+    return (
+        select(*of, func.count().label("n"))
+        .join(conversation, conversation.c.id == its)
+        .where(*conditions)
+        .group_by(*of)
+    )
+
+
+def unsent_by_account(conn: Connection, besides: Sequence[str]) -> dict[tuple[str, str], Waiting]:
+    """Return what waits to be shown, by (platform, account).
+
+    Args:
+        besides: Rows whose keys begin so are left out.
+    """
+    of = conversation.c.platform, conversation.c.account
+    others = [~outbox.c.source_key.startswith(each, autoescape=True) for each in besides]
+    query = (
+        select(*of, func.count(), now_s() - func.min(outbox.c.at))
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+        .where(is_unsent, *others)
+        .group_by(*of)
+    )
+    return {
+        (platform, account): Waiting(count, max(age, 0.0))
+        for platform, account, count, age in conn.execute(query)
+    }
 
 
 def silent_replicas(conn: Connection) -> list[str]:

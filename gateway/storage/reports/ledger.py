@@ -151,6 +151,18 @@ def _spent_since_by(sender: str, slot: int) -> Any:
     return select(func.sum(spent_by.c.pico_usd)).where(*here)
 
 
+def spenders(conn: Connection, since: float, least_usd: float) -> list[tuple[str, float]]:
+    """Return (sender, cost) of those who have spent so much since a moment, as `spent_usd` does."""
+    spent = func.sum(spent_by.c.pico_usd)
+    query = (
+        select(spent_by.c.sender, spent)
+        .where(spent_by.c.slot >= int(since // SLOT_S), spent_by.c.sender.is_not(None))
+        .group_by(spent_by.c.sender)
+        .having(spent >= int(least_usd * PICO))
+    )
+    return [(sender, float(pico) / PICO) for sender, pico in conn.execute(query)]
+
+
 def used_tokens(conn: Connection, since: float, sender: str) -> int:
     """Return the tokens of all calls for a sender since a moment, as `spent_usd` reads money."""
     return int(conn.scalar(*_used_since_by(sender, int(since // SLOT_S))) or 0)

@@ -1,0 +1,240 @@
+"""Tells owners of troubles: which chats, what they read, and when a trouble is over.
+
+All of it is one transaction: the row of the trouble, and the rows of the outbox that tell of it.
+So a restart, or another replica, tells nothing twice. A trouble that comes again and again is over
+only after a longer and longer calm, and beyond `alerts.per_hour` one line stands for all others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.messages import Address
+from gateway.access.policy import Owners
+from gateway.alerts.troubles import TROUBLES, Seen, Trouble
+from gateway.session_keys import address_key
+from gateway.settings.tree import AlertSettings
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.queue import alerts, outbox
+from gateway.storage.queue.alerts import Alert
+from gateway.storage.schema import now
+
+log = structlog.get_logger()
+
+HOUR_S = 3600.0
+COMES_AGAIN_S = 6 * HOUR_S
+"""So long it is remembered that a trouble was over, and came again."""
+LONGEST_QUIET_S = HOUR_S
+PAGE = "docs/operations.md"
+REASON_CHARS = 300
+FLOOD = (
+    "**Trouble:** there is more than I tell one by one within an hour. `parley alerts` lists all of"
+    " it; I go on telling when it is calmer."
+)
+TEST = "**A test of the alerts.** Here I tell of troubles; there is nothing to do."
+
+Key = tuple[str, str]
+"""Kind and subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What a look has found.
+
+    Attributes:
+        seen: The troubles that are there.
+        unsure: Those of which nobody can tell.
+    """
+
+    seen: dict[Key, Seen] = field(default_factory=dict)
+    unsure: frozenset[Key] = frozenset()
+    unknown_kinds: frozenset[str] = frozenset()
+
+    def is_well(self, alert: Alert) -> bool:
+        """Whether the trouble of an open alert is not there any more."""
+        key = alert.kind, alert.subject
+        known = alert.kind not in self.unknown_kinds and key not in self.unsure
+        return known and key not in self.seen
+
+
+@dataclass(slots=True)
+class Told:
+    """What a transaction has told.
+
+    Attributes:
+        chats: Conversations that have something to be sent.
+        begun: Alerts that are new.
+        ended: Alerts that are over.
+        unheard: Those that no chat was told of, although they were to be told.
+    """
+
+    chats: set[int] = field(default_factory=set)
+    begun: list[Alert] = field(default_factory=list)
+    ended: list[Alert] = field(default_factory=list)
+    unheard: list[Alert] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """Says in chats what has begun and what is over; part of the caller's transaction.
+
+    Args:
+        owners: Who is told where the settings name no chats.
+        zone: Of the times in texts.
+        masked: Takes secrets out of a text.
+    """
+
+    settings: AlertSettings
+    owners: Owners
+    zone: tzinfo = UTC
+    masked: Callable[[str], str] = str
+
+    def apply(self, conn: Connection, judgement: Judgement) -> Told:
+        """Note what a look has found, and tell of what is new and of what is over."""
+        told = Told()
+        for (kind, subject), seen in judgement.seen.items():
+            what = TROUBLES[kind]
+            text, since = self.text_of(what, seen), now(conn) - seen.since_s
+            alert_id = alerts.note(conn, kind, subject, text, since)
+            if alert_id is not None:
+                self._begin(conn, what, alerts.get(conn, alert_id), told)
+        for alert in alerts.found(conn):
+            what = TROUBLES.get(alert.kind, _GONE)
+            if judgement.is_well(alert) and alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
+                self._end(conn, what, alert, told)
+        alerts.prune(conn)
+        return told
+
+    def test(self, conn: Connection, key: str) -> set[int]:
+        """Say in each chat that this is a test; returns where."""
+        chats = self.chats(conn)
+        return {each.id for each in chats if self._say(conn, each, f"test:{key}", TEST)}
+
+    def text_of(self, what: Trouble, seen: Seen) -> str:
+        """Return what happened, in a sentence without its full stop; holds no secret."""
+        values = {
+            name: " ".join(value.split())[:REASON_CHARS] for name, value in seen.values.items()
+        }
+        return self.masked(what.begin.format(subject=seen.subject, **values))
+
+    def chats(self, conn: Connection) -> list[Conversation]:
+        """Return the chats that are told; each once."""
+        if not self.settings.to:
+            return self.owners.chats(conn, self.owners.everybody(conn))
+        named = [self._named(conn, each) for each in self.settings.to]
+        return list({chat.id: chat for chat in named if chat is not None}.values())
+
+    def _named(self, conn: Connection, named: str) -> Conversation | None:
+        """Return a chat that the settings name; None where its account is off."""
+        platform, *middle, chat = named.split(":")
+        on = [account for name, account in self.owners.renderers if name == platform]
+        account = next((each for each in on if each in (middle or on)), None)
+        if account is None:
+            return None
+        address = Address(platform, account, chat)
+        key = address_key(address)
+        # Where nobody talks to the bot there is a conversation for alerts alone.
+        known = conversations.locked_by_key(conn, key)
+        known = known or conversations.locked_by_key(conn, f"alerts:{key}")
+        if known is None:
+            here = conversations.create(conn, f"alerts:{key}", address, None, "Alerts")
+            sessions.start_root(conn, here, "first_message")
+            known = conversations.locked(conn, here)
+        return known
+
+    def _begin(self, conn: Connection, what: Trouble, alert: Alert, told: Told) -> None:
+        told.begun.append(alert)
+        if what.announced and not self.settings.to:
+            alerts.mark_told(conn, alert.id, over=False)
+            return
+        if not self._may_tell(conn, told):
+            return
+        text = begin_text(what, alert, self.zone)
+        if not self._say_all(conn, f"{alert.id}:begin", text, told):
+            told.unheard.append(alert)
+        alerts.mark_told(conn, alert.id, over=False)
+
+    def _end(self, conn: Connection, what: Trouble, alert: Alert, told: Told) -> None:
+        told.ended.append(alert)
+        # Who was not told of its begin wonders about its end.
+        if what.over and alert.told_at is not None and self._may_tell(conn, told):
+            text = end_text(what, alert, now(conn), self.zone)
+            self._say_all(conn, f"{alert.id}:end", text, told)
+            alerts.mark_told(conn, alert.id, over=True)
+
+    def _may_tell(self, conn: Connection, told: Told) -> bool:
+        """Whether there is room for one more within the hour; says once that there is none."""
+        if alerts.told_lately(conn, HOUR_S) < self.settings.per_hour:
+            return True
+        self._say_all(conn, f"flood:{int(now(conn) // HOUR_S)}", FLOOD, told)
+        return False
+
+    def _say_all(self, conn: Connection, key: str, text: str, told: Told) -> bool:
+        """Say something in all chats; False where there is none."""
+        chats = self.chats(conn)
+        told.chats |= {each.id for each in chats if self._say(conn, each, key, text)}
+        return bool(chats)
+
+    def _say(self, conn: Connection, chat: Conversation, key: str, text: str) -> bool:
+        return self.owners.say(conn, chat, f"{outbox.ALERT}{key}:{chat.id}", text)
+
+
+def prefix_of_begin(alert: Alert) -> str:
+    """Return how the keys of the rows begin that tell of an alert's begin."""
+    return f"{outbox.ALERT}{alert.id}:begin:"
+
+
+def begin_text(what: Trouble, alert: Alert, zone: tzinfo) -> str:
+    """Return what a chat reads when a trouble begins."""
+    return (
+        f"**Trouble:** {escaped(alert.text)}.\nSince {_at(alert.since, zone)}.\n"
+        f"**What to do:** {what.remedy}.\nMore: `parley doctor`, and {PAGE}#{what.id}"
+    )
+
+
+def end_text(what: Trouble, alert: Alert, at: float, zone: tzinfo) -> str:
+    """Return what a chat reads when a trouble is over."""
+    over = escaped(what.over.format(subject=alert.subject))
+    minutes = max(round((at - alert.since) / 60), 1)
+    lasted = f"{minutes} minutes" if minutes > 1 else "a minute"
+    return f"**Over:** {over}. It lasted {lasted}, from {_at(alert.since, zone)}."
+
+
+def escaped(text: str) -> str:
+    """Return a sentence whose characters are no Markdown; code in it stays code."""
+    parts = text.split("`")
+    for place in range(0, len(parts), 2):
+        parts[place] = "".join(
+            f"\\{each}" if each in r"\*_[]<>#~|!" else each for each in parts[place]
+        )
+    return "`".join(parts)
+
+
+def log_told(told: Told) -> None:
+    """Log what was told, once it is committed."""
+    for alert in told.begun:
+        log.warning("alert_raised", alert=alert.id, kind=alert.kind, subject=alert.subject)
+    for alert in told.unheard:
+        log.warning("alert_not_told", alert=alert.id, kind=alert.kind, subject=alert.subject)
+    for alert in told.ended:
+        log.info("alert_over", alert=alert.id, kind=alert.kind, subject=alert.subject)
+
+
+def _quiet_s(conn: Connection, what: Trouble, alert: Alert) -> float:
+    """Return how long a trouble must not have been seen: longer each time that it comes again."""
+    again = alerts.ended_lately(conn, alert.kind, alert.subject, COMES_AGAIN_S)
+    if not again:
+        return what.quiet_s
+    return min(max(what.quiet_s, 60.0) * 2.0 ** min(again, 6), LONGEST_QUIET_S)
+
+
+def _at(seconds: float, zone: tzinfo) -> str:
+    return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
+
+
+_GONE = Trouble("gone", "note", "{subject}", "", "", 0.0, announced=False, look=lambda _: iter(()))
+"""Stands for a kind that an earlier version had."""

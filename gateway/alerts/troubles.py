@@ -1,0 +1,458 @@
+"""The register of troubles: each has an id, how it is found, what owners are told, what to do.
+
+A trouble is a generator of what it sees in the facts, under `@trouble`. What it neither sees nor is
+unsure of is well. docs/alerts.md is `page()`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from agent.errors import CredentialsRefused, CreditUsedUp
+from agent.models.recovery import Failing
+from agent.money.costs import format_usd
+from gateway.agent_ports.budgets import BudgetUse
+from gateway.lifecycle.supervision import AccountHealth
+from gateway.settings.tree import AlertSettings
+from gateway.storage.reports.health import GivenUp, Waiting
+
+UNREACHABLE_S = 120.0
+"""So long an account may be connecting: a connection that comes back at once is no trouble."""
+FAILING_S = 300.0
+LEAST_FAILURES = 2
+OVERDUE_S = 300.0
+"""Age of an answer that waits to be shown."""
+DATABASE_AFTER_S = 30.0
+"""A fail-over of PostgreSQL takes less."""
+LOW_SHARE = 0.8
+ROOMIER = 1.2
+"""Times the least room there has to be before a full disk is over."""
+DAY_S = 86_400.0
+
+Account = tuple[str, str]
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterState:
+    """What an adapter says of itself.
+
+    Attributes:
+        stopped: Why it will not run again; None where it runs.
+        trouble: Why its last run ended; None where none has.
+        connecting_s: For how long it has been without a connection; None where it has one, or
+            another replica receives.
+    """
+
+    stopped: str | None = None
+    trouble: str | None = None
+    connecting_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """How the models of this process stand, by their labels.
+
+    Attributes:
+        configured: All that may be asked.
+        answered: Those that have answered since this process began, and do not fail.
+    """
+
+    configured: frozenset[str] = frozenset()
+    failing: Mapping[str, Failing] = field(default_factory=dict)
+    answered: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the database says.
+
+    Attributes:
+        unsent: Answers that wait, by account; without what tells of troubles.
+        given_up: Dead letters of the last day.
+        strangers: Those who ask to be let in, and whom nobody has answered.
+        budgets: Those that are spent by `LOW_SHARE` or more.
+        backup_s: Age of the newest backup; None where there never was one.
+    """
+
+    unsent: Mapping[Account, Waiting] = field(default_factory=dict)
+    given_up: Sequence[GivenUp] = ()
+    strangers: int = 0
+    budgets: Sequence[BudgetUse] = ()
+    backup_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What there is to judge by; one look of one process.
+
+    Attributes:
+        adapters: By `platform:account`, with the number of a further connection behind it.
+        accounts: How what they send goes.
+        room: Free bytes of each disk, by a folder on it.
+        database: Why nothing could be stored, and for how many seconds; None where all was.
+        stored: None where the database cannot be read.
+    """
+
+    settings: AlertSettings
+    adapters: Mapping[str, AdapterState] = field(default_factory=dict)
+    accounts: Mapping[Account, AccountHealth] = field(default_factory=dict)
+    models: Models = Models()
+    room: Mapping[Path, int] = field(default_factory=dict)
+    database: tuple[str, float] | None = None
+    stored: Stored | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A trouble that is there.
+
+    Attributes:
+        subject: What has it.
+        values: What the text says beside that.
+        since_s: How long ago it began.
+    """
+
+    subject: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """Nobody can tell now whether it is there; an open alert about it stays as it is."""
+
+    subject: str
+
+
+Look = Callable[[Facts], Iterator[Seen | Unsure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A kind of trouble.
+
+    Attributes:
+        id: Stays the same from version to version; also the anchor in docs/operations.md.
+        begin: What is told; `{subject}` and the values of what was seen stand in it.
+        over: What is told at its end; empty for what owners end themselves, or what ends by itself.
+        remedy: What to do.
+        quiet_s: How long nobody may have seen it before it is over.
+        announced: Owners are told in their direct chats anyhow, by what found it: only chats that
+            `alerts.to` names are told by the alert.
+    """
+
+    id: str
+    level: Level
+    begin: str
+    over: str
+    remedy: str
+    quiet_s: float
+    announced: bool
+    look: Look = field(compare=False)
+
+
+TROUBLES: dict[str, Trouble] = {}
+"""By id."""
+
+
+def trouble(  # noqa: PLR0913 - what a trouble is
+    name: str,
+    begin: str,
+    *,
+    over: str = "",
+    remedy: str,
+    level: Level = "error",
+    quiet_s: float = 60.0,
+    announced: bool = False,
+) -> Callable[[Look], Look]:
+    """Register a kind of trouble."""
+
+    def register(look: Look) -> Look:
+        if name in TROUBLES:
+            raise ValueError(f"two troubles are called {name}")
+        TROUBLES[name] = Trouble(name, level, begin, over, remedy, quiet_s, announced, look)
+        return look
+
+    return register
+
+
+@trouble(
+    "adapter-stopped",
+    "{subject} has stopped: {reason}",
+    over="{subject} works again",
+    remedy="correct its token, or its rights on the platform; then restart Parley",
+    quiet_s=120.0,
+)
+def _stopped(facts: Facts) -> Iterator[Seen | Unsure]:
+    for name, state in facts.adapters.items():
+        if state.stopped is not None:
+            yield Seen(name, {"reason": state.stopped})
+        elif state.connecting_s is not None:
+            yield Unsure(name)
+
+
+@trouble(
+    "adapter-unreachable",
+    "{subject} has had no connection for {minutes} minutes: {reason}",
+    over="{subject} is connected again",
+    remedy="look whether this machine reaches the platform, and at the platform's status page;"
+    " Parley tries again by itself",
+    quiet_s=120.0,
+)
+def _unreachable(facts: Facts) -> Iterator[Seen | Unsure]:
+    for name, state in facts.adapters.items():
+        if state.stopped is None and state.connecting_s is not None:
+            if state.connecting_s >= UNREACHABLE_S:
+                reason = state.trouble or "the platform does not answer"
+                yield Seen(name, _minutes(state.connecting_s, reason=reason), state.connecting_s)
+            else:
+                yield Unsure(name)
+
+
+@trouble(
+    "adapter-silent",
+    "{subject} takes no messages: {waiting} answers wait, none was taken for {minutes} minutes",
+    over="{subject} takes messages again",
+    remedy="look whether this machine reaches the platform; `parley logs --level warning` has what"
+    " it says. What waits is sent once it does",
+    quiet_s=120.0,
+)
+def _silent(facts: Facts) -> Iterator[Seen | Unsure]:
+    for account, health in facts.accounts.items():
+        name = ":".join(account)
+        if health.silent_s is None:
+            continue
+        if facts.stored is None:
+            yield Unsure(name)
+        # What tells of a trouble and cannot be shown is no trouble of its own.
+        elif (waiting := facts.stored.unsent.get(account)) is not None:
+            values = _minutes(health.silent_s, waiting=f"{waiting.count:,}")
+            yield Seen(name, values, health.silent_s)
+
+
+@trouble(
+    "key-refused",
+    "the provider refuses the key of {subject}: {reason}",
+    over="{subject} answers again",
+    remedy="put a valid key into the settings and run `parley secrets reload`, or restart Parley",
+    quiet_s=0.0,
+)
+def _refused(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))
+
+
+@trouble(
+    "money-gone",
+    "the account behind {subject} has no credit left: {reason}",
+    over="{subject} answers again",
+    remedy="add credit at the provider, or put another key into the settings",
+    quiet_s=0.0,
+)
+def _broke(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_models(facts, _is_broke)
+
+
+@trouble(
+    "model-failing",
+    "{subject} has failed for {minutes} minutes: {reason}",
+    over="{subject} answers again",
+    remedy="look at the provider's status page; name another model below `fallbacks`",
+    quiet_s=0.0,
+)
+def _failing(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
+
+
+def _is_refused(failing: Failing) -> bool:
+    return isinstance(failing.failure, CredentialsRefused)
+
+
+def _is_broke(failing: Failing) -> bool:
+    return isinstance(failing.failure, CreditUsedUp)
+
+
+def _lasts(failing: Failing) -> bool:
+    return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
+
+
+def _of_models(facts: Facts, is_it: Callable[[Failing], bool]) -> Iterator[Seen | Unsure]:
+    models = facts.models
+    for label in models.configured:
+        failing = models.failing.get(label)
+        if failing is not None and is_it(failing):
+            reason = str(failing.failure) or type(failing.failure).__name__
+            yield Seen(label, _minutes(failing.for_s, reason=reason), failing.for_s)
+        elif label not in models.answered:
+            # An answer alone shows that it is over: another failure or a restart does not.
+            yield Unsure(label)
+
+
+@trouble(
+    "budget-low",
+    "{subject} has used {share} of today's budget ({used} of {limit})",
+    remedy="`parley usage` shows what for; raise `budget.*` if that is as it should be",
+    level="warning",
+)
+def _low(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_budgets(facts, is_used_up=False)
+
+
+@trouble(
+    "budget-used-up",
+    "{subject} has used up today's budget ({used} of {limit}); it starts anew at {until}",
+    over="a new day has begun for the budget of {subject}",
+    remedy="wait, or raise `budget.*`; `parley usage` shows what it was spent for",
+)
+def _used_up(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_budgets(facts, is_used_up=True)
+
+
+def _of_budgets(facts: Facts, *, is_used_up: bool) -> Iterator[Seen | Unsure]:
+    for each in facts.stored.budgets if facts.stored else ():
+        if each.refuses == is_used_up:
+            values = {
+                "share": f"{each.share:.0%}",
+                "used": format_usd(each.used_usd),
+                "limit": format_usd(each.limit.usd),
+                "until": f"{each.until:%H:%M} {each.until.tzinfo}",
+            }
+            yield Seen(each.limit.sender or "everybody together", values)
+
+
+@trouble(
+    "answer-dead",
+    "{count} on {subject} could not be shown and was given up",
+    remedy="`parley dead-letters list`, then `retry` or `drop`",
+    level="warning",
+    announced=True,
+)
+def _answers(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_letters(facts, "send", "answer")
+
+
+@trouble(
+    "message-dead",
+    "{count} on {subject} got no answer and was given up",
+    remedy="`parley dead-letters list`, then `retry` or `drop`; `parley logs --level error` says"
+    " why",
+    level="warning",
+)
+def _messages(facts: Facts) -> Iterator[Seen | Unsure]:
+    return _of_letters(facts, "turn", "question")
+
+
+def _of_letters(facts: Facts, kind: str, noun: str) -> Iterator[Seen | Unsure]:
+    for each in facts.stored.given_up if facts.stored else ():
+        if each.kind == kind:
+            many = f"{each.letters} {noun}s" if each.letters > 1 else f"1 {noun}"
+            yield Seen(each.account, {"count": many})
+
+
+@trouble(
+    "disk-full",
+    "only {free} are free on the disk of {subject}",
+    over="there is room on the disk of {subject} again",
+    remedy="make room: on a full disk nothing is stored, and messages wait at the platforms."
+    " `retention.*` keeps less, `parley db compact` gives back what is unused",
+)
+def _full(facts: Facts) -> Iterator[Seen | Unsure]:
+    least = facts.settings.disk_free_bytes
+    for place, free in facts.room.items():
+        if free < least:
+            yield Seen(str(place), {"free": f"{free / 1e6:,.0f} MB"})
+        elif free < least * ROOMIER:
+            yield Unsure(str(place))
+
+
+@trouble(
+    "outbox-old",
+    "{count} answers for {subject} wait to be shown, the oldest for {minutes} minutes",
+    over="no answer for {subject} waits any more",
+    remedy="`parley logs --level warning` has what the platform says; what cannot be sent becomes"
+    " a dead letter",
+    quiet_s=120.0,
+)
+def _old(facts: Facts) -> Iterator[Seen | Unsure]:
+    for account, waiting in facts.stored.unsent.items() if facts.stored else ():
+        # Rows of accounts that are switched off wait for them, and nobody is to be told.
+        if account in facts.accounts and waiting.oldest_s >= OVERDUE_S:
+            values = _minutes(waiting.oldest_s, count=f"{waiting.count:,}")
+            yield Seen(":".join(account), values, waiting.oldest_s)
+
+
+@trouble(
+    "database-down",
+    "nothing can be stored: {reason}",
+    over="messages are stored again",
+    remedy="look at the disk or at the database server; platforms send again what was not stored",
+)
+def _down(facts: Facts) -> Iterator[Seen | Unsure]:
+    if facts.database is not None:
+        reason, for_s = facts.database
+        yield (
+            Seen("the database", {"reason": reason}, for_s)
+            if (for_s >= DATABASE_AFTER_S)
+            else Unsure("the database")
+        )
+
+
+@trouble(
+    "stranger-asks",
+    "somebody asks to be let in: {count} wait for an answer",
+    remedy="`/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`",
+    level="note",
+    announced=True,
+)
+def _strangers(facts: Facts) -> Iterator[Seen | Unsure]:
+    if facts.stored and facts.stored.strangers:
+        yield Seen("access", {"count": f"{facts.stored.strangers:,}"})
+
+
+@trouble(
+    "backup-overdue",
+    "the newest backup is {days} days old",
+    over="there is a new backup",
+    remedy="`parley backup`; look why the timer does not run",
+    level="warning",
+)
+def _backup(facts: Facts) -> Iterator[Seen | Unsure]:
+    age_s, days = facts.stored.backup_s if facts.stored else None, facts.settings.backup_days
+    if age_s is not None and days is not None and age_s > days * DAY_S:
+        yield Seen("backup", {"days": f"{age_s / DAY_S:,.0f}"})
+
+
+def _minutes(seconds: float, **values: str) -> dict[str, str]:
+    return {"minutes": f"{seconds / 60:,.0f}", **values}
+
+
+OF_DATABASE = frozenset({
+    "adapter-silent",
+    "budget-low",
+    "budget-used-up",
+    "answer-dead",
+    "message-dead",
+    "outbox-old",
+    "stranger-asks",
+    "backup-overdue",
+})
+"""What cannot be looked at without the database: open alerts of these stay as they are then."""
+
+
+def page() -> str:
+    """Return the table of docs/alerts.md."""
+    rows = [
+        f"| `{each.id}` | {each.level} | {_cell(each.begin)} | {_cell(each.over) or '-'}"
+        f" | {_cell(each.remedy)} |"
+        for each in TROUBLES.values()
+    ]
+    return "\n".join([_HEAD, *rows]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("{", "*").replace("}", "*")
+
+
+_HEAD = """| id | level | what is told when it begins | and when it is over | what to do |
+|---|---|---|---|---|"""

@@ -1,0 +1,214 @@
+"""Looks around, now and then: what troubles there are, and which are over; off the path.
+
+Every replica looks; the table `alert` has them tell once. Where the database itself is the trouble
+nothing can be entered: then the webhook is told at once, and chats as soon as rows can be stored.
+"""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.base import Clock
+from agent.models.base import ChatModel
+from agent.models.recovery import Rests
+from gateway.agent_ports.budgets import Budgets, BudgetUse
+from gateway.alerts.telling import Judgement, Key, Telling, Told, log_told
+from gateway.alerts.troubles import (
+    DAY_S,
+    LOW_SHARE,
+    OF_DATABASE,
+    TROUBLES,
+    AdapterState,
+    Facts,
+    Models,
+    Seen,
+    Stored,
+    Unsure,
+)
+from gateway.errors import StorageError
+from gateway.lifecycle.supervision import AccountHealth, Supervised
+from gateway.signals import Wakeups
+from gateway.storage.database import Database
+from gateway.storage.queue import alerts, outbox
+from gateway.storage.queue.alerts import Alert
+from gateway.storage.reports import health
+
+if TYPE_CHECKING:
+    from gateway.alerts.webhook import Webhook
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Who is asked how things stand.
+
+    Attributes:
+        accounts: Returns how the accounts send.
+        database: Tries a commit; returns "writable", or why not.
+        models: All that may be asked.
+        places: A folder of each disk that is written to.
+    """
+
+    supervised: Sequence[Supervised]
+    accounts: Callable[[], Awaitable[Mapping[tuple[str, str], AccountHealth]]]
+    database: Callable[[], Awaitable[str]]
+    models: Sequence[ChatModel]
+    rests: Rests
+    budgets: Budgets
+    places: Sequence[Path]
+
+
+@dataclass(slots=True)
+class AlertWatch:
+    """Finds troubles, and has owners told of them.
+
+    Args:
+        wakeups: Told where there is something to be sent.
+        webhook: The second way; None where there is none.
+        clock: Monotonic seconds.
+    """
+
+    database: Database
+    sources: Sources
+    telling: Telling
+    wakeups: Wakeups
+    webhook: "Webhook | None" = None
+    clock: Clock = time.monotonic
+    _since: dict[str, float] = field(default_factory=dict)
+    _outage: tuple[str, float] | None = None
+    _open: frozenset[Key] = frozenset()
+
+    async def run(self) -> NoReturn:
+        """Look every few seconds, until cancelled; what a webhook is told keeps nobody waiting."""
+        async with asyncio.TaskGroup() as tasks:
+            if self.webhook is not None:
+                tasks.create_task(self.webhook.run(), name="alerts' webhook")
+            while True:
+                await asyncio.sleep(LOOK_EVERY_S)
+                try:
+                    await self.look()
+                except StorageError as exc:
+                    log.warning("alerts_not_looked_for", error=str(exc))
+
+    async def look(self) -> Told:
+        """Look once, and tell what has changed.
+
+        Raises:
+            StorageError: What was found could not be stored; the next look finds it again.
+        """
+        facts, found = await self._facts()
+        judgement = judged(facts)
+        if found is None:
+            if self.webhook is not None:
+                new = {key: judgement.seen[key] for key in judgement.seen.keys() - self._open}
+                await self.webhook.tell_unstored(new)
+            return Told()
+        self._open = frozenset((each.kind, each.subject) for each in found)
+        if not judgement.seen and not found:
+            self._outage = None
+            return Told()
+        told = await self.database.write(self.telling.apply, judgement)
+        self._outage = None
+        for conversation_id in told.chats:
+            self.wakeups.outbox(conversation_id)
+        log_told(told)
+        if self.webhook is not None:
+            await self.webhook.note_stored(told.begun)
+        return told
+
+    async def test(self) -> tuple[int, bool | None]:
+        """Send a test each way: to how many chats, and whether the webhook took it.
+
+        None for the webhook where there is none.
+
+        Raises:
+            StorageError: The rows cannot be stored.
+        """
+        key = f"{time.time():.0f}"
+        chats = await self.database.write(self.telling.test, key)
+        for conversation_id in chats:
+            self.wakeups.outbox(conversation_id)
+        return len(chats), None if self.webhook is None else await self.webhook.test()
+
+    async def _facts(self) -> tuple[Facts, list[Alert] | None]:
+        """Return what there is to judge by, and the open alerts; None where nothing is stored."""
+        sources, rests = self.sources, self.sources.rests
+        accounts, stored, found, state = await self._stored()
+        if (for_s := self._lasts("database", is_so=state != "writable")) is not None:
+            # It stands here until chats could be told of it.
+            self._outage = state, for_s
+        models = frozenset(each.label for each in sources.models)
+        facts = Facts(
+            settings=self.telling.settings,
+            adapters={each.name: self._state_of(each) for each in sources.supervised},
+            accounts=accounts,
+            models=Models(models, rests.failing, rests.answered),
+            room={place: shutil.disk_usage(place).free for place in sources.places},
+            database=self._outage,
+            stored=stored,
+        )
+        return facts, found
+
+    async def _stored(
+        self,
+    ) -> tuple[Mapping[tuple[str, str], AccountHealth], Stored | None, list[Alert] | None, str]:
+        """Return what the database says, and whether it can be written."""
+        sources = self.sources
+        if (state := await sources.database()) != "writable":
+            return {}, None, None, state
+        try:
+            accounts = await sources.accounts()
+            budgets = await sources.budgets.uses(LOW_SHARE)
+            stored, found = await self.database.read(stored_facts, budgets)
+        except StorageError as exc:
+            return {}, None, None, f"not readable: {exc}"
+        return accounts, stored, found, state
+
+    def _state_of(self, supervised: Supervised) -> AdapterState:
+        is_working = supervised.connected or supervised.is_standby
+        is_connecting = supervised.stopped is None and not is_working
+        for_s = self._lasts(supervised.name, is_so=is_connecting)
+        return AdapterState(supervised.stopped, supervised.trouble, for_s)
+
+    def _lasts(self, name: str, *, is_so: bool) -> float | None:
+        """Return for how long something has been so, by the looks of this process."""
+        if not is_so:
+            self._since.pop(name, None)
+            return None
+        return self.clock() - self._since.setdefault(name, self.clock())
+
+
+def stored_facts(conn: Connection, budgets: Sequence[BudgetUse]) -> tuple[Stored, list[Alert]]:
+    """Read what the database says, and the open alerts."""
+    stored = Stored(
+        unsent=health.unsent_by_account(conn, outbox.NOTICES),
+        given_up=health.given_up(conn, DAY_S),
+        strangers=health.strangers(conn).count,
+        budgets=budgets,
+    )
+    return stored, alerts.found(conn)
+
+
+def judged(facts: Facts) -> Judgement:
+    """Return what is there, and what nobody can tell."""
+    seen: dict[Key, Seen] = {}
+    unsure: set[Key] = set()
+    for kind in TROUBLES.values():
+        for each in kind.look(facts):
+            key = kind.id, each.subject
+            if isinstance(each, Unsure):
+                unsure.add(key)
+            else:
+                seen[key] = each
+    unknown = OF_DATABASE if facts.stored is None else frozenset()
+    return Judgement(seen, frozenset(unsure), unknown)
