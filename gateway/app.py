@@ -44,6 +44,7 @@ from gateway.agent_ports.files import Attachments, stored_files, with_pictures_o
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
+from gateway.alerts.watch import AlertWatch, Sources, alert_routes
 from gateway.commands.status_figures import start_warnings, status_facts
 from gateway.console.register import Inside
 from gateway.context.memory import Recall
@@ -85,6 +86,7 @@ from gateway.wiring import (
     Accounts,
     build_accounts,
     build_agent,
+    build_alerts,
     build_context,
     build_line,
     build_meanings,
@@ -146,12 +148,14 @@ class Platforms:
 
     Attributes:
         others: What replicas tell each other that serve the same accounts; None on SQLite.
+        alerts: Tells owners of troubles; None where the settings say so.
     """
 
     adapters: Mapping[Account, Adapter]
     supervised: Sequence[Supervised]
     watch: Watch
     others: Runs | None = None
+    alerts: AlertWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +242,7 @@ async def run(
     opened = open_locked(location_of(settings), settings.home)
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
+        start_checks.note(agent.recovery.rests, checked)
         caching = caching_text(agent.models[0], agent.caching)
         async with assembled(
             told, database, agent, build_accounts(settings), plugins, death=journal.owed
@@ -357,6 +362,8 @@ def _until_a_stop(gateway: Gateway) -> Work:
     """Return what brings messages in, and what is done beside their path."""
     platforms, beside = gateway.platforms, gateway.beside
     receiving = {supervised.name: supervised.run() for supervised in platforms.supervised}
+    if platforms.alerts is not None:
+        receiving["alerts"] = platforms.alerts.run()
     if beside.indexer.meanings is not None:
         receiving["embeddings"] = beside.indexer.meanings.run()
     return receiving | {
@@ -467,8 +474,10 @@ async def assembled(
         folders=ToolFolders(prompts.files.shelf, workspaces),
     )
     delegation = Delegation(database, context, budgets, settings.tools.delegation, toolkit)
-    work = TurnWork(database, agent, context, toolkit, delegation, access)
-    chats = TurnChats(database, adapters, wakeups, build_redactor(settings))
+    work, chats = (
+        TurnWork(database, agent, context, toolkit, delegation, access),
+        TurnChats(database, adapters, wakeups, build_redactor(settings)),
+    )
     preparations, recall, attempts = beside.preparations, beside.recall, settings.queue.max_attempts
     runner = TurnRunner(database, chats, work, stops, budgets, preparations, recall, attempts)
     file_chars, bases = settings.attachments.text_chars, prompts.bases(agent)
@@ -481,21 +490,28 @@ async def assembled(
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
-    _listen(wakeups, beside, stops, worker, delivery)
-    wakeups.forgotten.listen(context.views.clear)
-    platforms = _platforms(
-        adapters,
-        receiving,
+    _listen(wakeups, beside, stops, worker, delivery, context)
+    watch, supervised = (
         Watch(database, adapters, traffic, replica),
-        _others(database, replica, wakeups, stops, beside, accounts),
+        supervised_of(adapters.values(), receiving),
     )
     health, operator = (
-        Health(database, replica, platforms.supervised, platforms.watch),
+        Health(database, replica, supervised, watch),
         Operator(database, wakeups, intake.tell_approved, door, beside.rotation),
     )
+    sources = Sources(
+        supervised, watch.look, health.database_state, models, agent.recovery.rests, budgets
+    )
+    platforms = Platforms(
+        adapters,
+        supervised,
+        watch,
+        _others(database, replica, wakeups, stops, beside, accounts),
+        build_alerts(settings, database, wakeups, burials.owners, sources),
+    )
     inside = Inside(settings, database, health, rules.model, operator, agent, plugins)
-    private = [health.control_route(), *control.routes(operator)]
-    server = _server(settings, platforms.supervised, inside, private, door)
+    routes = [*alert_routes(platforms.alerts), *control.routes(operator)]
+    server = _server(settings, supervised, inside, [health.control_route(), *routes], door)
     async with _closed_at_the_end(models, server, adapters.values(), replica):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 
@@ -529,7 +545,12 @@ def _beginning(
 
 
 def _listen(
-    wakeups: Wakeups, beside: Beside, stops: Stops, worker: Worker, delivery: Delivery
+    wakeups: Wakeups,
+    beside: Beside,
+    stops: Stops,
+    worker: Worker,
+    delivery: Delivery,
+    context: ContextParts,
 ) -> None:
     """Say who hears which hint."""
     wakeups.work.listen(worker.notify)
@@ -539,6 +560,7 @@ def _listen(
     wakeups.transcript.listen(beside.indexer.notify)
     wakeups.outbox.listen(delivery.notify)
     wakeups.reaction.listen(beside.reactions.show)
+    wakeups.forgotten.listen(context.views.clear)
     worker.replica.on_lost(worker.drop)
     worker.replica.on_news(worker.wake)
 
@@ -565,15 +587,6 @@ def _others(
     others.news["forgotten"].listen(wakeups.forgotten)
     others.news["secrets"].listen(beside.rotation.notify)
     return others
-
-
-def _platforms(
-    adapters: Mapping[Account, Adapter],
-    receiving: AccountLeases,
-    watch: Watch,
-    others: Runs | None,
-) -> Platforms:
-    return Platforms(adapters, supervised_of(adapters.values(), receiving), watch, others)
 
 
 @asynccontextmanager

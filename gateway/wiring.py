@@ -11,7 +11,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import structlog
 
@@ -52,8 +54,11 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.mcp import mcp_tools
 from agent.tools.registry import Tool
 from agent.turn.state import Agent, CallRules
-from gateway.access.policy import Access
+from gateway.access.policy import Access, Owners
 from gateway.agent_ports.search import Meanings
+from gateway.alerts.telling import Telling
+from gateway.alerts.watch import AlertWatch, Sources
+from gateway.alerts.webhook import Webhook
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
@@ -66,6 +71,7 @@ from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
+from gateway.signals import Wakeups
 from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.queue import blame, leases
 
@@ -419,6 +425,24 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
 def build_redactor(settings: Settings) -> Redactor | None:
     """Return what takes secrets out of the lines that tell which tools run; None for no lines."""
     return None if settings.agent.progress == "off" else redactor_of(settings)
+
+
+def build_alerts(
+    settings: Settings, database: Database, wakeups: Wakeups, owners: Owners, sources: Sources
+) -> AlertWatch | None:
+    """Return what tells owners of troubles; None where the settings say that nothing does."""
+    if not settings.alerts.enabled:
+        return None
+    location = location_of(settings)
+    places = [settings.home, *([location.parent] if isinstance(location, Path) else [])]
+    # A folder of each disk: two on the same one would tell the same.
+    sources = replace(
+        sources, places=tuple({place.stat().st_dev: place for place in places}.values())
+    )
+    zone, masked = ZoneInfo(settings.sessions.timezone), redactor_of(settings).text
+    telling = Telling(settings.alerts, owners, zone, masked)
+    webhook = None if settings.alerts.webhook is None else Webhook(database, telling)
+    return AlertWatch(database, sources, telling, wakeups, webhook)
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:

@@ -123,6 +123,7 @@ class Rests:
         self._until: dict[int, float] = {}
         self._failures: dict[str, tuple[float, Failing]] = {}
         self._answered: set[str] = set()
+        self._accepted: set[str] = set()
 
     @property
     def failing(self) -> dict[str, Failing]:
@@ -131,8 +132,13 @@ class Rests:
 
     @property
     def answered(self) -> frozenset[str]:
-        """The labels of those that have answered, and do not fail."""
+        """The labels of those whose newest call was answered."""
         return frozenset(self._answered)
+
+    @property
+    def accepted(self) -> frozenset[str]:
+        """The labels of those whose key was taken last, answered or not."""
+        return frozenset(self._accepted)
 
     def note_failure(self, label: str, failure: ModelError) -> None:
         """Take note that a model failed, where that says something about the model itself."""
@@ -143,11 +149,22 @@ class Rests:
         failing = Failing(failure, before.times + 1 if before else 1, now - began)
         self._failures[label] = began, failing
         self._answered.discard(label)
+        if isinstance(failure, CredentialsRefused):
+            self._accepted.discard(label)
 
-    def note_answer(self, label: str) -> None:
-        """Take note that a model answers."""
-        self._failures.pop(label, None)
-        self._answered.add(label)
+    def note_accepted(self, label: str) -> None:
+        """Take note that a model's key is taken; whether it answers is another question."""
+        self._accepted.add(label)
+        _, failing = self._failures.get(label, (0.0, None))
+        if failing is not None and type(failing.failure) is CredentialsRefused:
+            del self._failures[label]
+
+    def note_answer(self, model: ChatModel) -> None:
+        """Take note that a model answered: it neither fails nor rests."""
+        self.clear(model)
+        self._failures.pop(model.label, None)
+        self._answered.add(model.label)
+        self._accepted.add(model.label)
 
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
@@ -155,9 +172,8 @@ class Rests:
         self._until[id(model)] = self._now() + seconds
 
     def clear(self, model: ChatModel) -> None:
-        """Take note that a model answered, or may be asked again."""
+        """Have a model be asked again."""
         self._until.pop(id(model), None)
-        self.note_answer(model.label)
 
     def left_s(self, model: ChatModel) -> float:
         """Return how long a model is left alone yet, in seconds; 0 where it is not."""
@@ -426,7 +442,7 @@ class _Attempts(Generic[T]):
                 failures += 1
                 failure = exc
             else:
-                self.rests.clear(model)
+                self.rests.note_answer(model)
                 return answer
             action = await self._decide(
                 self._situation(failure, model, failures, key_may_be_old=key_may_be_old)

@@ -56,12 +56,14 @@ class Models:
 
     Attributes:
         configured: All that may be asked.
-        answered: Those that have answered since this process began, and do not fail.
+        answered: Those whose newest call was answered.
+        accepted: Those whose key was taken last.
     """
 
     configured: frozenset[str] = frozenset()
     failing: Mapping[str, Failing] = field(default_factory=dict)
     answered: frozenset[str] = frozenset()
+    accepted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,11 @@ def _silent(facts: Facts) -> Iterator[Seen | Unsure]:
     quiet_s=0.0,
 )
 def _refused(facts: Facts) -> Iterator[Seen | Unsure]:
-    return _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))
+    wrong = _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))
+    for each in wrong:
+        # A key that is taken is none that is refused, whatever else its model lacks.
+        if isinstance(each, Seen) or each.subject not in facts.models.accepted:
+            yield each
 
 
 @trouble(

@@ -10,9 +10,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import structlog
+from aiohttp import web
 from sqlalchemy import Connection
 
 from adapters.base import Clock
@@ -32,6 +33,7 @@ from gateway.alerts.troubles import (
     Stored,
     Unsure,
 )
+from gateway.alerts.webhook import Webhook
 from gateway.errors import StorageError
 from gateway.lifecycle.supervision import AccountHealth, Supervised
 from gateway.signals import Wakeups
@@ -39,9 +41,6 @@ from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import health
-
-if TYPE_CHECKING:
-    from gateway.alerts.webhook import Webhook
 
 log = structlog.get_logger()
 
@@ -65,7 +64,7 @@ class Sources:
     models: Sequence[ChatModel]
     rests: Rests
     budgets: Budgets
-    places: Sequence[Path]
+    places: Sequence[Path] = ()
 
 
 @dataclass(slots=True)
@@ -82,7 +81,7 @@ class AlertWatch:
     sources: Sources
     telling: Telling
     wakeups: Wakeups
-    webhook: "Webhook | None" = None
+    webhook: Webhook | None = None
     clock: Clock = time.monotonic
     _since: dict[str, float] = field(default_factory=dict)
     _outage: tuple[str, float] | None = None
@@ -152,7 +151,7 @@ class AlertWatch:
             settings=self.telling.settings,
             adapters={each.name: self._state_of(each) for each in sources.supervised},
             accounts=accounts,
-            models=Models(models, rests.failing, rests.answered),
+            models=Models(models, rests.failing, rests.answered, rests.accepted),
             room={place: shutil.disk_usage(place).free for place in sources.places},
             database=self._outage,
             stored=stored,
@@ -186,6 +185,24 @@ class AlertWatch:
             self._since.pop(name, None)
             return None
         return self.clock() - self._since.setdefault(name, self.clock())
+
+
+TEST = "test-alerts"
+
+
+def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
+    """Return the control route of `parley alerts test`; for the Unix socket only."""
+
+    async def test(_: web.Request) -> web.Response:
+        if watch is None:
+            return web.json_response({"error": "alerts.enabled is false"}, status=409)
+        try:
+            chats, is_posted = await watch.test()
+        except StorageError as exc:
+            return web.json_response({"error": str(exc)}, status=409)
+        return web.json_response({"result": {"chats": chats, "webhook": is_posted}})
+
+    return [web.post(f"/control/{TEST}", test)]
 
 
 def stored_facts(conn: Connection, budgets: Sequence[BudgetUse]) -> tuple[Stored, list[Alert]]:

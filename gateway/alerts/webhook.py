@@ -19,8 +19,6 @@ import aiohttp
 import orjson
 import structlog
 from pydantic import SecretStr
-from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_after_attempt
-from tenacity.wait import wait_base, wait_exponential
 
 from gateway.alerts.telling import Key, Telling, prefix_of_begin
 from gateway.alerts.troubles import TROUBLES, Seen
@@ -55,13 +53,13 @@ class Webhook:
 
     Args:
         telling: Its settings have the address; the texts are those of the chats.
-        pause: Between the tries at one request.
+        pause_s: After the first try at a request; then twice as long, and so on.
         unstored: What was posted without a row, and has none yet.
     """
 
     database: Database
     telling: Telling
-    pause: wait_base = field(default_factory=lambda: wait_exponential(multiplier=1, max=8))
+    pause_s: float = 1.0
     unstored: set[Key] = field(default_factory=set)
 
     async def run(self) -> NoReturn:
@@ -125,16 +123,19 @@ class Webhook:
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
         """Post one request; whether it was taken."""
+        # What few gateways have is not imported at each start.
+        import tenacity  # noqa: PLC0415
+
         body = orjson.dumps(_told(event, id_, alert))
         url = self.telling.settings.webhook or SecretStr("")
-        trying = AsyncRetrying(
-            stop=stop_after_attempt(TRIES),
-            wait=self.pause,
-            retry=retry_if_exception_type((NotTaken, aiohttp.ClientError, TimeoutError)),
+        trying = tenacity.AsyncRetrying(
+            stop=tenacity.stop_after_attempt(TRIES),
+            wait=tenacity.wait_exponential(self.pause_s),
+            retry=tenacity.retry_if_exception_type((NotTaken, aiohttp.ClientError, TimeoutError)),
         )
         try:
             await trying(self._send, url.get_secret_value(), body)
-        except RetryError as exc:
+        except tenacity.RetryError as exc:
             # Not the error itself: its text may hold the address, and that a token.
             reason = exc.last_attempt.exception()
             why = str(reason) if isinstance(reason, NotTaken) else type(reason).__name__

@@ -236,7 +236,7 @@ class Health:
 
     async def look(self) -> dict[str, Any]:
         """Return all of it, as it is now; each look is a commit."""
-        database = await self._database_state()
+        database = await self.database_state()
         adapters = {supervised.name: supervised.state for supervised in self._adapters}
         working = all(state in WORKING for state in adapters.values())
         accounts: dict[str, dict[str, Any]] = {}
@@ -252,7 +252,8 @@ class Health:
             "accounts": accounts,
         }
 
-    async def _database_state(self) -> str:
+    async def database_state(self) -> str:
+        """Return "writable", or why the database is not; it tries a commit."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._database.write(leases.heartbeat, self._replica.id)

@@ -111,6 +111,8 @@ class Rotation:
         for model, is_refused in zip(taking, answers, strict=True):
             if is_refused:
                 self.rests.note_failure(model.label, CredentialsRefused("the new key is refused"))
+            else:
+                self.rests.note_accepted(model.label)
         # A model may have its key since it was refused the one before: that is no news.
         refused = {
             names.get(id(model.secret), model.label)

@@ -16,6 +16,7 @@ import structlog
 from adapters.registry import BUILT_IN
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError
 from agent.models.base import ChatModel
+from agent.models.recovery import Rests
 from agent.safety.redaction import printable
 from gateway.lifecycle.supervision import Supervised
 
@@ -68,6 +69,18 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
         case _:
             outcome, text = "not_checked", "not checked: its server cannot be asked"
     return _logged(Finding(model.label, outcome, text))
+
+
+def note(rests: Rests, findings: Sequence[Finding]) -> None:
+    """Take note of how the keys of models stand, for those who are told of it later."""
+    for each in findings:
+        match each.outcome:
+            case "accepted":
+                rests.note_accepted(each.subject)
+            case "refused":
+                rests.note_failure(each.subject, CredentialsRefused("it was refused at the start"))
+            case "no_credit":
+                rests.note_failure(each.subject, CreditUsedUp("so it was said at the start"))
 
 
 async def of_platforms(adapters: Sequence[Supervised], stop: asyncio.Event) -> list[Finding]:

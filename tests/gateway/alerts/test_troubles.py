@@ -1,0 +1,42 @@
+"""The register of troubles, and the page that shows it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.troubles import OF_DATABASE, TROUBLES, page, trouble
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_has_all_troubles() -> None:
+    """docs/alerts.md ends with what the code says."""
+    text = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    assert text.endswith(page())
+
+
+def test_two_troubles_have_two_ids() -> None:
+    """A third one of a known id is a mistake, told at the import."""
+    with pytest.raises(ValueError, match="two troubles are called disk-full"):
+        trouble("disk-full", "x", remedy="y")(lambda _: iter(()))
+
+
+@pytest.mark.parametrize("kind", TROUBLES.values(), ids=lambda each: each.id)
+def test_each_says_what_to_do(kind: object) -> None:
+    """In a sentence that begins small and has no full stop: the chat's text puts both around it."""
+    found = TROUBLES[getattr(kind, "id", "")]
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)+", found.id)
+    assert "{subject}" in found.begin or found.id in {
+        "database-down",
+        "stranger-asks",
+        "backup-overdue",
+    }
+    for text in filter(None, (found.begin, found.over, found.remedy)):
+        assert not text[0].isupper()
+        assert not text.endswith(".")
+
+
+def test_what_needs_the_database_is_named() -> None:
+    """Else an alert would be over when the database cannot be read."""
+    assert set(TROUBLES) >= OF_DATABASE

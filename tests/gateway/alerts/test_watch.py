@@ -1,0 +1,385 @@
+"""What is looked at, and what chats are told, once and when it is over: with a whole gateway."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from adapters.errors import SendDelayed, SendRejected
+from agent.errors import (
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+)
+from gateway.alerts import telling, watch
+from gateway.alerts.telling import FLOOD, Told
+from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
+from gateway.alerts.watch import AlertWatch
+from gateway.storage import schema
+from gateway.storage.queue import alerts, outbox
+from gateway.storage.queue.alerts import Alert
+from tests.support.gateway import Running, running, serving
+from tests.support.recording_adapter import RecordingAdapter
+
+HERE = "telegram:default"
+
+
+@pytest.fixture(autouse=True)
+def _soon_over() -> Iterator[None]:
+    """What nobody sees any more is over at the next look."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in list(TROUBLES.values()):
+            patch.setitem(TROUBLES, kind.id, replace(kind, quiet_s=0.0))
+        yield
+
+
+def watch_of(chat: Running) -> AlertWatch:
+    found = chat.gateway.platforms.alerts
+    assert found is not None
+    return found
+
+
+async def look(chat: Running) -> Told:
+    return await watch_of(chat).look()
+
+
+def kinds(found: Sequence[Alert]) -> list[str]:
+    return [each.kind for each in found]
+
+
+def fail(chat: Running, failure: ModelError) -> None:
+    """Have the model fail as a call of it would."""
+    chat.agent.recovery.rests.note_failure(chat.agent.models[0].label, failure)
+
+
+async def test_a_stopped_adapter_is_told_once_and_when_it_is_over(tmp_path: Path) -> None:
+    """The owner reads what happened, since when, and what to do."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        [supervised] = chat.gateway.platforms.supervised
+        supervised.stopped = "401: *no*"
+        assert kinds((await look(chat)).begun) == ["adapter-stopped"]
+        assert (await look(chat)).begun == []
+        text = (await chat.answers(2))[1]
+        assert text.startswith(f"**Trouble:** {HERE} has stopped: 401: \\*no\\*.\nSince ")
+        assert "docs/operations.md#adapter-stopped" in text
+        supervised.stopped = None
+        assert kinds((await look(chat)).ended) == ["adapter-stopped"]
+        assert (await chat.answers(3))[2].startswith(f"**Over:** {HERE} works again.")
+        assert await look(chat) == Told()
+
+
+async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:
+    """Two minutes without one are a trouble; a stop that was told stays open meanwhile."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        now = [0.0]
+        watch_of(chat).clock = lambda: now[0]
+        [supervised] = chat.gateway.platforms.supervised
+        supervised.stopped = "refused"
+        await look(chat)
+        supervised.stopped, chat.adapter.connected = None, False
+        assert await look(chat) == Told()
+        now[0] = UNREACHABLE_S
+        told = await look(chat)
+        assert (kinds(told.begun), told.ended) == (["adapter-unreachable"], [])
+        assert "has had no connection for 2 minutes" in (await chat.answers(3))[2]
+        chat.adapter.connected = True
+        ended = kinds((await look(chat)).ended)
+        assert sorted(ended) == ["adapter-stopped", "adapter-unreachable"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (CredentialsRefused("401 invalid x-api-key"), "key-refused"),
+        (CreditUsedUp("402 credit balance too low"), "money-gone"),
+    ],
+)
+async def test_a_key_is_told_of_until_the_model_answers(
+    tmp_path: Path, failure: ModelError, kind: str
+) -> None:
+    """A restart in between tells nothing: nobody knows whether it is over."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        fail(chat, failure)
+        assert kinds((await look(chat)).begun) == [kind]
+        assert str(failure) in (await chat.answers(2))[1]
+    async with running(tmp_path) as chat:
+        assert await look(chat) == Told()
+        fail(chat, failure)
+        assert await look(chat) == Told()
+        await chat.ask("again")
+        assert kinds((await look(chat)).ended) == [kind]
+        assert "answers again" in (await chat.answers(2))[1]
+
+
+async def test_a_key_that_is_taken_is_no_refused_one(tmp_path: Path) -> None:
+    """Where the account has no credit that shows with an answer alone."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        rests, label = chat.agent.recovery.rests, chat.agent.models[0].label
+        fail(chat, CredentialsRefused("401"))
+        await look(chat)
+        rests.note_accepted(label)
+        assert kinds((await look(chat)).ended) == ["key-refused"]
+        fail(chat, CreditUsedUp("402"))
+        assert kinds((await look(chat)).begun) == ["money-gone"]
+        rests.note_accepted(label)
+        assert await look(chat) == Told()
+
+
+async def test_a_model_that_fails_is_told_of_after_five_minutes(tmp_path: Path) -> None:
+    """Twice at least: one failure says nothing about the hour before it."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        rests, now = chat.agent.recovery.rests, [0.0]
+        rests._now = lambda: now[0]
+        fail(chat, RateLimited("529 overloaded"))
+        assert await look(chat) == Told()
+        now[0] = FAILING_S
+        assert await look(chat) == Told()
+        fail(chat, ModelUnreachable("no answer"))
+        assert kinds((await look(chat)).begun) == ["model-failing"]
+        assert "has failed for 5 minutes: no answer" in (await chat.answers(2))[1]
+
+
+async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
+    """At 80 % and when it is used up; then the first one says no more."""
+    async with running(tmp_path, budget={"daily_usd": 1.0, "sender_daily_usd": 5.0}) as chat:
+        await chat.ask("hello")
+        for pico, begun in ((8 * 10**11, "budget-low"), (10**12, "budget-used-up")):
+            await chat.execute(update(schema.spent_slot).values(pico_usd=pico))
+            assert kinds((await look(chat)).begun) == [begun]
+        first, second = (await chat.answers(3))[1:]
+        assert "everybody together has used 80% of today's budget ($0.80 of $1.00)" in first
+        assert "used up today's budget ($1.00 of $1.00); it starts anew at 00:00 UTC" in second
+        await chat.execute(update(schema.spent_by).values(pico_usd=45 * 10**11))
+        await chat.execute(update(schema.spent_slot).values(pico_usd=0))
+        told = await look(chat)
+        assert [each.subject for each in told.begun] == ["telegram:u1"]
+        assert kinds(told.ended) == ["budget-used-up"]
+
+
+async def test_a_disk_that_is_full_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A little more room than the limit is not the end of it."""
+    async with running(tmp_path, alerts={"disk_free_bytes": 1_000_000}) as chat:
+        await chat.ask("hello")
+        usage = shutil.disk_usage(tmp_path)
+        free = [999_999]
+        monkeypatch.setattr(watch.shutil, "disk_usage", lambda _: usage._replace(free=free[0]))
+        assert kinds((await look(chat)).begun) == ["disk-full"]
+        assert f"only 1 MB are free on the disk of {tmp_path}" in (
+            (await chat.answers(2))[1].replace("\\", "")
+        )
+        free[0] = 1_100_000
+        assert await look(chat) == Told()
+        free[0] = 1_200_000
+        assert kinds((await look(chat)).ended) == ["disk-full"]
+
+
+async def test_an_old_answer_is_told_of_but_no_old_alert(tmp_path: Path) -> None:
+    """Else an alert that cannot be shown would be told of, and that, and so on."""
+    adapter = RecordingAdapter()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.ask("hello")
+        adapter.failures["c1"].extend(SendDelayed("flood", 3600.0) for _ in range(3))
+        await chat.say("more")
+        await chat.logged("send_delayed")
+        await chat.execute(update(schema.outbox).values(at=schema.outbox.c.at - 400))
+        told = await look(chat)
+        assert kinds(told.begun) == ["outbox-old"]
+        await chat.execute(update(schema.outbox).values(at=schema.outbox.c.at - 40_000))
+        assert (await look(chat)).begun == []
+        is_answer = ~schema.outbox.c.source_key.startswith(outbox.ALERT)
+        await chat.execute(update(schema.outbox).where(is_answer).values(state="sent"))
+        assert kinds((await look(chat)).ended) == ["outbox-old"]
+        assert await look(chat) == Told()
+
+
+async def test_an_alert_nobody_takes_is_no_dead_letter(tmp_path: Path) -> None:
+    """The platform refuses it: the row is dropped, and nothing tells of that."""
+    adapter = RecordingAdapter()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.ask("hello")
+        fail(chat, CreditUsedUp("402"))
+        adapter.failures["c1"].append(SendRejected("blocked"))
+        await look(chat)
+        await chat.logged("message_buried")
+        assert [row.state for row in await chat.rows(schema.outbox)] == ["sent", "dropped"]
+        assert await look(chat) == Told()
+
+
+async def test_a_question_that_got_no_answer_is_told_of(tmp_path: Path) -> None:
+    """Once for an account and a day; an answer that was not shown is announced anyhow."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        await chat.execute(update(schema.turn).values(state="dead"))
+        await chat.execute(update(schema.outbox).values(state="dead"))
+        told = await look(chat)
+        assert kinds(told.begun) == ["answer-dead", "message-dead"]
+        text = (await chat.answers(2))[1]
+        assert f"1 question on {HERE} got no answer and was given up" in text
+        await chat.execute(update(schema.turn).values(state="dropped"))
+        await chat.execute(update(schema.outbox).values(state="dropped"))
+        assert kinds((await look(chat)).ended) == ["message-dead", "answer-dead"]
+        assert len(chat.texts()) == 2
+
+
+async def test_a_stranger_is_announced_with_buttons_and_not_twice(tmp_path: Path) -> None:
+    """The alert of it is for chats that the settings name."""
+    access = {"mode": "pairing"}
+    async with running(tmp_path, access=access) as chat:
+        await chat.ask("hello")
+        await chat.say("may I?", "c2", sender="u2", sender_name="Bo")
+        assert kinds((await look(chat)).begun) == ["stranger-asks"]
+        await chat.answers(1, "c2")
+        assert len(await chat.answers(2)) == 2
+    named = {"to": ["telegram:ops"]}
+    async with running(tmp_path, access=access, alerts=named) as chat:
+        await change_alert(chat, over_at=1.0)
+        assert kinds((await look(chat)).begun) == ["stranger-asks"]
+        assert "1 wait for an answer" in (await chat.answers(1, "ops"))[0]
+
+
+async def change_alert(chat: Running, **values: Any) -> None:
+    await chat.execute(update(schema.alert).values(values))
+
+
+async def test_a_database_that_was_away_is_told_of_afterwards(tmp_path: Path) -> None:
+    """While it is, nothing can be entered; a moment of it is no trouble."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        here, now, states = watch_of(chat), [0.0], ["not writable: full", "not writable: full"]
+        here.clock = lambda: now[0]
+        real = here.sources.database
+
+        async def state() -> str:
+            return states.pop() if states else await real()
+
+        here.sources = replace(here.sources, database=state)
+        assert await look(chat) == Told()
+        now[0] = 45.0
+        assert await look(chat) == Told()
+        now[0] = 60.0
+        assert kinds((await look(chat)).begun) == ["database-down"]
+        assert "nothing can be stored: not writable: full" in (await chat.answers(2))[1]
+        assert kinds((await look(chat)).ended) == ["database-down"]
+        states.append("not writable: full")
+        await look(chat)
+        assert await look(chat) == Told()
+
+
+async def test_a_flapping_account_is_told_of_less_and_less(tmp_path: Path) -> None:
+    """The calm that ends a trouble grows each time that it comes again."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        [supervised] = chat.gateway.platforms.supervised
+        for _ in range(20):
+            supervised.stopped = "flaps"
+            await look(chat)
+            supervised.stopped = None
+            await look(chat)
+        assert len(await chat.answers(4)) == 4
+        assert len(await chat.rows(schema.alert)) == 2
+
+
+async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
+    """What was not told begins and ends in silence; it is on record."""
+    async with running(tmp_path, alerts={"per_hour": 2}) as chat:
+        await chat.ask("hello")
+        names = [f"m{n}" for n in range(4)]
+        here = watch_of(chat)
+        here.sources = replace(here.sources, models=[replace_label(each) for each in names])
+        for name in names:
+            chat.agent.recovery.rests.note_failure(name, CredentialsRefused("401"))
+        assert len((await look(chat)).begun) == 4
+        texts = await chat.answers(4)
+        assert [text == FLOOD for text in texts] == [False, False, False, True]
+        here.sources = replace(here.sources, models=())
+        assert len((await look(chat)).ended) == 4
+        assert len(chat.texts()) == 4
+
+
+def replace_label(name: str) -> Any:
+    return type("Named", (), {"label": name})()
+
+
+async def test_nobody_to_tell_is_logged(tmp_path: Path) -> None:
+    """An owner who never wrote to the bot has no chat where it could be told."""
+    async with running(tmp_path) as chat:
+        [supervised] = chat.gateway.platforms.supervised
+        supervised.stopped = "refused"
+        assert kinds((await look(chat)).unheard) == ["adapter-stopped"]
+        assert (await chat.logged("alert_not_told"))["kind"] == "adapter-stopped"
+
+
+async def test_a_named_chat_may_be_one_where_nobody_talks_to_the_bot(tmp_path: Path) -> None:
+    """It gets a conversation for alerts; one that is there is used; an account can be named."""
+    named = ["telegram:default:ops", "telegram:c1", "telegram:c1", "telegram:other:c1", "slack:C1"]
+    async with running(tmp_path, alerts={"to": named}) as chat:
+        await chat.ask("hello")
+        fail(chat, CreditUsedUp("402"))
+        assert len((await look(chat)).chats) == 2
+        assert "no credit left" in (await chat.answers(1, "ops"))[0]
+        assert "no credit left" in (await chat.answers(2, "c1"))[1]
+
+
+async def test_a_secret_in_a_reason_is_masked(tmp_path: Path) -> None:
+    """Whatever a platform says about a token."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        [supervised] = chat.gateway.platforms.supervised
+        supervised.stopped = f"bad token {chat.gateway.settings.web.token.get_secret_value()}"
+        [alert] = (await look(chat)).begun
+        assert "bad token" in alert.text
+        assert chat.gateway.settings.web.token.get_secret_value() not in alert.text
+
+
+async def test_a_kind_of_an_earlier_version_is_over(tmp_path: Path) -> None:
+    """Nobody looks for it any more, and nobody is told."""
+    async with running(tmp_path) as chat:
+        await chat.gateway.database.write(alerts.note, "old", "x", "was", 1.0)
+        assert kinds((await look(chat)).ended) == ["old"]
+        assert await chat.rows(schema.outbox) == []
+
+
+async def test_alerts_can_be_off(tmp_path: Path) -> None:
+    """Then nothing looks."""
+    async with serving(tmp_path, alerts={"enabled": False}) as gateway:
+        assert gateway.chat.gateway.platforms.alerts is None
+        connector = await gateway.get("/healthz")
+        assert connector[0] == 200
+
+
+async def test_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the gateway runs; a test can be asked for."""
+    monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.01)
+    async with serving(tmp_path) as gateway:
+        chat = gateway.chat
+        await chat.ask("hello")
+        fail(chat, CreditUsedUp("402"))
+        assert "no credit left" in (await chat.answers(2))[1]
+        assert await watch_of(chat).test() == (1, None)
+        assert telling.TEST in (await chat.answers(3))[2]
+
+
+async def test_what_a_restart_left_open_is_told_once(tmp_path: Path) -> None:
+    """A crash between the rows and their sending loses neither and doubles neither."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("hello")
+        fail(chat, CreditUsedUp("402"))
+        await look(chat)
+    async with running(tmp_path) as chat:
+        fail(chat, CreditUsedUp("402"))
+        assert await look(chat) == Told()
+        texts = await chat.answers(2)
+        assert sum("no credit left" in text for text in texts) == 1
