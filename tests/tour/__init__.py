@@ -1,0 +1,1 @@
+"""A first day with Parley, as docs/tour.md tells it, and its pictures."""
