@@ -406,7 +406,7 @@ def revoke(conn: Connection, target: str, by: str) -> Decision:
     members.drop_requests(conn, platform, sender)
     _put_on_record(conn, "member_revoked", by, platform, sender)
     happened = Happening("revoked", platform, sender, by)
-    return Decision(f"{platform} {sender} may not write to me any more.", happened=happened)
+    return Decision(f"{platform} {sender} may no longer write to me.", happened=happened)
 
 
 def set_role(conn: Connection, target: str, role: members.Role, by: str) -> Decision:
@@ -487,20 +487,20 @@ def request_choices(request: PairingRequest) -> tuple[Choice, ...]:
     )
 
 
-MORE_REQUESTS = "More people ask to be let in than I report one by one. See who: `/pair list`"
-WHERE_TO_ASK = (
-    "I answer only those whom my owner has let in. To ask for that, write to me in a direct"
-    " message: I reply with a code, and my owner can let you in with it."
+MORE_REQUESTS = (
+    "More people are asking to be let in than I report one by one. See who: `/pair list`"
 )
-APPROVED = "You may write to me now. I did not read what you wrote before: please send it again."
+WHERE_TO_ASK = (
+    "I only answer people my owner has let in. To ask for access, send me a direct message: I will"
+    " reply with a code that my owner can use to let you in."
+)
+APPROVED = "You can write to me now. I did not read your earlier message: please send it again."
 OWNER_BOUND = (
     "You are my owner now. When a stranger writes to me I ask you whether to let them in;"
     " `/pair` shows what else you can do."
 )
-WRONG_CODE = (
-    "That is not the code that was printed at the start. It is another one after each start."
-)
+WRONG_CODE = "That is not the code that was printed at the last start. Each start prints a new one."
 CODES_REFUSED = (
-    "I take no codes for now: there were too many wrong ones. Please try again in an hour, or"
-    " start me again for another code."
+    "I am not accepting codes for now: too many were wrong. Please try again in an hour, or"
+    " restart me to get another code."
 )

@@ -93,7 +93,7 @@ class ReplyOutcome(CommandResult):
 
 @Command(
     "approve",
-    "say yes to what I may not do alone; with its number, once or for the conversation",
+    "approve an action that needs permission: by its number, once or for this conversation",
     REPLY,
     30,
 )
@@ -102,13 +102,13 @@ def approve(context: CommandContext) -> ReplyOutcome:
     return _by_command(context, "approval", lambda said: said.lower() or "once")
 
 
-@Command("deny", "say no to it", REPLY, 40)
+@Command("deny", "refuse it", REPLY, 40)
 def deny(context: CommandContext) -> ReplyOutcome:
     """Take a no, whatever stands behind it."""
     return _by_command(context, "approval", lambda _: "deny")
 
 
-@Command("answer", "answer my question with words or the number of a choice", REPLY, 50)
+@Command("answer", "answer my question, in words or by the number of a choice", REPLY, 50)
 def answer(context: CommandContext) -> ReplyOutcome:
     """Take words, or the number of a choice."""
     return _by_command(context, "clarify", lambda said: said)
@@ -289,12 +289,12 @@ def waiting_text(waiting: Sequence[Question]) -> str:
         )
     if question.kind == "approval":
         return (
-            f"Your message waits: I first need to know whether I may run `{question.tool}`. Send"
-            " `/approve` or `/deny`, or `/stop` to drop all of it."
+            f"Your message waits: I first need to know whether I may run `{question.tool}`."
+            " Send `/approve` or `/deny`, or `/stop` to drop all of it."
         )
     return (
-        "Your message waits: I have asked a question that needs an answer first. Send `/stop` to"
-        " drop it."
+        "Your message waits: I have asked a question that needs an answer first. Send `/stop`"
+        " to drop it."
     )
 
 
@@ -340,7 +340,7 @@ def still_waits(conn: Connection, conversation_id: int) -> str:
     """Return a text about the other open questions; empty if there are none."""
     waiting = questions.pending(conn, conversation_id)
     ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
-    return f"I still wait for an answer to {ids}." if waiting else ""
+    return f"I am still waiting for an answer to {ids}." if waiting else ""
 
 
 def _which(waiting: list[Question]) -> str:
@@ -441,8 +441,8 @@ OTHER_KIND: dict[InquiryKind, str] = {
 }
 OVER = {
     "answered": "This was answered already.",
-    "cancelled": "Nobody waits for that answer any more.",
+    "cancelled": "That question is no longer open.",
 }
-TOO_LATE = "That is too late: the time for an answer is over."
-SAY_MORE = "Write the answer behind it, or the number of a choice."
+TOO_LATE = "That came too late: the question has expired."
+SAY_MORE = "Add your answer, or the number of a choice."
 HOW_TO_APPROVE = "I understand `/approve`, `/approve once`, `/approve conversation` and `/deny`."

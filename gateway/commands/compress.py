@@ -15,13 +15,13 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 
 TOPIC_CHARS = 500
 """Longest topic that `/compress` takes; the rest is cut off."""
-NOTHING_TO_COMPRESS = "There is nothing to compress: all that is in view is needed as it is."
+NOTHING_TO_COMPRESS = "There is nothing to condense: everything in view is needed as it is."
 SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
 
 
 @Command(
     "compress",
-    "condense what was said so far; name a topic to dwell on it",
+    "condense the conversation so far; name a topic to keep more of it",
     TURN,
     90,
     aliases=("compact",),
@@ -75,7 +75,7 @@ def _summary_text(compaction: Compaction) -> list[str]:
         author = compaction.summary_model or "the summary model"
         return [f"The earlier turns are now a summary by {author}."]
     why = _WHY_EXTRACT.get(compaction.failure, SUMMARY_FAILED)
-    return [f"The earlier turns are now a summary without a model, since {why}."]
+    return [f"The earlier turns are now a summary made without a model, because {why}."]
 
 
 _WHY_EXTRACT = {

@@ -24,7 +24,7 @@ MOST_NAMES = 5
 """So many tools and models are named, the most used and the dearest; the others are summed up."""
 
 
-@Command("insights", "show how this conversation fared in the last 30 days", IMMEDIATE, 80)
+@Command("insights", "show how this conversation went over the last 30 days", IMMEDIATE, 80)
 def show_insights(context: CommandContext) -> CommandResult:
     """Return the figures of the turns in which the agent answered somebody."""
     since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)

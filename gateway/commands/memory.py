@@ -26,22 +26,24 @@ MOST_BUTTONS = 8
 MOST_CHARS = 400
 """Of what a row is changed to."""
 TITLES = (
-    ("instruction", "What you asked for once and for all"),
-    ("user", "What I noted about you"),
-    ("memory", "What I noted"),
-    ("fact", "Facts that you told, the newest first"),
+    ("instruction", "Standing instructions"),
+    ("user", "Notes about you"),
+    ("memory", "Notes"),
+    ("fact", "Facts you told me, newest first"),
 )
 EMPTY = (
-    "I remember nothing here yet. What you ask for once and for all (“from now on …”, “always …”,"
-    " “call me …”) I keep, across compactions and `/new`."
+    "I remember nothing here yet. I keep what you ask for once and for all (“from now on …”,"
+    " “always …”, “call me …”), across compactions and `/new`."
 )
 HOW = (
-    "`/memory forget 2` erases an entry, `/memory change 2 NEW WORDS` corrects it, `/memory forget"
+    "`/memory forget 1` erases an entry, `/memory change 1 NEW WORDS` corrects it, `/memory forget"
     " all` erases everything."
 )
 NO_SUCH = "There is no such entry; `/memory` shows them with their numbers."
-NOT_ALLOWED = "Only those who were let in may change what is remembered here; nothing was changed."
-SUSPICIOUS = "These words I do not keep: they look like an attempt to instruct me behind your back."
+NOT_ALLOWED = "Only people who were let in may change what I remember here; nothing was changed."
+SUSPICIOUS = (
+    "I did not keep that: it looks like an attempt to give me instructions behind your back."
+)
 WHAT = (
     "Write what it is to say behind the number: `/memory change 2 NEW WORDS`,"
     f" {MOST_CHARS} characters at most."
@@ -119,7 +121,7 @@ def _named(rows: Sequence[MemoryRow], which: str) -> list[MemoryRow]:
 def _forget(context: CommandContext, scope: str, rows: Sequence[MemoryRow]) -> CommandResult:
     for row in rows:
         remembered.remove(context.conn, row, scope, context.sender, context.conversation)
-    _note(context, [f"does not hold any more: {row.text}" for row in rows if _is_told(row)])
+    _note(context, [f"no longer holds: {row.text}" for row in rows if _is_told(row)])
     if len(rows) == 1:
         return CommandResult(f"Forgotten: {quoted(rows[0].text)}.")
     return CommandResult(f"Forgotten: all {len(rows)} entries.")
@@ -136,7 +138,7 @@ def _change(
     row = rows[0]
     remembered.change(context.conn, row, scope, words, context.sender, context.conversation)
     if _is_told(row):
-        _note(context, [f"does not hold any more: {row.text}", f"holds instead: {words}"])
+        _note(context, [f"no longer holds: {row.text}", f"holds instead: {words}"])
     return CommandResult(f"Changed: {quoted(row.text)} is now {quoted(words)}.")
 
 

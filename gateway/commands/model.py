@@ -21,13 +21,13 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 DEFAULT = "default"
 """What takes a choice back."""
 NO_ROOM = (
-    "Even so, my instructions, the tools and your newest message leave it hardly any room: answers"
-    " may fail. Another model has more."
+    "Even so, my instructions, the tools and your newest message leave it hardly any room, and"
+    " answers may fail. Try a model with a larger window."
 )
-NOT_ALLOWED = "Only those who were let in by name may choose the model; nothing was changed."
+NOT_ALLOWED = "Only people who were let in by name may choose the model; nothing was changed."
 
 
-@Command("model", "show the models, or name the one that is to answer here", TURN, 100)
+@Command("model", "show the models, or choose the one that answers here", TURN, 100)
 async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
     """Return the answer, and the end of the turn, which stores the choice."""
     services, journal, wanted = context.services, context.journal, context.argument
@@ -87,7 +87,7 @@ def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) ->
         _line(name, models[0], name == used, name == default) for name, models in known.items()
     ]
     gone = [] if chosen is None or chosen in known else [gone_text(chosen)]
-    ways = "`/model NAME` chooses who answers in this conversation, `/model default` takes it back."
+    ways = "`/model NAME` chooses who answers in this conversation, `/model default` undoes that."
     return "\n\n".join([*gone, "\n".join(lines), ways])
 
 

@@ -19,14 +19,14 @@ from gateway.storage.people.web_users import ChatLinks
 
 LISTED = 20
 """Requests and members that `/pair list` shows, of each kind."""
-DIRECT_ONLY = "Please write that to me directly: others can read it here."
+DIRECT_ONLY = "Please send me that in a direct message: others can read it here."
 USAGE = """\
 Who may write to me:
 
-- `/pair list`: who asks, and who was let in
+- `/pair list`: who is asking, and who was let in
 - `/pair approve CODE`: let them in
 - `/pair deny CODE`: refuse; they cannot ask again for a day
-- `/pair revoke PLATFORM:ID`: take back that somebody was let in
+- `/pair revoke PLATFORM:ID`: withdraw somebody's access
 - `/pair invite NAME [owner | member | guest]`: a link for the web chat, which works once"""
 INVITED = """\
 This link signs **{name}** in to the web chat, once, within {life}:
@@ -43,7 +43,7 @@ ROLES: Mapping[str, Literal["owner", "member", "guest"]] = {
 }
 
 
-@Command("pair", "say who may write to me", IMMEDIATE, 130, owner_only=True)
+@Command("pair", "decide who may write to me", IMMEDIATE, 130, owner_only=True)
 def decide_requests(context: CommandContext) -> CommandResult:
     """Show who asks to be let in, or decide about one of them; in direct chats alone."""
     if not context.is_private:

@@ -17,7 +17,7 @@ from gateway.storage.reports.history import Status
 from gateway.storage.reports.usage import ContextFill
 
 
-@Command("status", "show how this conversation stands", IMMEDIATE, 60, urgent=True)
+@Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
 def show_status(context: CommandContext) -> CommandResult:
     """Return how the conversation stands, and what its turn waits for."""
     conn, conversation_id = context.conn, context.conversation

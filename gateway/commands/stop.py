@@ -11,7 +11,7 @@ from gateway.storage.queue import inbox
 from gateway.storage.reports import history
 
 
-@Command("stop", "stop the answer in progress and drop what waits", IMMEDIATE, 20, urgent=True)
+@Command("stop", "stop the current answer and drop queued messages", IMMEDIATE, 20, urgent=True)
 def stop(context: CommandContext) -> CommandResult:
     """Stop all that stands before the command in its conversation."""
     conn, conversation_id = context.conn, context.conversation
@@ -42,7 +42,7 @@ def stop_text(*, was_running: bool, dropped: int) -> str:
         return "There is nothing to stop."
     text = "Stopped." if was_running else "Nothing was running."
     if dropped == 1:
-        text += " One waiting message was dropped."
+        text += " One queued message was dropped."
     elif dropped:
-        text += f" {dropped} waiting messages were dropped."
+        text += f" {dropped} queued messages were dropped."
     return text

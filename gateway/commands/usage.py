@@ -36,7 +36,7 @@ class Today(NamedTuple):
     by_all_usd: float = 0.0
 
 
-@Command("usage", "show what this conversation took and cost so far", IMMEDIATE, 70)
+@Command("usage", "show the tokens and the cost of this conversation", IMMEDIATE, 70)
 def show_usage(context: CommandContext) -> CommandResult:
     """Return the conversation's figures, and its sender's spending of this day."""
     conn, conversation_id, money = context.conn, context.conversation, context.services.money

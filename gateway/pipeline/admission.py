@@ -38,12 +38,12 @@ from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
 
 TOO_MANY = (
-    "Those were too many messages in one minute: I leave out what comes now."
-    " Please wait a moment and send it again."
+    "Those were too many messages in one minute: I am ignoring new ones for now. Please wait a"
+    " moment, then send them again."
 )
 FILE_NOT_READ = "I did not read the file that came with this command."
 EDITED = (
-    "You have changed a message that I have answered. My next answer will know the new wording; I"
+    "You edited a message that I had already answered. My next answer will use the new wording; I"
     " can also answer it now."
 )
 ASK_AGAIN = "Ask again"
@@ -228,7 +228,7 @@ class AdmissionBatch:
     def _full_text(self) -> str:
         most = self._tx.rules.queue.max_pending
         return (
-            f"I did not take this message: {most} are waiting already."
+            f"I did not accept this message: {most} are already waiting."
             " Please send it again when I have answered, or send /stop to drop what waits."
         )
 
@@ -633,7 +633,7 @@ def _in_short(message: InboundMessage) -> InboundMessage:
 
 def _unreadable_text(message: InboundMessage) -> str:
     what = message.unreadable or "a message without text"
-    return f"I can read text and files, and this is {what}."
+    return f"I can read text and files, but this is {what}."
 
 
 def _with_unread(message: InboundMessage) -> InboundMessage:

@@ -45,13 +45,13 @@ GAVE_UP = (
     " You can send /retry to try again."
 )
 NEVER_BEGAN = (
-    "I had to give up on this message: I failed to begin with it. It is kept for the operator. You"
+    "I had to give up on this message: I could not start on it. It is kept for the operator. You"
     " can send it again."
 )
 """Of such a message there is no question that `/retry` could repeat."""
 EXPIRED = (
-    "For a long time I could not deliver anything here. I gave up those of my messages that are too"
-    " old now, so there is a gap above. The operator can still send them, and you can ask me again."
+    "I could not deliver anything here for a long time. I gave up on messages that are too old by"
+    " now, so there is a gap above. The operator can still send them, and you can ask me again."
 )
 UNSHOWN = (
     "I failed to show one of my messages here, so there is a gap above. The operator can still send"
@@ -72,15 +72,14 @@ CONTEXT = {
         " stays on record."
     ),
     "floor": (
-        "My instructions, the tools and your newest message alone are too large to leave the model"
-        " room. I cannot condense this any further, and the answer may fail; a shorter message"
-        " helps."
+        "My instructions, the tools and your newest message alone leave the model no room. I"
+        " cannot condense this any further, and the answer may fail; a shorter message helps."
     ),
 }
 """What a compaction could not spare the user (`agent.ports.CompactionStore.tell`)."""
 ENDLESS = (
-    "The model did not come to an end, so I stopped it: what it wrote is far longer than an answer"
-    " may be. Send /retry to ask again."
+    "The model would not stop, so I stopped it: its answer was far longer than an answer may be."
+    " Send /retry to ask again."
 )
 CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
@@ -276,7 +275,7 @@ def spend_limit_text(limit: SpendLimitReached) -> str:
     What everybody together may spend is the operator's business: that amount is not shown.
     """
     if limit.limit_usd == 0:
-        return "I may not spend anything on answers at present; the operator can change that."
+        return "I have no budget for answers at the moment; the operator can change that."
     if limit.scope == "sender":
         what = f"Today's budget for you is used up ({format_usd(limit.limit_usd)})"
     else:
@@ -298,11 +297,11 @@ def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
     if cause == "refused":
         what = f"{where} does not take my messages for a chat, and perhaps for others"
     elif cause == "failed":
-        what = f"I failed to show a message on {where}, and perhaps others: that is a fault of mine"
+        what = f"I failed to show a message on {where}, and perhaps others: that is a bug in Parley"
     else:
         what = f"{where} did not take my messages for so long that I gave up those that waited"
     return (
         f"{what}. The first one is the dead letter `{letter}` ({messages.quoted(reason)})."
         " `parley dead-letters list` shows all of them, `parley dead-letters retry ID` sends one"
-        " again. I do not repeat this today."
+        " again. I will not repeat this today."
     )

@@ -113,7 +113,7 @@ LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TOLD = {"turn_failed", "turn_buried", "lease_lost", "message_sent"}
 SOURCE = "loopback:default"
-MENU = [("status", "show how this conversation stands")]
+MENU = [("status", "show the state of this conversation")]
 BLOCKS = {"telegram": TelegramSettings, "discord": DiscordSettings, "slack": SlackSettings}
 FAST = PaceLimits(
     per_s=100_000,

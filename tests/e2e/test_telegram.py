@@ -124,7 +124,7 @@ async def test_an_owner_lets_somebody_in_by_a_button(
         assert [it.buttons != [] for it in api.messages if "asks" in it.text] == [True]
         api.press(ANN, "Approve")
         await said(api, "→ Approve")
-        await said(api, "You may write to me now", BOB)
+        await said(api, "You can write to me now", BOB)
         api.push_text(BOB, "and now?")
         await said(api, "Fine.", BOB)
     assert [it.buttons for it in api.messages if "asks" in it.text] == [[]]

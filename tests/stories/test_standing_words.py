@@ -204,7 +204,7 @@ async def test_the_memory_is_shown_and_corrected(tmp_path: Path) -> None:
         told = await chat.ask("/memory change 1 Call me Hanna.")
         assert told == f"Changed: `{NAMED}` is now `Call me Hanna.`."
         answer = await chat.ask("hello")
-        assert f"> Una: does not hold any more: {GERMAN}" in answer
+        assert f"> Una: no longer holds: {GERMAN}" in answer
         assert "> holds instead: Call me Hanna." in answer
         assert "Corrected" not in await chat.ask("hello again")
         await chat.ask("/new hi")

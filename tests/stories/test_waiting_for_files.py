@@ -85,7 +85,7 @@ async def test_a_stop_reaches_a_download(tmp_path: Path, slow: Slow) -> None:
     """The next question is answered at once, and the file is not fetched again."""
     async with running(tmp_path, adapter=slow) as chat:
         await send_file(chat)
-        assert "One waiting message was dropped" in await chat.ask("/stop")
+        assert "One queued message was dropped" in await chat.ask("/stop")
         assert await chat.ask("hello") == "re: hello"
         await chat.until_rows(schema.attachment, lambda rows: rows[0].state == "failed")
         assert slow.fetched == ["f"]

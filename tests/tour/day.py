@@ -19,16 +19,18 @@ from tests.support.process import ParleyProcess
 KEY = "sk-ant-tour"
 Shoot = Callable[[Page, str], Awaitable[None]]
 
-QUESTION = "We are four people for a weekend in Lisbon. Compare tram, taxi and bikes for getting around."
+QUESTION = (
+    "We are four people for a weekend in Lisbon. Compare tram, taxi and bikes for getting around."
+)
 COMPARED = """For a long weekend with four people I would mix two of them:
 
 | | price for four, a day | good for | mind |
 |---|---|---|---|
-| Tram and metro | about 27 € (day passes) | the hills, rainy hours | line 28 is full by 10 am |
-| Taxi | 8–12 € a ride | late evenings | fits four, no fifth seat |
+| Tram and metro | 27 € (day passes) | the hills, rainy hours | line 28 is full by 10 |
+| Taxi | 10 € a ride | late evenings | fits four, no fifth seat |
 | Bikes | 48 € | the riverside to Belém | steep streets in Alfama |
 
-**Day passes for the first two days, bikes on Sunday along the river.** Shall I turn that into a plan?"""
+**Day passes for the first two days, bikes on Sunday along the river.** Shall I make a plan?"""
 KEEP = "From now on give prices in euros, and call me Ann."
 KEPT = "Gladly, Ann: all prices in euros from here on."
 TASK = "Write the plan for Sunday into sunday.md."
@@ -42,20 +44,23 @@ WRITTEN = "Done: `sunday.md` has three stops, from the bikes at 10 to lunch at t
 
 
 async def day(home: Path, shoot: Shoot) -> None:
-    """Have the owner sign in, ask, give a standing instruction, approve a file that is written, look around.
+    """Have the owner sign in, ask, give a standing instruction, approve a file, look around.
 
     Args:
         home: PARLEY_HOME.
         shoot: Takes a picture of what is seen, under a name.
     """
-    async with AnthropicServer(api_key=KEY) as model:
-        async with ParleyProcess(home, _settings(model.url)) as parley, page() as tab:
-            made = await parley.run("open", "--no-browser")
-            await tab.goto(sign_in_link(made.stdout.splitlines()))
-            await expect(tab.locator("#welcome")).to_be_visible()
-            await _talk(tab, model, shoot)
-            await _approve(tab, model, shoot)
-            await _look_around(tab, parley, shoot)
+    async with (
+        AnthropicServer(api_key=KEY) as model,
+        ParleyProcess(home, _settings(model.url)) as parley,
+        page() as tab,
+    ):
+        made = await parley.run("open", "--no-browser")
+        await tab.goto(sign_in_link(made.stdout.splitlines()))
+        await expect(tab.locator("#welcome")).to_be_visible()
+        await _talk(tab, model, shoot)
+        await _approve(tab, model, shoot)
+        await _look_around(tab, parley, shoot)
 
 
 def _settings(url: str) -> dict[str, object]:

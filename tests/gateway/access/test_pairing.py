@@ -521,7 +521,7 @@ class TestDecisions:
             await owner(chat, f"/pair approve {code}")
             assert (await chat.say("hi", "dm7", sender="7")).outcome == "queued"
             text = await owner(chat, "/pair revoke telegram:7")
-            assert text == "telegram 7 may not write to me any more."
+            assert text == "telegram 7 may no longer write to me."
             assert code_of(await stranger(chat)) != code
             [line] = chat.events("member_revoked")
             assert (line["platform"], line["sender"], line["by"]) == ("telegram", "7", "telegram:1")

@@ -486,7 +486,7 @@ async def test_an_approval_for_the_conversation_settles_all_calls_of_the_tool(
         assert acts.done == []
         await chat.say("/approve 1 conversation")
         answers = await chat.answers(8)
-        assert answers[5] == "I still wait for an answer to 1 (`act`), 3 (`act`)."
+        assert answers[5] == "I am still waiting for an answer to 1 (`act`), 3 (`act`)."
         assert answers[-1].count("did") == 2
         # Calls that run side by side may be asked in any order.
         asked = (await chat.rows(schema.inquiry))[1].question
@@ -532,7 +532,7 @@ async def test_an_approval_for_the_conversation_is_for_one_tool(tmp_path: Path) 
         await chat.logged("turn_suspended")
         waiting = {row.tool: row.id for row in await chat.rows(schema.inquiry)}
         await chat.say(f"/approve {waiting['act']} conversation")
-        assert f"still wait for an answer to {waiting['send']}" in (await chat.answers(4))[-1]
+        assert f"still waiting for an answer to {waiting['send']}" in (await chat.answers(4))[-1]
         assert [state for state, *_ in await inquiry_states(chat)].count("pending") == 1
         assert sends.done == []
 

@@ -89,7 +89,7 @@ def test_a_code_is_denied(pair: Run, asked: Store) -> None:
 def test_a_member_is_revoked(pair: Run, store: Store) -> None:
     """By platform and id."""
     store.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
-    assert pair("revoke", "slack:U1").out == "slack U1 may not write to me any more.\n"
+    assert pair("revoke", "slack:U1").out == "slack U1 may no longer write to me.\n"
     assert store.rows(member) == []
 
 

@@ -74,10 +74,10 @@ def test_a_summary_without_a_model_says_why() -> None:
     """Nothing that a provider said is shown."""
     failed = done("extract", "extract", summary_model=None, failure="RateLimited: sk-ant-123")
     text = compress_text(failed)
-    assert f"a summary without a model, since {SUMMARY_FAILED}" in text
+    assert f"a summary made without a model, because {SUMMARY_FAILED}" in text
     assert "sk-ant" not in text
     alone = compress_text(replace(failed, failure=None))
-    assert "a summary without a model, since no model writes summaries" in alone
+    assert "a summary made without a model, because no model writes summaries" in alone
 
 
 def test_no_summary_is_claimed_where_none_was_written() -> None:

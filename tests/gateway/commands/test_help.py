@@ -9,16 +9,16 @@ EVERYBODYS = """\
 Write to me in plain words. I also know these commands:
 
 - `/new`: start afresh; the old conversation stays on record
-- `/stop`: stop the answer in progress and drop what waits
-- `/approve`: say yes to what I may not do alone; with its number, once or for the conversation
-- `/deny`: say no to it
-- `/answer`: answer my question with words or the number of a choice
-- `/status`: show how this conversation stands
+- `/stop`: stop the current answer and drop queued messages
+- `/approve`: approve an action that needs permission: by its number, once or for this conversation
+- `/deny`: refuse it
+- `/answer`: answer my question, in words or by the number of a choice
+- `/status`: show the state of this conversation
 - `/memory`: show what I remember; forget or change an entry by its number
-- `/usage`: show what this conversation took and cost so far
-- `/insights`: show how this conversation fared in the last 30 days
-- `/compress`: condense what was said so far; name a topic to dwell on it
-- `/model`: show the models, or name the one that is to answer here
+- `/usage`: show the tokens and the cost of this conversation
+- `/insights`: show how this conversation went over the last 30 days
+- `/compress`: condense the conversation so far; name a topic to keep more of it
+- `/model`: show the models, or choose the one that answers here
 - `/retry`: ask the last question again
 - `/help`: show this list"""
 
@@ -30,7 +30,7 @@ def test_help_lists_every_command() -> None:
 
 def test_help_tells_an_owner_more() -> None:
     """One line, behind the others."""
-    assert help_text(to_owner=True) == f"{EVERYBODYS}\n- `/pair`: say who may write to me"
+    assert help_text(to_owner=True) == f"{EVERYBODYS}\n- `/pair`: decide who may write to me"
 
 
 def test_the_menus_are_the_same_list() -> None:

@@ -116,7 +116,7 @@ async def test_unknown_names_are_told_what_exists(tmp_path: Path) -> None:
 async def test_guests_may_look_but_not_choose(tmp_path: Path) -> None:
     """A stranger in an open chat is no member."""
     async with running(tmp_path, agent_of(*two())) as chat:
-        assert (await chat.ask("/model other", sender="stranger")).startswith("Only those")
+        assert (await chat.ask("/model other", sender="stranger")).startswith("Only people")
         assert "`other`" in await chat.ask("/model", sender="stranger")
         assert await chosen(chat) == [None]
 

@@ -10,9 +10,9 @@ from gateway.commands.stop import stop_text
     [
         (False, 0, "There is nothing to stop."),
         (True, 0, "Stopped."),
-        (True, 1, "Stopped. One waiting message was dropped."),
-        (True, 2, "Stopped. 2 waiting messages were dropped."),
-        (False, 1, "Nothing was running. One waiting message was dropped."),
+        (True, 1, "Stopped. One queued message was dropped."),
+        (True, 2, "Stopped. 2 queued messages were dropped."),
+        (False, 1, "Nothing was running. One queued message was dropped."),
     ],
 )
 def test_stop_says_what_it_did(was_running: bool, dropped: int, text: str) -> None:

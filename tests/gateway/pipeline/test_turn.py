@@ -223,7 +223,7 @@ async def test_stop_keeps_the_text_so_far_and_drops_what_waits(tmp_path: Path) -
         await chat.say("and another")
         assert (await chat.say("/stop")).outcome == "command"
         assert set(await chat.answers(2)) == {
-            "Stopped. One waiting message was dropped.",
+            "Stopped. One queued message was dropped.",
             "Once upon a time\n\n*[stopped]*",
         }
         await chat.ask("go on")
@@ -334,7 +334,7 @@ async def test_stop_with_nothing_to_stop(tmp_path: Path) -> None:
 def test_stop_counts_what_it_dropped() -> None:
     """With and without a running turn."""
     assert stop_text(was_running=False, dropped=2) == (
-        "Nothing was running. 2 waiting messages were dropped."
+        "Nothing was running. 2 queued messages were dropped."
     )
     assert stop_text(was_running=True, dropped=0) == "Stopped."
 
