@@ -497,7 +497,10 @@ async def assembled(
     )
     health, operator = (
         Health(database, replica, supervised, watch),
-        Operator(database, wakeups, intake.tell_approved, door, beside.rotation),
+        Operator(
+            *(database, wakeups, intake.tell_approved, door, beside.rotation),
+            intake.answer_as_owner,
+        ),
     )
     sources = Sources(
         supervised, watch.look, health.database_state, models, agent.recovery.rests, budgets

@@ -24,6 +24,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from aiohttp import web
 
 from adapters.door import Visitor
+from adapters.registry import BUILT_IN
 from agent.plugins.active import Plugins
 from agent.turn.state import Agent
 from gateway.commands.status_figures import StatusFacts
@@ -76,6 +77,11 @@ class Ask:
     visitor: Visitor
     names: Mapping[str, str]
     form: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def by(self) -> str:
+        """Who asks, as the audit log and turns have it."""
+        return f"{BUILT_IN}:{self.visitor.sender}"
 
     def query(self, name: str, default: str = "") -> str:
         """Return what the address asks for, without spaces around it."""

@@ -23,7 +23,7 @@ from markupsafe import Markup
 from adapters.web.guard import VISIT, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
 from gateway.console import wording
-from gateway.console.pages import overview
+from gateway.console.pages import audit, budgets, livelog, overview, people, work
 from gateway.console.register import (
     HOME,
     MENU_GROUPS,
@@ -38,11 +38,12 @@ from gateway.console.register import (
     action,
     find,
 )
-from gateway.errors import StorageError
+from gateway.errors import GatewayError, StorageError
+from gateway.settings.loading import redactor_of
 
 log = structlog.get_logger()
 
-PAGES = (overview,)
+PAGES = (overview, work, livelog, people, budgets, audit)
 """All modules with pages, in the order of the menu: to be imported is to be registered."""
 
 HERE = Path(__file__).parent
@@ -86,6 +87,7 @@ class Site:
             auto_reload=False,
         )
         self._templates.filters.update(wording.filters(inside.settings.sessions.timezone))
+        self._templates.filters["redacted"] = redactor_of(inside.settings).text
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request of an owner.
@@ -110,6 +112,10 @@ class Site:
             log.warning("request_not_stored", path=request.path, error=str(exc))
             told = {"heading": "The database does not answer", "text": f"{exc}."}
             return await self._page(request, None, Shown("trouble.html", told), 503)
+        except GatewayError as exc:
+            # Nothing was changed; the form is behind the browser's way back, as it was filled in.
+            told = {"heading": "That cannot be done", "text": str(exc)}
+            return await self._page(request, None, Shown("trouble.html", told), 409)
 
     async def _response(self, ask: Ask, entry: Entry, result: Result) -> web.StreamResponse:
         if isinstance(result, Shown):
@@ -220,7 +226,13 @@ def _theme(request: web.Request) -> str:
 
 
 def _menu() -> list[tuple[str, list[Entry]]]:
-    groups = ((group, [each for each in REGISTER if each.group == group]) for group in MENU_GROUPS)
+    # In the order of `PAGES`, in whichever order they were imported.
+    names = [module.__name__ for module in PAGES]
+    shown = sorted(
+        (each for each in REGISTER if each.group),
+        key=lambda each: names.index(each.handler.__module__),
+    )
+    groups = ((group, [each for each in shown if each.group == group]) for group in MENU_GROUPS)
     return [(group, entries) for group, entries in groups if entries]
 
 

@@ -1,5 +1,6 @@
 """Filters of the templates: how numbers, money, moments and stretches of time are written."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -12,6 +13,7 @@ from agent.money.costs import Money, format_usd
 from agent.safety.redaction import printable
 
 NOTHING = "\N{EN DASH}"
+_FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
 _STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -21,6 +23,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
     return {
         "moment": partial(moment, zone=zone),
         "clock": partial(clock, zone=zone),
+        "instant": partial(instant, zone=zone),
         "stretch": stretch,
         "number": number,
         "short": short,
@@ -28,26 +31,52 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "money": money,
         "size": size,
         "plain": printable,
+        "fenced": fenced,
     }
 
 
-def moment(at: float | None, zone: ZoneInfo) -> Markup | str:
-    """Return a `<time>` with date and minute; at: seconds since the epoch."""
+def moment(at: float | str | None, zone: ZoneInfo) -> Markup | str:
+    """Return a `<time>` with date and minute; at: seconds since the epoch, or ISO 8601."""
     return _time(at, zone, "%Y-%m-%d %H:%M")
 
 
-def clock(at: float | None, zone: ZoneInfo) -> Markup | str:
+def clock(at: float | str | None, zone: ZoneInfo) -> Markup | str:
     """Return a `<time>` that shows the time of day, with seconds."""
     return _time(at, zone, "%H:%M:%S")
 
 
-def _time(at: float | None, zone: ZoneInfo, form: str) -> Markup | str:
+def instant(at: str, zone: ZoneInfo) -> Markup | str:
+    """Return a `<time>` of a line of the log, with milliseconds; a text that is no time as it is.
+
+    The day is shown where it is not today.
+    """
+    try:
+        here = datetime.fromisoformat(at).astimezone(zone)
+    except ValueError:
+        return at
+    day = "" if here.date() == datetime.now(zone).date() else f"{here:%m-%d} "
+    shown = f"{day}{here:%H:%M:%S}.{here.microsecond // 1000:03}"
+    whole = Markup('<time datetime="{}" title="{}">{}</time>')
+    return whole.format(at, f"{here:%Y-%m-%d %H:%M:%S %Z}", shown)
+
+
+def _time(at: float | str | None, zone: ZoneInfo, form: str) -> Markup | str:
     if at is None:
         return NOTHING
-    exact = datetime.fromtimestamp(at, UTC)
+    exact = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at, UTC)
     here = exact.astimezone(zone)
     whole = Markup('<time datetime="{}" title="{}">{}</time>')
     return whole.format(exact.isoformat(), f"{here:%Y-%m-%d %H:%M:%S %Z}", f"{here:{form}}")
+
+
+def fenced(text: str) -> list[tuple[bool, str]]:
+    """Return the parts of a markdown text in order: (whether it is a block of code, the part)."""
+    parts, at = list[tuple[bool, str]](), 0
+    for found in _FENCED.finditer(text):
+        parts += [(False, text[at : found.start()]), (True, found[2])]
+        at = found.end()
+    parts.append((False, text[at:]))
+    return [(is_code, part.strip("\n")) for is_code, part in parts if part.strip()]
 
 
 def stretch(seconds: float | None) -> str:

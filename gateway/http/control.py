@@ -18,11 +18,13 @@ from aiohttp import web
 from pydantic import Field, ValidationError
 from sqlalchemy import Connection
 
+from adapters.messages import InboundMessage
 from agent.settings import Section
 from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
 from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
+from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.rotation import Reloaded, Rotation
@@ -121,6 +123,7 @@ class Operator:
         tell_approved: `GatewayIntake.tell_approved`.
         door: Told of what was changed about web users.
         rotation: Reads secrets again.
+        answer: `GatewayIntake.answer_as_owner`.
     """
 
     database: Database
@@ -128,6 +131,7 @@ class Operator:
     tell_approved: Callable[[], Awaitable[None]]
     door: WebDoor
     rotation: Rotation
+    answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
 
     async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
         """Carry out one of `ACTIONS`, and wake whoever has to go on with it.

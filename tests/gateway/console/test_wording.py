@@ -54,3 +54,24 @@ def test_money_and_sizes() -> None:
         "1.5 kB",
         "2.6 MB",
     ]
+
+
+def test_blocks_of_code_are_told_from_the_text_around_them() -> None:
+    """By fences of any length; a fence that does not end is text."""
+    text = "May I run `act`?\n\n````json\n{\n```\n}\n````\n\nIt is **final**."
+    assert wording.fenced(text) == [
+        (False, "May I run `act`?"),
+        (True, "{\n```\n}"),
+        (False, "It is **final**."),
+    ]
+    assert wording.fenced("```\nopen") == [(False, "```\nopen")]
+    assert wording.fenced("") == []
+
+
+def test_the_time_of_a_line_of_the_log_has_milliseconds() -> None:
+    """With its day where that is not today; what is no time is shown as it is."""
+    here = wording.filters("Europe/Berlin")
+    instant, moment = here["instant"], here["moment"]
+    assert ">11-27 11:00:00.123<" in instant("2020-11-27T10:00:00.123456Z")
+    assert instant("<then>") == "<then>"
+    assert ">2020-11-27 11:00<" in moment("2020-11-27T10:00:00Z")

@@ -110,7 +110,12 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     app = web.Application()
     told = gateway.intake.tell_approved
     app.add_routes(
-        control.routes(Operator(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation))
+        control.routes(
+            Operator(
+                *(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation),
+                gateway.intake.answer_as_owner,
+            )
+        )
     )
     runner = web.AppRunner(app)
     await runner.setup()

@@ -1,0 +1,85 @@
+"""What is on record: the audit log with the check of its chain, and the calls of tools."""
+
+from typing import get_args
+
+from sqlalchemy import Connection
+
+from gateway.console.pages import lists
+from gateway.console.pages.lists import listed, older
+from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
+from gateway.errors import NotFound
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditFault, AuditHead, AuditKind
+from gateway.storage.reports import audit
+from gateway.storage.reports.audit import AuditFilter
+
+AUDIT = f"{HOME}/audit"
+CALLS = f"{HOME}/calls"
+KINDS: tuple[AuditKind, ...] = get_args(AuditKind)
+
+
+@page(AUDIT, "Audit", "System")
+async def record(ask: Ask) -> Result:
+    """Show who decided what, the newest first."""
+    kind, after = ask.query("kind"), ask.position("after")
+    if kind and kind not in KINDS:
+        raise Missing(f"There is no kind {kind}.")
+    read = ask.inside.database.read
+    try:
+        rows = await read(audit_log.listed, lists.PAGE + 1, kind=kind, after=after)
+    except NotFound as exc:
+        raise Missing(f"There is no row {after}.") from exc
+    head = await read(audit_log.head)
+    return Shown(
+        "audit.html",
+        {
+            "rows": [(row, row.text()) for row in listed(rows)],
+            "kinds": KINDS,
+            "kind": kind,
+            "head": head,
+            "older": older(AUDIT, rows, lambda row: row.seq, {"kind": kind}),
+            "first": AUDIT if after else "",
+        },
+    )
+
+
+@action(f"{AUDIT}/check")
+async def check(ask: Ask) -> Result:
+    """Read the whole chain, and say whether it holds."""
+    # All of it is read, beside the reads that somebody waits for in a chat.
+    fault, head = await ask.inside.database.search(_fault)
+    if fault is not None:
+        return Moved(AUDIT, f"The chain breaks: row {fault.seq} {fault.wrong}.", failed=True)
+    end = f"{head.seq}:{head.hash}" if head else "nothing"
+    return Moved(AUDIT, f"The chain holds. It ends with {end}")
+
+
+def _fault(conn: Connection) -> tuple[AuditFault | None, AuditHead | None]:
+    head = audit_log.head(conn)
+    return audit_log.fault(audit_log.records(conn), head), head
+
+
+@page(CALLS, "Tool calls", "System")
+async def calls(ask: Ask) -> Result:
+    """Show which tools were called, who allowed it and what came of it, the newest turn first."""
+    tool, conversation = ask.query("tool"), ask.position("conversation")
+    before = _place(ask.query("after"))
+    wanted = AuditFilter(0.0, lists.PAGE + 1, conversation, tool or None, before)
+    rows = await ask.inside.database.read(audit.calls, wanted)
+    filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
+    return Shown(
+        "calls.html",
+        {
+            "rows": listed(rows),
+            "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),
+            "first": CALLS if before else "",
+            **filters,
+        },
+    )
+
+
+def _place(text: str) -> tuple[int, int] | None:
+    """Return the turn and the number of the call that a page begins behind; None for the first."""
+    turn, _, number = text.partition(".")
+    is_place = all(part.isascii() and part.isdigit() and len(part) < 19 for part in (turn, number))
+    return (int(turn), int(number)) if is_place else None

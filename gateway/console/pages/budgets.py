@@ -1,0 +1,142 @@
+"""Budgets: what a day may cost, what it has cost so far, and whose turns it went to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from gateway.agent_ports.budgets import Day, day_of, today
+from gateway.console.pages import lists
+from gateway.console.pages.lists import listed, older
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
+from gateway.errors import NotFound
+from gateway.storage.reports import costs
+from gateway.storage.reports.costs import GroupPage
+from gateway.storage.reports.ledger import Group, Span
+
+BUDGETS = f"{HOME}/budgets"
+DAYS = 30
+"""Of the chart, today included."""
+WIDTH, HEIGHT = 720.0, 180.0
+"""Of the chart's drawing area."""
+_GAP = 0.25
+"""Between two bars, as a part of the room that each has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A day in the chart; lengths in units of the drawing."""
+
+    day: date
+    usd: float
+    x: float
+    y: float
+    width: float
+    height: float
+    over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """What the days have cost, beside the limit.
+
+    Attributes:
+        top_usd: What the upper edge stands for.
+        limit_y: Where the limit is drawn; None where there is none.
+    """
+
+    bars: Sequence[Bar]
+    top_usd: float
+    limit_y: float | None
+
+
+def drawn(spent: Sequence[tuple[date, float]], limit_usd: float | None) -> Chart:
+    """Return the chart of what days have cost, in order."""
+    top = max([usd for _, usd in spent] + [limit_usd or 0.0]) or 1.0
+    step = WIDTH / max(len(spent), 1)
+    bars = [
+        Bar(
+            *(day, usd, n * step + step * _GAP / 2, HEIGHT - HEIGHT * usd / top),
+            *(step * (1 - _GAP), HEIGHT * usd / top),
+            over=limit_usd is not None and usd >= limit_usd,
+        )
+        for n, (day, usd) in enumerate(spent)
+    ]
+    limit_y = None if limit_usd is None else HEIGHT - HEIGHT * limit_usd / top
+    return Chart(bars, top, limit_y)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """What one sender's turns have cost today; `share` of their limit, None where there is none."""
+
+    name: str
+    group: Group
+    share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    days: Sequence[tuple[date, float]]
+    people: Sequence[Group]
+
+
+def _read(conn: Connection, here: Day, zone: tzinfo, following: GroupPage) -> _Read:
+    first = here.start.date() - timedelta(days=DAYS - 1)
+    named = [first + timedelta(days=n) for n in range(DAYS)]
+    bounds = [(str(day), day_of(day, zone)) for day in named]
+    spans = [Span(name, each.start.timestamp(), each.end.timestamp()) for name, each in bounds]
+    spent = {each.name: each.spent.money.usd for each in costs.by_span(conn, spans, _no_rates)}
+    begin = here.start.timestamp()
+    people = costs.by_key(conn, "sender", begin, _no_rates, following)
+    return _Read([(day, spent.get(str(day), 0.0)) for day in named], people)
+
+
+def _no_rates(_: str) -> None:
+    """Prompts are not compared with the least possible here."""
+
+
+@page(BUDGETS, "Budgets", "People")
+async def budgets(ask: Ask) -> Result:
+    """Show the limits, today's spending by person, and that of the last days."""
+    settings = ask.inside.settings
+    zone = ZoneInfo(settings.sessions.timezone)
+    here, after = today(zone), ask.query("after")
+    try:
+        found = await ask.inside.database.read(
+            _read, here, zone, GroupPage(lists.PAGE + 1, after or None)
+        )
+    except NotFound as exc:
+        raise Missing(f"{after} has spent nothing today.") from exc
+    limit = settings.budget.daily_usd
+    return Shown(
+        "budgets.html",
+        {
+            "budget": settings.budget,
+            "quotas": settings.quotas,
+            "used": found.days[-1][1],
+            "share": share(found.days[-1][1], limit),
+            "chart": drawn(found.days, limit),
+            "people": [
+                Person(each.name, each, share(each.spent.money.usd, _of_person(ask)))
+                for each in listed(found.people)
+            ],
+            "begins": here.end.timestamp(),
+            "now": datetime.now(zone).timestamp(),
+            "older": older(BUDGETS, found.people, lambda group: group.name),
+            "first": BUDGETS if after else "",
+        },
+    )
+
+
+def _of_person(ask: Ask) -> float | None:
+    return ask.inside.settings.budget.sender_daily_usd
+
+
+def share(usd: float, limit_usd: float | None) -> float | None:
+    """Return how much of a limit is used, 1 for all of it; None where there is no limit."""
+    if limit_usd is None:
+        return None
+    return usd / limit_usd if limit_usd else 1.0

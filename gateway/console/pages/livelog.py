@@ -1,0 +1,86 @@
+"""The live log: its newest lines, filtered; a small script asks for those that came since.
+
+Lines are shown as they were written, secrets masked. With several replicas each shows its own.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
+from gateway.logging.recent import LEVELS, RECENT, LineFilter, newest
+from gateway.logging.setup import log_path, predecessors
+
+LOG = f"{HOME}/log"
+SHOWN = 200
+"""Lines of the page; as many come at once while it follows."""
+_LEADING = frozenset({"timestamp", "level", "event", "exception"})
+KINDS = {"debug": "plain", "info": "good", "warning": "warn", "error": "bad"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLine:
+    """A line as the page shows it.
+
+    Attributes:
+        kind: Of the badge of its level.
+        fields: Names and values, in order.
+        exception: A traceback; empty for none.
+    """
+
+    at: str
+    level: str
+    kind: str
+    event: str
+    fields: Sequence[tuple[str, str]]
+    exception: str
+
+
+@page(LOG, "Live log", "Now")
+async def log(ask: Ask) -> Result:
+    """Show the newest lines that are wanted, the newest on top; those since `after` where asked."""
+    filters = {name: ask.query(name) for name in ("level", "event", "place", "turn", "text")}
+    if filters["level"] not in {"", *LEVELS}:
+        raise Missing(f"There is no level {filters['level']}.")
+    wanted, after = LineFilter(**filters), ask.position("after")
+    # Before they are read: a line that comes meanwhile is shown twice rather than never.
+    count = RECENT.count
+    settings = ask.inside.settings
+    path = log_path(settings.logging, settings.home)
+    if after is None:
+        files = () if path is None else (path, *predecessors(path)[:1])
+        records = await asyncio.to_thread(newest, RECENT, files, wanted, SHOWN)
+    else:
+        came = [kept for kept in RECENT.since(after) if kept.number <= count]
+        records = [found for each in came if (found := wanted.admits(each.line))][-SHOWN:]
+    return Shown(
+        "log.html",
+        {
+            "lines": [_shown(record) for record in reversed(records)],
+            "count": count,
+            "levels": LEVELS,
+            "has_file": path is not None,
+            "most": SHOWN,
+            **filters,
+        },
+    )
+
+
+def _shown(record: Mapping[str, Any]) -> ShownLine:
+    level = str(record.get("level", ""))
+    fields = [(name, _text(value)) for name, value in record.items() if name not in _LEADING]
+    return ShownLine(
+        str(record.get("timestamp", "")),
+        level,
+        KINDS.get(level, "plain"),
+        str(record["event"]),
+        fields,
+        str(record.get("exception", "")),
+    )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

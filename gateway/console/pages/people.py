@@ -1,0 +1,199 @@
+"""Who may write to Parley: who asks to be let in, who was, users of the web chat, their sessions.
+
+What is decided goes through the same functions as `/pair`, `parley pair` and `parley web`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection
+
+from adapters.door import OWNER
+from adapters.registry import account_types
+from gateway.access.policy import Access
+from gateway.access.web_door import name_of, sign_in_address
+from gateway.console.pages import lists
+from gateway.console.pages.lists import listed, older
+from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
+from gateway.errors import GatewayError, NotFound
+from gateway.storage.people import members, notebook, web_users
+from gateway.storage.people.members import Member, PairingRequest
+from gateway.storage.people.notebook import Note
+from gateway.storage.people.web_users import WebSession, WebUser
+
+PEOPLE = f"{HOME}/people"
+WEB_USERS = f"{HOME}/web-users"
+MEMORY = f"{HOME}/memory"
+DECISIONS = {
+    "approve": "approve-pairing",
+    "deny": "deny-pairing",
+    "revoke": "revoke-member",
+    "owner": "make-owner",
+    "member": "make-member",
+}
+ENDINGS = {"remove": "web-remove", "sign-out": "web-revoke"}
+
+
+@page(PEOPLE, "People", "People")
+async def people(ask: Ask) -> Result:
+    """Show who asks to be let in, who was, and whom the settings name."""
+    after = ask.query("after")
+    try:
+        rows = await ask.inside.database.read(members.listed, lists.PAGE + 1, after or None)
+    except NotFound as exc:
+        raise Missing(f"{after} is not on the list any more.") from exc
+    shown = listed(rows)
+    return Shown(
+        "people.html",
+        {
+            "requests": [each for each in shown if isinstance(each, PairingRequest)],
+            "members": [each for each in shown if isinstance(each, Member)],
+            "named": _named_in_settings(ask),
+            "mode": ask.inside.settings.access.mode,
+            "older": older(PEOPLE, rows, _name),
+            "first": PEOPLE if after else "",
+        },
+    )
+
+
+def _name(row: PairingRequest | Member) -> str:
+    return row.code if isinstance(row, PairingRequest) else f"{row.platform}:{row.sender}"
+
+
+def _named_in_settings(ask: Ask) -> Sequence[tuple[str, str]]:
+    """Return (role, "platform:sender id") of those whom parley.yaml lets in."""
+    access = ask.inside.settings.access
+    lists = [(name, access.listed(name)) for name in account_types()]
+    members_ = [("member", f"{name}:{sender}") for name, ids in lists for sender in ids]
+    return [*(("owner", each) for each in access.owners), *members_]
+
+
+@action(PEOPLE)
+async def decide(ask: Ask) -> Result:
+    """Let somebody in, deny or revoke that, or change what they may do."""
+    what, whom = ask.form.get("do", ""), ask.form.get("whom", "")
+    if what not in DECISIONS:
+        raise GatewayError("Nothing was chosen that can be done.")
+    try:
+        decision = await ask.inside.operator.act(DECISIONS[what], whom, ask.by)
+    except NotFound as exc:
+        return Moved(PEOPLE, str(exc), failed=True)
+    return Moved(PEOPLE, decision.text.replace("`", ""), failed=decision.happened is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Users of the web chat, and who is signed in there.
+
+    Attributes:
+        named: The sessions, each with the name of its user.
+    """
+
+    users: Sequence[WebUser]
+    named: Sequence[tuple[str, WebSession]]
+
+
+def _web_users(conn: Connection, access: Access) -> _Seen:
+    users = [
+        replace(each, role=access.own_role(each))
+        for each in web_users.everybody(conn)
+        if each.role != "removed"
+    ]
+    sessions = web_users.sessions(conn, access.web.oidc.session_s)[: lists.PAGE]
+    return _Seen(users, [(name_of(each.sender), each) for each in sessions])
+
+
+@page(WEB_USERS, "Web users", "People")
+async def users(ask: Ask) -> Result:
+    """Show the users of the web chat, and who is signed in."""
+    settings = ask.inside.settings
+    access = Access(settings.access, settings.web)
+    seen = await ask.inside.database.read(_web_users, access)
+    return Shown("web_users.html", {"seen": seen, "owner": OWNER.name, "roles": _ROLES})
+
+
+_ROLES = ("member", "guest", "owner")
+
+
+@action(f"{WEB_USERS}/invite")
+async def invite(ask: Ask) -> Result:
+    """Make a user; their link is on this answer alone, and stored nowhere."""
+    told = {
+        "name": ask.form.get("name", "").strip(),
+        "role": ask.form.get("role", ""),
+        "same_as": ask.form.get("same_as", "").strip() or None,
+    }
+    made = await ask.inside.operator.act("web-invite", orjson.dumps(told).decode(), ask.by)
+    return _link(ask, made)
+
+
+@action(f"{WEB_USERS}/link")
+async def link(ask: Ask) -> Result:
+    """Make another link for somebody who is a user."""
+    made = await ask.inside.operator.act("web-link", ask.form.get("name", ""), ask.by)
+    return _link(ask, made)
+
+
+def _link(ask: Ask, made: Any) -> Result:
+    # The settings may say "any free port": whoever asks has come to the right one.
+    page_ = ask.inside.settings.web.page(ask.request.url.port or 80)
+    return Shown(
+        "invited.html",
+        {"made": made, "sign_in": sign_in_address(page_, made.secret)},
+        title=f"A link for {made.name}",
+    )
+
+
+@action(WEB_USERS)
+async def end(ask: Ask) -> Result:
+    """Remove a user, sign them out everywhere, or end one session."""
+    what, whom = ask.form.get("do", ""), ask.form.get("whom", "")
+    if what not in ENDINGS:
+        raise GatewayError("Nothing was chosen that can be done.")
+    try:
+        ended = await ask.inside.operator.act(ENDINGS[what], whom, ask.by)
+    except NotFound:
+        return Moved(WEB_USERS, f"{whom} is not there any more.", failed=True)
+    sessions = f"{ended.sessions} session{'' if ended.sessions == 1 else 's'}"
+    done = "is no user any more" if ended.removed else "is signed out"
+    return Moved(WEB_USERS, f"{ended.name} {done}; {sessions} ended.")
+
+
+@page(MEMORY, "Memory", "People")
+async def memory(ask: Ask) -> Result:
+    """Show what is remembered of people and conversations, the newest first."""
+    whose, after = ask.query("whose"), ask.position("after")
+    read = ask.inside.database.read
+    rows: Sequence[Note] = await read(notebook.all_notes, whose or None, lists.PAGE + 1, after)
+    filters = {"whose": whose}
+    return Shown(
+        "memory.html",
+        {
+            "notes": listed(rows),
+            "whose": whose,
+            "kinds": _KINDS,
+            "older": older(MEMORY, rows, lambda row: row.id, filters),
+            "first": MEMORY if after else "",
+        },
+    )
+
+
+_KINDS = {
+    "instruction": "standing instruction",
+    "fact": "fact",
+    "user": "note about the person",
+    "memory": "note",
+}
+
+
+@action(f"{MEMORY}/{{id}}/forget")
+async def forget(ask: Ask) -> Result:
+    """Erase one entry of the memory."""
+    number = ask.number("id")
+    try:
+        await ask.inside.operator.act("remove-memory", str(number), ask.by)
+    except NotFound:
+        return Moved(MEMORY, f"Entry {number} was forgotten before.", failed=True)
+    return Moved(MEMORY, f"Entry {number} is forgotten. Prompts lose it when they begin anew.")

@@ -1,0 +1,62 @@
+"""What is on record: the audit log with its check, and the calls of tools."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from gateway.storage import audit_log, schema
+from gateway.storage.audit_log import AuditEntry
+from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, quiet
+from tests.support.console import console
+
+
+async def test_the_record_is_shown_by_kind_and_in_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest first, escaped; unknown kinds and rows are told."""
+    monkeypatch.setattr("gateway.console.pages.lists.PAGE", 2)
+    async with console(tmp_path) as running, running.browser() as browser:
+        for n in range(3):
+            entry = AuditEntry("forgotten", by="web:web", subject=f"<b>{n}</b>", detail={"n": n})
+            await running.database.write(audit_log.append, entry)
+        page = (await browser.get("/admin/audit?kind=forgotten")).text
+        assert "&lt;b&gt;2&lt;/b&gt;" in page
+        assert 'rel="next"' in page
+        assert "kind=forgotten" in page
+        assert (await browser.get("/admin/audit?kind=nonsense")).status == 404
+        assert (await browser.get("/admin/audit?after=999")).status == 404
+
+
+async def test_the_chain_is_checked(tmp_path: Path) -> None:
+    """It names where the chain ends; a row that was changed breaks it."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        head = await running.database.write(
+            audit_log.append, AuditEntry("forgotten", by="web:web", subject="x")
+        )
+        await browser.submit("/admin/audit", "/admin/audit/check")
+        assert f"The chain holds. It ends with {head.seq}:{head.hash}" in (
+            await browser.get("/admin/audit")
+        ).text.replace("\n", " ")
+        changed = update(schema.audit_log).where(schema.audit_log.c.seq == head.seq)
+        await running.serving.chat.execute(changed.values(said='["","","y",{}]'))
+        await browser.submit("/admin/audit", "/admin/audit/check")
+        assert f"The chain breaks: row {head.seq}" in (await browser.get("/admin/audit")).text
+
+
+async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
+    """With who allowed them, their arguments, and what came of it."""
+    async with (
+        console(tmp_path, acting(Acting()), adapter=quiet()) as running,
+        running.browser() as browser,
+    ):
+        await running.serving.chat.ask("act", **GROUP)
+        assert ">waiting<" in (await browser.get("/admin/calls")).text
+        await browser.submit("/admin/approvals", "/admin/approvals/1", answer="once")
+        await running.serving.chat.logged("turn_finished")
+        page = (await browser.get("/admin/calls?tool=act&conversation=1")).text
+        assert "web:web" in page
+        assert "once" in page
+        assert "&#34;what&#34;" in page
+        assert "No such calls." in (await browser.get("/admin/calls?tool=other")).text
+        assert "No such calls." in (await browser.get("/admin/calls?after=1.0")).text

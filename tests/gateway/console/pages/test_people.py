@@ -1,0 +1,140 @@
+"""Who may write: strangers who are let in from the page, roles, web users and their links."""
+
+import re
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from gateway.access import web_door
+from gateway.access.pairing import APPROVED
+from gateway.storage import schema
+from gateway.storage.people import web_users
+from gateway.storage.schema import now_s
+from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
+from tests.support.console import ConsoleGateway, console
+
+OWNED = {"mode": "pairing", "owners": ["telegram:1"], "telegram": ["77"]}
+
+
+async def code_of(running: ConsoleGateway) -> str:
+    """Have a stranger ask to be let in; returns the code."""
+    await running.serving.chat.say("hi", "dm", sender="666", sender_name="Ann <b>B</b>")
+    [request] = await running.serving.chat.rows(schema.pairing)
+    return str(request.code)
+
+
+async def test_a_stranger_is_let_in_from_the_page(tmp_path: Path) -> None:
+    """They are told, and heard; a second click says that it was done."""
+    async with console(tmp_path, access=OWNED) as running, running.browser() as browser:
+        chat = running.serving.chat
+        code = await code_of(running)
+        page = (await browser.get("/admin/people")).text
+        assert code in page
+        assert "Ann &lt;b&gt;B&lt;/b&gt;" in page
+        assert "telegram:77" in page
+        fields = {
+            "do": "approve",
+            "whom": code,
+            "form_token": await browser.token("/admin/people"),
+        }
+        for told in ("may write to me now", "is let in already"):
+            sent = await browser.post("/admin/people", fields)
+            assert (sent.status, sent.headers["Location"]) == (303, "/admin/people")
+            assert told in (await browser.get("/admin/people")).text
+        assert (await chat.answers(2, "dm"))[1:] == [APPROVED]
+        assert await chat.ask("hi again", "dm", sender="666") == "re: hi again"
+        assert await said(running, "pairing_approved") == [BY_WEB_OWNER]
+
+
+async def test_roles_are_changed_and_taken_back(tmp_path: Path) -> None:
+    """Each is on record with who did it; what is unknown changes nothing."""
+    async with console(tmp_path, access=OWNED) as running, running.browser() as browser:
+        code = await code_of(running)
+        for do, whom, told in (
+            ("deny", code, "is denied"),
+            ("approve", code, "may write to me now"),
+            ("owner", "telegram:666", "is an owner now"),
+            ("member", "telegram:666", "is a member now"),
+            ("revoke", "telegram:666", "telegram 666 "),
+            ("revoke", "telegram:666", "was not let in by a code"),
+        ):
+            await browser.submit("/admin/people", "/admin/people", do=do, whom=whom)
+            assert told in (await browser.get("/admin/people")).text
+        assert await running.serving.chat.rows(schema.member) == []
+        kinds = ("pairing_denied", "member_role_changed", "member_revoked")
+        assert [len(await said(running, kind)) for kind in kinds] == [1, 2, 1]
+        odd = await browser.submit("/admin/people", "/admin/people", do="crown", whom=code)
+        assert (odd.status, "That cannot be done" in odd.text) == (409, True)
+
+
+async def test_a_web_user_is_invited_with_a_link_that_is_shown_once(tmp_path: Path) -> None:
+    """It signs in; the answer is kept by nobody, and a second click makes no second user."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        form = {"name": "ann", "role": "guest", "same_as": ""}
+        made = await browser.submit("/admin/web-users", "/admin/web-users/invite", **form)
+        [secret] = re.findall(r"#sign-in=([\w-]+)", made.text)
+        assert f"http://127.0.0.1:{running.serving.port}/#sign-in={secret}" in made.text
+        assert made.headers["Cache-Control"] == "no-store"
+        again = await browser.submit("/admin/web-users", "/admin/web-users/invite", **form)
+        assert (again.status, "is a web user already" in again.text) == (409, True)
+        signs_in = await running.database.write(web_users.take_link, web_door.hash_of(secret))
+        assert signs_in == "ann"
+        page = (await browser.get("/admin/web-users")).text
+        assert "ann" in page
+        assert secret not in page
+        assert await said(running, "web_user_invited") == [BY_WEB_OWNER]
+
+
+@pytest.mark.parametrize("name", ["", "Ann", "owner", "7", "a" * 40, "<b>"])
+async def test_a_wrong_name_is_told(tmp_path: Path, name: str) -> None:
+    """On a plain page, and nobody is invited."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        form = {"name": name, "role": "guest", "same_as": ""}
+        told = await browser.submit("/admin/web-users", "/admin/web-users/invite", **form)
+        assert (told.status, "is no name for a web user" in told.text) == (409, True)
+        assert "<b>" not in told.text.replace("<b>Parley", "")
+        assert await running.serving.chat.rows(schema.web_user) == []
+
+
+async def test_web_users_are_signed_out_and_removed(tmp_path: Path) -> None:
+    """Their sessions end at once; a new link brings back who is still a user."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.invite("ann", "owner")
+        async with running.browser("ann") as theirs:
+            assert (await theirs.get("/admin")).status == 200
+            await browser.submit("/admin/web-users", "/admin/web-users", do="sign-out", whom="ann")
+            assert (await theirs.get("/admin")).status == 303
+        made = await browser.submit("/admin/web-users", "/admin/web-users/link", name="ann")
+        assert "#sign-in=" in made.text
+        for told in ("ann is no user any more", "ann is not there any more"):
+            await browser.submit("/admin/web-users", "/admin/web-users", do="remove", whom="ann")
+            assert told in (await browser.get("/admin/web-users")).text
+        odd = await browser.submit("/admin/web-users", "/admin/web-users", do="x", whom="ann")
+        assert odd.status == 409
+        gone = await browser.submit("/admin/web-users", "/admin/web-users/link", name="ann")
+        assert gone.status == 409
+
+
+async def test_memory_is_shown_and_forgotten(tmp_path: Path) -> None:
+    """By person; an entry is erased once."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        rows = [
+            {"scope": scope, "target": target, "text": text, "at": now_s()}
+            for scope, target, text in (
+                ("telegram:u1", "instruction", "Always answer in <b>French</b>."),
+                ("telegram:u2", "fact", "lives in Rome"),
+            )
+        ]
+        for row in rows:
+            await running.serving.chat.execute(insert(schema.memory).values(row))
+        everything = (await browser.get("/admin/memory")).text
+        assert "Always answer in &lt;b&gt;French&lt;/b&gt;." in everything
+        assert "lives in Rome" in everything
+        hers = (await browser.get("/admin/memory?whose=telegram:u2")).text
+        assert "lives in Rome" in hers
+        assert "French" not in hers
+        for told in ("Entry 1 is forgotten.", "Entry 1 was forgotten before."):
+            await browser.submit("/admin/memory", "/admin/memory/1/forget")
+            assert told in (await browser.get("/admin/memory")).text
+        assert await said(running, "memory_removed") == [BY_WEB_OWNER]

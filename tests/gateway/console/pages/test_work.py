@@ -1,0 +1,121 @@
+"""What waits for a person: approvals that let a turn go on, dead letters that arrive after all."""
+
+import re
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from adapters.errors import SendRejected
+from gateway.console.pages.work import GONE
+from gateway.storage import schema
+from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, asking, quiet
+from tests.support.console import ConsoleGateway, console
+from tests.support.recording_adapter import RecordingAdapter
+
+BY_WEB_OWNER = "web:web"
+
+
+async def said(running: ConsoleGateway, kind: str) -> list[str]:
+    """Return by whom rows of a kind are in the audit log."""
+    rows = await running.serving.chat.rows(schema.audit_log)
+    return [re.findall(r'^\["([^"]*)"', row.said)[0] for row in rows if row.kind == kind]
+
+
+@pytest.mark.parametrize(("answer", "done"), [("once", ["it"]), ("deny", [])])
+async def test_an_approval_is_given_and_its_turn_goes_on(
+    tmp_path: Path, answer: str, done: list[str]
+) -> None:
+    """The page shows the question, then that nothing waits; the second click changes nothing."""
+    acts = Acting()
+    async with (
+        console(tmp_path, acting(acts), adapter=quiet()) as running,
+        running.browser() as browser,
+    ):
+        chat = running.serving.chat
+        await chat.ask("act", **GROUP)
+        page = await browser.get("/admin/approvals")
+        assert "Approval 1: act" in page.text
+        assert "telegram:u1" in page.text
+        fields = {"answer": answer, "form_token": await browser.token("/admin/approvals")}
+        for told in ("act (1)", "answered already"):
+            sent = await browser.post("/admin/approvals/1", fields)
+            assert (sent.status, sent.headers["Location"]) == (303, "/admin/approvals")
+            assert told in (await browser.get("/admin/approvals")).text
+        await chat.logged("turn_finished")
+        assert acts.done == done
+        assert "Nothing waits for an answer" in (await browser.get("/admin/approvals")).text
+        assert await said(running, "denied" if answer == "deny" else "approved") == [BY_WEB_OWNER]
+
+
+async def test_a_question_is_answered_by_a_choice_or_in_words(tmp_path: Path) -> None:
+    """An empty answer is none; what is not there is said."""
+    async with (
+        console(tmp_path, asking("red", "<b>blue</b>"), adapter=quiet()) as running,
+        running.browser() as browser,
+    ):
+        await running.serving.chat.ask("which?")
+        page = (await browser.get("/admin/approvals")).text
+        assert 'value="&lt;b&gt;blue&lt;/b&gt;"' in page
+        for path, answer in (("1", " "), ("99", "x"), ("1", "green")):
+            await browser.submit("/admin/approvals", f"/admin/approvals/{path}", answer=answer)
+        texts = await running.serving.chat.answers(3)
+        assert "green" in texts[2]
+        assert (await browser.submit("/admin", "/admin/approvals/x", answer="1")).status == 404
+
+
+def rejecting() -> RecordingAdapter:
+    """Return a platform that refuses the first message of chat c1."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] = deque([SendRejected("blocked")])
+    return adapter
+
+
+async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
+    """Once, on record with who wanted it; a second click finds nothing."""
+    async with console(tmp_path, adapter=rejecting()) as running, running.browser() as browser:
+        chat = running.serving.chat
+        await chat.say("one")
+        await chat.logged("message_buried")
+        page = await browser.get("/admin/dead-letters")
+        assert "s1.1" in page.text
+        assert "blocked" in page.text
+        fields = {"form_token": await browser.token("/admin/dead-letters")}
+        for told in ("s1.1 is sent again.", GONE.format(id="s1.1")):
+            sent = await browser.post("/admin/dead-letters/s1.1/retry", fields)
+            assert (sent.status, sent.headers["Location"]) == (303, "/admin/dead-letters")
+            assert told in (await browser.get("/admin/dead-letters")).text
+        assert "re: one" in await chat.answers(2)
+        assert await said(running, "dead_letter_retried") == [BY_WEB_OWNER]
+
+
+async def test_a_dead_letter_is_dropped(tmp_path: Path) -> None:
+    """It is off the list, and stays a row."""
+    async with console(tmp_path, adapter=rejecting()) as running, running.browser() as browser:
+        chat = running.serving.chat
+        await chat.say("one")
+        await chat.logged("message_buried")
+        await browser.submit("/admin/dead-letters", "/admin/dead-letters/s1.1/drop")
+        page = (await browser.get("/admin/dead-letters")).text
+        assert "There are no dead letters." in page
+        assert "s1.1 is dropped." in page
+        assert await said(running, "dead_letter_dropped") == [BY_WEB_OWNER]
+
+
+async def test_dead_letters_have_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each letter once; a page behind one that is gone says so."""
+    monkeypatch.setattr("gateway.console.pages.lists.PAGE", 1)
+    adapter = RecordingAdapter()
+    for chat_id in ("a", "b"):
+        adapter.failures[chat_id] = deque([SendRejected("blocked")])
+    async with console(tmp_path, adapter=adapter) as running, running.browser() as browser:
+        chat = running.serving.chat
+        for n, chat_id in enumerate(("a", "b"), start=1):
+            await chat.say("one", chat_id)
+            await chat.logged("message_buried", n)
+        first = (await browser.get("/admin/dead-letters")).text
+        [address] = re.findall(r'href="(/admin/dead-letters\?after=[^"]+)" rel="next"', first)
+        second = (await browser.get(address)).text
+        shown = [re.findall(r"Retry (s\d+\.\d+)", page) for page in (first, second)]
+        assert sorted(map(str, shown)) == ["['s1.1']", "['s2.1']"]
+        assert (await browser.get("/admin/dead-letters?after=s9.9")).status == 404
