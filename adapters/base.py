@@ -167,7 +167,7 @@ class Receives(Protocol):
 
         Raises:
             AdapterDisconnected: Restart me with back-off.
-            AdapterRefused: Credentials are wrong; the message says which setting to mend.
+            AdapterRefused: Credentials are wrong; the message says which setting to fix.
         """
         ...
 

@@ -136,7 +136,7 @@ class SummaryTooLong(SummaryFailed):
 
 
 class PluginRefused(AgentError):
-    """A plugin, or a context engine, cannot be used; the text says why and how to mend it."""
+    """A plugin, or a context engine, cannot be used; the text says why and how to fix it."""
 
 
 class ToolError(AgentError):

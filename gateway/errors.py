@@ -1,7 +1,7 @@
 """What can go wrong in the gateway; the class says what to do next.
 
 GatewayError
-├── SettingsError        tell the operator which key to mend; nothing is started
+├── SettingsError        tell the operator which key to fix; nothing is started
 ├── StorageError
 │   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
 │   │   ├── CommitUnknown        it may be stored: try again all the same

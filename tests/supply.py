@@ -32,7 +32,7 @@ def report(found: dict[str, Any]) -> tuple[list[str], bool]:
 
 def _cure(hole: dict[str, Any]) -> str:
     versions = hole.get("fix_versions") or []
-    return f"mended in {', '.join(versions)}" if versions else "not mended yet"
+    return f"fixed in {', '.join(versions)}" if versions else "not fixed yet"
 
 
 def main(file: Path) -> int:

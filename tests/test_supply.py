@@ -15,10 +15,10 @@ UNKNOWN = {"name": "slack-bolt", "skip_reason": "Dependency not found on PyPI"}
 
 
 def test_a_known_hole_is_an_error() -> None:
-    """With its name, and the version that mends it."""
+    """With its name, and the version that fixes it."""
     lines, fine = report({"dependencies": [FINE, FINE | {"name": "x", "vulns": [HOLE]}]})
     assert not fine
-    assert lines[0] == "x 3.13.0: PYSEC-1, mended in 2.1"
+    assert lines[0] == "x 3.13.0: PYSEC-1, fixed in 2.1"
     assert "2 of 2 packages looked up" in lines[1]
 
 

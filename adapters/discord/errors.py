@@ -146,7 +146,7 @@ def _send_error(exc: Exception) -> AdapterError:
     final = (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN
     if final or exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return CodedRefusal(_reason(exc), exc.code)
-    # A revoked token is among these: it can be mended, so nothing is buried for it.
+    # A revoked token is among these: it can be fixed, so nothing is buried for it.
     return SendDelayed(_reason(exc))
 
 

@@ -46,7 +46,7 @@ CREDENTIALS = frozenset({
     "not_allowed_token_type",
     "missing_args",
 })
-"""Codes of a wrong or revoked token. It can be mended, so nothing is buried for them."""
+"""Codes of a wrong or revoked token. It can be fixed, so nothing is buried for them."""
 _MENDABLE = CREDENTIALS | frozenset({
     "missing_scope",
     "no_permission",

@@ -121,7 +121,7 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
                 allow_redirects=False,
             )
     except CallRefused as exc:
-        # A token can be mended, and the file is still there.
+        # A token can be fixed, and the file is still there.
         if exc.code in CREDENTIALS:
             raise FetchDelayed(f"Slack: {exc.code}") from exc
         raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc

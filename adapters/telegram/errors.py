@@ -199,5 +199,5 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return SendRejected("the file is too large for the server")
     if isinstance(exc, ServerTrouble):
         return Troubled(reason)
-    # A revoked token is among these: it can be mended, so nothing is buried for it.
+    # A revoked token is among these: it can be fixed, so nothing is buried for it.
     return SendDelayed(reason)

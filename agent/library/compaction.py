@@ -147,7 +147,7 @@ class CallersView:
     Attributes:
         shaped: All of them.
         plan: Which are shown, and what stands for the rest.
-        shown: The messages under that plan, the system message first if there is one; not mended.
+        shown: The messages under that plan, the system message first if there is one; not fixed.
         replaced: Seq of a summary message that became a part of the plan; 0 for none.
     """
 
@@ -221,10 +221,10 @@ class CallersView:
         focus: str | None = None,
     ) -> CompressionRequest:
         """Return what an engine is asked for what is shown, which takes so many tokens."""
-        mended = sanitise(self.shown)
-        # What mending adds ("the conversation goes on") is there whatever the plan.
-        is_sound = mended is self.shown
-        added = 0 if is_sound else max(0, estimate_messages(mended, model) - tokens)
+        fixed = sanitise(self.shown)
+        # What fixing adds ("the conversation goes on") is there whatever the plan.
+        is_sound = fixed is self.shown
+        added = 0 if is_sound else max(0, estimate_messages(fixed, model) - tokens)
         return CompressionRequest(
             plan=self.plan,
             entries=self.plan.select(self.entries()),

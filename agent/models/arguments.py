@@ -1,4 +1,4 @@
-"""The JSON text of a tool call's arguments: read, mended where nothing is guessed, made canonical.
+"""The JSON text of a tool call's arguments: read, fixed where nothing is guessed, made canonical.
 
 Done once, when a call is finished (agent/models/draft.py): the store and every wire format then
 have the same bytes.
@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 LONGEST_REPAIR_CHARS = 65_536
-"""Longer texts are not mended: that takes time on the event loop."""
+"""Longer texts are not fixed: that takes time on the event loop."""
 
 _FENCE = "```"
 _LONG_INTEGER = re.compile(r"\d{19}")
@@ -65,7 +65,7 @@ def _changed(text: str, values: dict[str, Any]) -> bool:
     try:
         return bool(json.loads(text) != values)
     except (ValueError, RecursionError):
-        return False  # mended texts are read exactly, and too deep ones are not written
+        return False  # fixed texts are read exactly, and too deep ones are not written
 
 
 def _without_fence(text: str) -> str:

@@ -232,7 +232,7 @@ def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
 
 
 def _opened(name: str | Path, folder: int | None = None) -> int:
-    """Open a directory, also one that a command has closed to its owner: its mode is mended.
+    """Open a directory, also one that a command has closed to its owner: its mode is fixed.
 
     What cannot be looked into would neither count nor ever be deleted.
     """

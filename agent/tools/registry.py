@@ -41,7 +41,7 @@ _NULL = {"type": "null"}
 class Arguments(BaseModel):
     """Base of every argument model: numbers pass for text, unknown names are errors."""
 
-    # Models write numbers without quotes; a name that is not known is a mistake that they can mend.
+    # Models write numbers without quotes; a name that is not known is a mistake that they can fix.
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
@@ -70,7 +70,7 @@ class Tool:
         description: Tells the model what it does and when to use it.
         effect: What a second run after a crash would do.
         run: Gets an instance of `arguments`, or what they return; raises ToolError for what the
-            model can mend.
+            model can fix.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.
         timeout_s: Longest run.
         restricted: Touches the world outside of the conversation: only for senders who may act,
@@ -221,7 +221,7 @@ def _failure(text: str) -> ToolOutcome:
 def parse_arguments(tool: Tool, raw: str) -> Any:
     """Return the typed arguments of a call.
 
-    An empty text means no arguments, and a text is mended where nothing is guessed (see
+    An empty text means no arguments, and a text is fixed where nothing is guessed (see
     agent/models/arguments.py). Values are coerced where nothing is lost ("3" becomes 3).
 
     Raises:

@@ -154,14 +154,14 @@ class LoopRequest:
         )
 
     def _folds(self, messages: list[ChatMessage]) -> Folds | None:
-        """Return what is known of messages; nothing is of a list that had to be mended."""
+        """Return what is known of messages; nothing is of a list that had to be fixed."""
         return self.view.folds if messages is self.view.messages else None
 
     def _request(
         self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
     ) -> ModelRequest:
         folds = self._folds(messages)
-        # Places of the view: in a list that had to be mended other messages stand there.
+        # Places of the view: in a list that had to be fixed other messages stand there.
         settled = self.view.settled if folds else ()
         shown = with_pictures(messages, pictures, folds)
         landmarks = landmarks_of(messages, folds)

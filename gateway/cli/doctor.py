@@ -1,4 +1,4 @@
-"""`parley doctor`: what is not as it should be, why that matters, and how it is mended."""
+"""`parley doctor`: what is not as it should be, why that matters, and how it is fixed."""
 
 import asyncio
 from collections import Counter
@@ -36,7 +36,7 @@ def doctor(  # noqa: PLR0913 - one for each option
     context: typer.Context,
     *,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-    fix: Annotated[bool, typer.Option("--fix", help="Mend what is safe to mend.")] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Fix what is safe to fix.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show what is fine, too.")] = False,
     offline: Annotated[bool, typer.Option("--offline", help="Ask no provider.")] = False,
     deep: Annotated[
@@ -47,7 +47,7 @@ def doctor(  # noqa: PLR0913 - one for each option
     ] = False,
     page: Annotated[bool, typer.Option("--page", help="Print what is looked at, and end.")] = False,
 ) -> None:
-    """Say what is not as it should be, why that matters, and how to mend it.
+    """Say what is not as it should be, why that matters, and how to fix it.
 
     Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be looked at.
     """
@@ -56,13 +56,13 @@ def doctor(  # noqa: PLR0913 - one for each option
         return
     with _examined(context, offline=offline, deep=deep) as examined:
         results = [checks.made(each, examined) for each in checks.in_order()]
-    mended = [each.fix() for result in results for each in result.seen if fix and each.fix]
+    fixed = [each.fix() for result in results for each in result.seen if fix and each.fix]
     if json:
         show_json([_as_data(result, seen) for result in results for seen in result.seen])
     else:
         _show(results, everything=everything)
-        for line in mended:
-            say(f"mended: {line}", "green")
+        for line in fixed:
+            say(f"fixed: {line}", "green")
     raise typer.Exit(checks.exit_code(results))
 
 

@@ -22,7 +22,7 @@ COMMANDS = {
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
-    "doctor": "Say what is not as it should be, why that matters, and how to mend it.",
+    "doctor": "Say what is not as it should be, why that matters, and how to fix it.",
     "web": "Users of the web chat, and who is signed in.",
     "pair": "Say who may write to the bot.",
     "config": "Show the effective settings.",

@@ -1,1 +1,1 @@
-"""What `parley doctor` looks at, why that matters, and how it is mended."""
+"""What `parley doctor` looks at, why that matters, and how it is fixed."""

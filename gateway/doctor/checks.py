@@ -1,7 +1,7 @@
-"""The register of checks: each has an id, says what it saw, why that matters and how to mend it.
+"""The register of checks: each has an id, says what it saw, why that matters and how to fix it.
 
 A check is a generator of what it saw, under `@check`. It is told what there is to look at
-(`Examined`) and changes nothing; what can be mended safely comes with a function that does it, for
+(`Examined`) and changes nothing; what can be fixed safely comes with a function that does it, for
 `parley doctor --fix`. docs/doctor.md is `page()`.
 """
 
@@ -27,7 +27,7 @@ Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 of the providers (not with `--offline`), a gateway that runs."""
 
 Fix = Callable[[], str]
-"""Mends something, and says what was done."""
+"""Fixes something, and says what was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Sight:
     Attributes:
         text: One sentence; it holds no secret.
         remedy: What to do about it; empty: that of the check.
-        fix: Mends it and says what was done; None where a person has to.
+        fix: Fixes it and says what was done; None where a person has to.
     """
 
     level: Level
@@ -130,7 +130,7 @@ class Check:
         id: Stays the same from version to version.
         title: What holds where all is well.
         why: What happens where it does not hold.
-        remedy: How that is mended in general.
+        remedy: How that is fixed in general.
     """
 
     id: str
@@ -242,7 +242,7 @@ def page() -> str:
 _HEAD = """# What `parley doctor` looks at
 
 `parley doctor` looks at settings, machine, database, models, platforms and safety, and says of each thing that is not as it should be what it saw, why that matters, and how to
-mend it. It changes nothing, unless `--fix` is given: then it mends what is safe to mend (modes of files, a schema of an older version) and says what it did.
+fix it. It changes nothing, unless `--fix` is given: then it fixes what is safe to fix (modes of files, a schema of an older version) and says what it did.
 
     parley doctor            # what needs attention, the worst first
     parley doctor --all      # what is fine as well

@@ -211,7 +211,7 @@ def _root(_: Examined) -> Iterator[Sight]:
 @check(
     "python-version",
     "This Python is maintained",
-    why="Holes of an old one are not mended any more.",
+    why="Holes of an old one are not fixed any more.",
     remedy="Install Parley with Python 3.12 or newer.",
     needs="nothing",
 )

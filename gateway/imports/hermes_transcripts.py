@@ -28,7 +28,7 @@ ROLES = frozenset({"user", "assistant", "tool"})
 
 
 class Told(NamedTuple):
-    """A message of a transcript, when it was said, and its row there; 0 for one that was mended."""
+    """A message of a transcript, when it was said, and its row there; 0 for one that was fixed."""
 
     message: ChatMessage
     at: float

@@ -64,7 +64,7 @@ def prepare_home(home: Path) -> None:
     except OSError as exc:
         raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
     found, me = home.stat(), os.geteuid()
-    # Not mended: closing such a folder would close it to those whom it is for.
+    # Not fixed: closing such a folder would close it to those whom it is for.
     if found.st_mode & stat.S_ISVTX and found.st_mode & stat.S_IWOTH:
         text = f"PARLEY_HOME {home} is a folder of all users; name one of Parley's own"
         raise SettingsError(text)

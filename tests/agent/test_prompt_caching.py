@@ -267,7 +267,7 @@ def test_the_end_of_what_was_rewritten_is_marked() -> None:
 
 
 def test_an_end_that_is_not_there_is_not_marked() -> None:
-    """Mending may have taken messages out; the default marks none of these."""
+    """Fixing may have taken messages out; the default marks none of these."""
     messages = [SYSTEM, user_message("a"), *step(1), user_message("b"), user_message("c")]
     assert places(messages, strategy="anchored", settled=[9]) == [0, 1, 5]
     assert places(messages, settled=[1]) == [0, 3, 4, 5]

@@ -74,10 +74,10 @@ class Scene:
 
         self.main.answer = answer
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Have both providers answer."""
         for provider, server in self.providers():
-            server.mend()
+            server.fix()
             server.answer = chain_of(provider, self.note)
 
     def providers(self) -> list[tuple[ProviderName, FaultyServer]]:
@@ -98,7 +98,7 @@ class Scene:
 
     async def recover(self) -> None:
         """Let a gateway live until all is answered; nothing may be lost or done twice."""
-        self.mend()
+        self.fix()
         await self.crashes.live_until_answered()
         assert not (found := self.crashes.violations()), describe(found, self.crashes)
         assert self.booked() == self.recorded()
@@ -151,7 +151,7 @@ async def scene(
             models=tuple(_plain(each) for each in models),
         )
         scene = Scene(crashes, provider, main, spare)
-        scene.mend()
+        scene.fix()
         yield scene
 
 
@@ -232,7 +232,7 @@ async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: Provi
     scene.main.max_prompt_tokens = limit
     await scene.crashes.write("a", "note look")
     await scene.kill_when(scene.main.asked(asks_for_summary))
-    scene.mend()
+    scene.fix()
     scene.main.max_prompt_tokens = limit
     await scene.crashes.live_until_answered()
     assert len(scene.overflows()) >= 2
@@ -245,7 +245,7 @@ async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     await scene.crashes.write("a", "note look put")
     scene.after_tools(HALF)
     await scene.kill_when(scene.previewed())
-    scene.mend()
+    scene.fix()
     scene.after_tools(OUT)
     scene.spare.answer = lambda _: SILENCE
     await scene.kill_when(scene.spare.asked())
@@ -260,7 +260,7 @@ async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: Pro
     await scene.crashes.ended(pid)
     scene.after_tools(HALF)
     await scene.kill_when(scene.previewed())
-    scene.mend()
+    scene.fix()
     scene.after_tools(OUT)
     await scene.crashes.live_until_answered()
     begun = [event["call"] for event in scene.crashes.events("effect begins")]

@@ -29,7 +29,7 @@ mutant: `PARLEY_TEST_ALL=1 .venv/bin/python -m pytest tests/mutants -k {name}`."
 
 
 class DoesNotApply(Exception):
-    """The place that a patch changes cannot be found; the text says how to mend the patch."""
+    """The place that a patch changes cannot be found; the text says how to fix the patch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ async def test_a_fault_after_a_tool_does_not_run_it_again(
         assert await at.ask() == [ANSWER]
         assert (tool.runs, at.actions, await results(at)) == (1, ["retry"], ["done"])
         assert at.main.requests[1].body == at.main.requests[2].body
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -86,7 +86,7 @@ async def test_a_turn_that_fails_after_a_tool_keeps_what_was_done(
         assert await at.ask() == [notices.TROUBLE, UNREACHABLE]
         assert await at.outcomes() == ["provider_failed"]
         at.main._script.clear()
-        await at.mend()
+        await at.fix()
         assert (tool.runs, await results(at)) == (1, ["done"])
         assert "done" in str(at.main.requests[-1].body)
         await at.check()
@@ -107,7 +107,7 @@ async def test_a_fallback_goes_on_in_the_middle_of_a_loop(
         assert (tool.runs, at.calls, at.actions) == (2, (2, 2), ["next_model"])
         assert at.spare.refused == []
         at.main._script.clear()
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -135,7 +135,7 @@ async def test_a_key_that_is_revoked_in_a_loop_is_left(
 async def test_calls_that_are_no_json_are_answered_with_an_error(
     opened: Open, provider: ProviderName
 ) -> None:
-    """A side effect is not begun; the model reads what is wrong and mends its call."""
+    """A side effect is not begun; the model reads what is wrong and fixes its call."""
     tool = Counting()
     async with opened(provider, tools=[tool.tool]) as at:
         at.main.script(Reply(calls=(("act", '{"what": '),)), ACT)
@@ -144,7 +144,7 @@ async def test_calls_that_are_no_json_are_answered_with_an_error(
         assert (tool.runs, result) == (1, "done")
         assert error.startswith("Error")
         assert at.main.refused == []
-        await at.mend()
+        await at.fix()
 
 
 @pytest.mark.parametrize("arguments", ["", "```json\n{}\n```", "{ }"])
@@ -170,7 +170,7 @@ async def test_a_call_of_a_tool_that_is_not_there_is_answered(
         assert await at.ask() == [ANSWER]
         assert sorted(text.startswith("Error") for text in await results(at)) == [False, True]
         assert (tool.runs, at.main.refused) == (1, [])
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -189,7 +189,7 @@ async def test_a_fault_between_two_parts_is_not_seen(
         assert (at.actions, await at.outcomes()) == (["retry"], ["final_text"])
         purposes = [purpose for purpose, *_ in await at.ledger() if purpose != "lost"]
         assert purposes == ["answer", "answer"]
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -204,7 +204,7 @@ async def test_a_turn_that_fails_between_two_parts_can_be_gone_on_from(
         assert "I could not answer" in told
         assert await at.outcomes() == ["provider_failed"]
         at.main._script.clear()
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -218,7 +218,7 @@ async def test_an_answer_without_end_is_delivered_as_a_part(
         assert await at.ask() == [f"0, 1, 2, 3, {notices.CUT}"]
         assert (at.calls[0], await at.outcomes()) == (4, ["partial"])
         assert [purpose for purpose, *_ in await at.ledger()] == ["answer"] * 4
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -231,7 +231,7 @@ async def test_an_empty_answer_is_asked_for_again(opened: Open, provider: Provid
         at.main.script(Reply(text=""), Reply(text=" \n"))
         assert await at.ask() == [notices.EMPTY]
         assert await at.outcomes() == ["final_text", "empty"]
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -243,7 +243,7 @@ async def test_a_refusal_is_told(opened: Open, provider: ProviderName) -> None:
         [told] = await at.ask()
         assert told.endswith(notices.REFUSED)
         assert (at.calls, await at.outcomes()) == ((1, 0), ["refused"])
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -259,7 +259,7 @@ async def test_a_fault_in_the_last_call_is_tried_again(
         assert (tool.runs, await at.outcomes()) == (1, ["max_iterations"])
         assert at.main.requests[-1].body["tool_choice"] in ({"type": "none"}, "none")
         at.main.script(Reply(text=ANSWER))
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -286,7 +286,7 @@ async def test_a_stop_in_the_stream_keeps_what_was_said(
         assert purpose == "lost"
         assert 1 <= written <= 10
         assert read > 10
-        await at.mend()
+        await at.fix()
         assert "Once upon a time" in str(at.main.requests[-1].body)
         await at.check()
 
@@ -303,7 +303,7 @@ async def test_a_stop_in_a_wait_ends_it(opened: Open, provider: ProviderName) ->
         assert await at.chat.ask("/stop") == "Stopped."
         await at.chat.logged("turn_finished")
         assert (at.calls, await at.outcomes()) == ((1, 0), ["interrupted"])
-        await at.mend()
+        await at.fix()
         await at.check()
 
 

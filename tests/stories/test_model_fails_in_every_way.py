@@ -227,7 +227,7 @@ async def test_a_fault_that_stays_ends_the_turn_with_a_notice(
         assert await at.outcomes() == ["provider_failed"]
         assert len(at.chat.events("no_model_answered")) == 1
         assert len(await lost(at, row)) == (len(row.alone) if row.read else 0)
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -246,7 +246,7 @@ async def test_a_fault_that_stays_leads_to_the_fallback(
         assert await at.outcomes() == ["final_text"]
         assert (await at.chat.logged("turn_finished"))["model"] == at.models[-1].name
         await lost(at, row)
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -267,7 +267,7 @@ async def test_a_fault_of_a_key_leads_to_the_next_key(
         assert KEYS[1] in str(at.main.requests[1].headers)
         assert await at.outcomes() == ["final_text"]
         await lost(at, row)
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -286,7 +286,7 @@ async def test_a_fault_that_passes_is_not_noticed(
         assert await at.outcomes() == ["final_text"]
         assert [purpose for purpose, *_ in await at.ledger()][-1] == "answer"
         assert len(await lost(at, row)) == row.read
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -376,5 +376,5 @@ async def test_all_models_are_tried_before_a_turn_is_given_up(
         assert told[0] == notices.TROUBLE
         assert told[1:] == [UNREACHABLE]
         assert sum(at.clock.waits) <= MOST_WAITED_S
-        await at.mend()
+        await at.fix()
         await at.check()

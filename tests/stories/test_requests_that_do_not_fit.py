@@ -107,7 +107,7 @@ async def test_a_prompt_that_is_too_long_is_compacted_until_it_fits(
         assert MARKER in last
         assert "What is the parcel's way?" in last
         assert (await at.outcomes())[-1] == "final_text"
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -125,7 +125,7 @@ async def test_a_prompt_that_never_fits_is_given_up_in_bounded_steps(
         assert 1 <= len(await triggers(at)) <= 3
         assert at.calls[0] - before <= 8
         assert (await at.outcomes())[-1] == "provider_failed"
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -147,7 +147,7 @@ async def test_a_prompt_that_is_too_long_in_a_loop_runs_no_tool_again(
         assert await at.ask() == [ANSWER]
         assert tool.runs == 1
         await compacted_for_overflow(at)
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -163,7 +163,7 @@ async def test_a_fallback_with_a_small_window_gets_a_view_that_fits(
         at.spare.max_prompt_tokens = 5_000
         assert await at.ask() == [SPARE_ANSWER]
         assert (at.spare.refused, await triggers(at)) == ([], ["fallback"])
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -191,7 +191,7 @@ async def test_a_long_window_that_is_not_for_the_account_is_given_up(
         assert await at.ask() == [ANSWER]
         assert (at.actions, at.clock.waits) == (["standard_window"], [])
         assert at.models[0].context_length == STANDARD_WINDOW_TOKENS
-        await at.mend()
+        await at.fix()
         assert at.actions == ["standard_window"]
         await at.check()
 
@@ -210,7 +210,7 @@ async def test_thoughts_that_are_refused_are_left_out(opened: Open) -> None:
         assert at.actions == ["repair"]
         assert at.main.refused == ["Invalid `signature` in `thinking` block"]
         assert (tool.runs, await triggers(at)) == (1, ["repair"])
-        await at.mend()
+        await at.fix()
         assert len(at.main.refused) == 1
         await at.check()
 
@@ -221,7 +221,7 @@ async def test_thoughts_are_sent_back_as_they_came(opened: Open) -> None:
     async with opened("anthropic", tools=[tool.tool]) as at:
         at.main.script(Reply(thinking="Let me see.", calls=ACT.calls))
         assert await at.ask() == [ANSWER]
-        await at.mend()
+        await at.fix()
         assert "Let me see." in str(at.main.requests[-1].body)
         assert (at.actions, at.main.refused) == ([], [])
         await at.check()
@@ -242,7 +242,7 @@ async def test_a_request_that_stays_malformed_is_repaired_once(
         assert at.actions == ["repair", "next_model"]
         assert tool.runs == 1
         at.main.answer = None
-        await at.mend()
+        await at.fix()
         await at.check()
 
 
@@ -266,7 +266,7 @@ async def test_a_summary_that_fails_is_replaced_by_an_extract(
         assert (row.trigger, row.summary_model) == ("manual", None)
         assert row.failure
         assert 1 <= at.calls[0] - before <= 2
-        await at.mend()
+        await at.fix()
         assert MARKER in str(at.main.requests[-1].body)
         summaries = [call for call in await at.ledger() if call[0] == "summary"]
         assert len(summaries) == (fault in {"empty"}) * (at.calls[0] - before - 1)
@@ -290,5 +290,5 @@ async def test_a_summary_that_fails_after_an_overflow_does_not_cost_the_answer(
         assert await at.ask() == [ANSWER]
         assert any(asks_for_summary(each.body) for each in at.main.requests)
         await compacted_for_overflow(at)
-        await at.mend()
+        await at.fix()
         await at.check()

@@ -107,7 +107,7 @@ class FaultyServer(ModelServer):
             return self.broken
         return self.answer(body) if self.answer else Reply(text=self.spoken)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Work again."""
         self.broken = self.max_prompt_tokens = self.max_bytes = None
         self.key_faults.clear()
@@ -231,10 +231,10 @@ class Bench:
             for row in rows
         ]
 
-    async def mend(self) -> None:
+    async def fix(self) -> None:
         """Have both providers work again; the next message is answered as if nothing had been."""
-        self.main.mend()
-        self.spare.mend()
+        self.main.fix()
+        self.spare.fix()
         [answer] = await self.ask("And now?")
         assert answer in {ANSWER, SPARE_ANSWER}
 

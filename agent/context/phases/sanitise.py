@@ -1,4 +1,4 @@
-"""The last step before a request: what every provider refuses is mended, whatever came before.
+"""The last step before a request: what every provider refuses is fixed, whatever came before.
 
 Runs before every call of a model, so a list that is in order costs a look at what is new in it, and
 comes back itself.
@@ -30,7 +30,7 @@ def sanitise(messages: Sequence[ChatMessage], folds: Folds | None = None) -> lis
     - Before a first message that is not the user's there is a synthetic one that is.
 
     Call arguments are not parsed: that would cost more than all else, and the models' wire code
-    mends them.
+    fixes them.
 
     Args:
         messages: In order, the system message first if there is one. Not changed, nor are they.
@@ -47,7 +47,7 @@ class _Order(NamedTuple):
     """What has been seen of messages.
 
     Attributes:
-        kept: Whether nothing of them has to be mended.
+        kept: Whether nothing of them has to be fixed.
         asked: Whether one of the user was among them.
         waiting: Calls that have no result yet.
     """

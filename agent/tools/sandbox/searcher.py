@@ -29,7 +29,7 @@ Matches = Callable[[str], bool]
 
 
 def main() -> None:
-    """Serve one request; a text for the model comes back, or what it can mend."""
+    """Serve one request; a text for the model comes back, or what it can fix."""
     request = json.load(sys.stdin)
     limit_self(request["time_limit_s"], MAX_MEMORY_BYTES)
     try:

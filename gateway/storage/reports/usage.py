@@ -291,7 +291,7 @@ def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
 class Saved(NamedTuple):
     """Compactions, and how many tokens they took out of view.
 
-    A repair is none: it mends a request that was refused, and saves nothing on purpose.
+    A repair is none: it fixes a request that was refused, and saves nothing on purpose.
     """
 
     compactions: int

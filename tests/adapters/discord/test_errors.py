@@ -60,7 +60,7 @@ ANSWERS = {
     (403, 20028): LATER,
     (403, 40006): LATER,
     (403, 40333): LATER,
-    # The bot's token can be mended; 50027 is about that of an interaction, which is over.
+    # The bot's token can be fixed; 50027 is about that of an interaction, which is over.
     (401, 0): LATER,
     (401, 40001): LATER,
     (401, 50027): FINAL,

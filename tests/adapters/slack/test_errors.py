@@ -242,7 +242,7 @@ def test_an_answer_that_is_no_json_is_in_doubt() -> None:
     ],
 )
 def test_what_it_means_for_a_post(exc: CallFailed, kind: type[AdapterError]) -> None:
-    """What can be mended is not buried."""
+    """What can be fixed is not buried."""
     assert type(send_error(exc)) is kind
 
 

@@ -239,7 +239,7 @@ async def test_without_the_scope_to_look_it_up_an_answer_is_marked(
 async def test_a_revoked_token_buries_nothing(
     slack: SlackServer, adapter: SlackAdapter, error: str
 ) -> None:
-    """A credential can be mended; the rows wait for it."""
+    """A credential can be fixed; the rows wait for it."""
     slack.revoked = error
     with pytest.raises(SendDelayed):
         await adapter.send(outgoing("hi"))

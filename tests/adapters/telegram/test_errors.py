@@ -285,7 +285,7 @@ def test_no_error_of_the_library_is_left_out() -> None:
 
 @pytest.mark.parametrize("status", FILE_STATUSES)
 async def test_what_the_file_server_means(status: int) -> None:
-    """A file that is gone is gone; a token can be mended, and a server comes back."""
+    """A file that is gone is gone; a token can be fixed, and a server comes back."""
     with pytest.raises(FILE_STATUSES[status]):
         await fetched(lambda _: httpx.Response(status))
 

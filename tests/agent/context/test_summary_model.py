@@ -151,7 +151,7 @@ async def test_nobody_waits_long_for_a_model_that_fails() -> None:
 
 
 async def test_a_refusal_is_the_extractors_case() -> None:
-    """The main model is not loaded with what another attempt may not mend."""
+    """The main model is not loaded with what another attempt may not fix."""
     main, error = ScriptedModel(["In short."]), ModelRefused("no")
     failure = await failure_of(failing(error), main)
     assert type(error).__name__ in str(failure)

@@ -1,4 +1,4 @@
-"""Arguments of tool calls: canonical, mended where nothing is guessed, never completed."""
+"""Arguments of tool calls: canonical, fixed where nothing is guessed, never completed."""
 
 from typing import Any
 
@@ -126,7 +126,7 @@ def test_too_deep_nesting_stays_as_written() -> None:
 
 
 def test_long_texts_are_not_mended() -> None:
-    """Reading valid JSON has no limit, mending it has."""
+    """Reading valid JSON has no limit, fixing it has."""
     filler = "x" * LONGEST_REPAIR_CHARS
     assert read_arguments(f'{{"a": "{filler}"}}') == {"a": filler}
     assert read_arguments(f'{{"a": "{filler}",}}') is None

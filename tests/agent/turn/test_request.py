@@ -82,12 +82,12 @@ REWRITTEN = ViewPlan(edits=(Edit(2, "arguments", 100),))
 @pytest.mark.parametrize(
     ("own", "places"),
     [([QUESTION], [0, 1, 2, 3]), ([seen("nobody asked"), QUESTION], [0, 1, 3])],
-    ids=["as it is", "mended"],
+    ids=["as it is", "fixed"],
 )
 async def test_the_end_of_what_was_rewritten_is_marked(
     own: list[ChatMessage], places: list[int]
 ) -> None:
-    """But not in a list that had to be mended: another message may stand there."""
+    """But not in a list that had to be fixed: another message may stand there."""
     asked = model("Hi.")
     await bench_of(asked, strategy="anchored").run(own, plan=REWRITTEN)
     (request,) = asked.requests

@@ -89,18 +89,18 @@ def test_what_is_known_is_what_working_it_out_would_give(life: list[tuple[str, i
 
 def made(messages: list[ChatMessage], folds: Folds | None) -> list[object]:
     """Return what a request makes of messages."""
-    mended = sanitise(messages, folds)
-    own = folds if mended is messages else None
+    fixed = sanitise(messages, folds)
+    own = folds if fixed is messages else None
     watch = PrefixWatch()
-    watch.note(watch.take(mended[: len(mended) // 2], (), MODEL), None)
-    taken = watch.take(mended, (), MODEL, own)
-    places = landmarks_of(mended, own)
-    view = View("", ViewPlan(), [], own or Folds(), mended)
+    watch.note(watch.take(fixed[: len(fixed) // 2], (), MODEL), None)
+    taken = watch.take(fixed, (), MODEL, own)
+    places = landmarks_of(fixed, own)
+    view = View("", ViewPlan(), [], own or Folds(), fixed)
     return [
-        mended,
+        fixed,
         taken.digest,
-        with_pictures(mended, {3: "data:"}, own),
-        apply_cache_control(mended, strategy="anchored", landmarks=places),
+        with_pictures(fixed, {3: "data:"}, own),
+        apply_cache_control(fixed, strategy="anchored", landmarks=places),
         TokenMeter("m").measure(view),
     ]
 

@@ -1,7 +1,7 @@
 """Parley's compression and prompt caching for `../shared/peerbench`.
 
 Lists are compacted by the library function and measured by the product's meter; requests go the
-product's way to the wire: mended, marked, and built for the provider. What a view (agent/view)
+product's way to the wire: fixed, marked, and built for the provider. What a view (agent/view)
 tells the marking of its own is told by the lists here: where a compaction ended rewriting.
 """
 

@@ -1,4 +1,4 @@
-"""`parley doctor`: what it prints, mends and ends with."""
+"""`parley doctor`: what it prints, fixes and ends with."""
 
 import stat
 from pathlib import Path
@@ -46,9 +46,9 @@ def test_json_names_each_check_once_or_more(parley: Parley, open_home: Path) -> 
 
 
 def test_fix_mends_what_is_safe_and_says_so(parley: Parley, open_home: Path) -> None:
-    """A second look finds it mended."""
+    """A second look finds it fixed."""
     ended = parley("doctor", "--offline", "--fix")
-    assert f"mended: {open_home} has the mode 0700 now" in ended.out
+    assert f"fixed: {open_home} has the mode 0700 now" in ended.out
     assert stat.S_IMODE(open_home.stat().st_mode) == 0o700
     assert found(parley)[OPEN_HOME]["level"] == "fine"
 

@@ -204,7 +204,7 @@ async def test_a_connecting_adapter_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_a_stopped_adapter_says_why(tmp_path: Path) -> None:
-    """The reason is the setting to mend."""
+    """The reason is the setting to fix."""
     adapter = RecordingAdapter()
     adapter.outages.append(AdapterRefused("the token is wrong"))
     async with serving(tmp_path, adapter=adapter) as gateway:

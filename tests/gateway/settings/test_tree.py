@@ -771,7 +771,7 @@ class TestRefusals:
         assert load(tmp_path, "sessions: {timezone: Europe/Berlin}").settings.sessions.timezone
 
     def test_a_bad_variable_is_named(self, tmp_path: Path) -> None:
-        """The line says which variable to mend."""
+        """The line says which variable to fix."""
         (line,) = problems(tmp_path, env={"PARLEY_WEB__PORT": "many"})
         assert line.startswith("web.port: 'many' in PARLEY_WEB__PORT is not allowed; must be")
 

@@ -76,7 +76,7 @@ async def test_what_is_not_there_is_told_so(s3: S3Server) -> None:
     ],
 )
 async def test_a_wrong_setting_is_named(s3: S3Server, changed: dict[str, str], reason: str) -> None:
-    """Whoever reads the log knows what to mend; no secret is in it."""
+    """Whoever reads the log knows what to fix; no secret is in it."""
     with pytest.raises(ObjectsUnavailable, match=reason) as caught:
         await store_at(s3, **changed).put(NAME, b"x")
     assert "another" not in str(caught.value).replace("another-bucket", "")

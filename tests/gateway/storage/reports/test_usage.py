@@ -273,7 +273,7 @@ def test_compactions_of_all_lineages_are_counted(store: Store, current: Turn) ->
 
 
 def test_a_repair_is_no_compaction(store: Store, current: Turn) -> None:
-    """It mends what a provider refused; what it leaves out by the way was not to be saved."""
+    """It fixes what a provider refused; what it leaves out by the way was not to be saved."""
     moved = shrink(store, current, ViewPlan(), trigger="repair", engine="none")
     found = report(store, current)
     assert (found.segment.compactions, found.segment.saved_tokens) == (0, 0)
