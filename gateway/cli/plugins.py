@@ -80,7 +80,7 @@ def engines_use(context: typer.Context, name: str) -> None:
     if name not in usable:
         raise NotFound(f"{_why_not(before, name)}; there are: {', '.join(usable)}")
     file = before.config_file or before.settings.home / CONFIG_NAME
-    set_value(file, "context", "engine", name)
+    set_value(file, ("context", "engine"), name)
     say(f"{file}: {KEY} is {name}")
     # Read again: a variable of the environment may override what the file now says.
     after = loaded(context)

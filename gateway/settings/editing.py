@@ -1,12 +1,14 @@
 """Changes one value of the settings file and not a byte beside it: comments and order stay.
 
-Used by commands that write settings (gateway/cli/plugins.py). PyYAML tells where things stand; the
-text is changed there, and read again before it takes the file's place.
+Used by commands that write settings (gateway/cli/config.py, gateway/cli/plugins.py). PyYAML tells
+where things stand; the text is changed there, and read again before it takes the file's place.
 """
 
 import json
 import os
+import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +16,112 @@ import yaml
 
 from gateway.errors import SettingsError
 from gateway.settings.sources import read_yaml
+from gateway.settings.tree import KeyPath
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+"""Texts that need no quotes wherever they stand, if YAML reads them as text."""
 
 
-def set_value(path: Path, section: str, key: str, value: str) -> None:
-    """Write `section: {key: value}` into a YAML file, which is created if it is not there.
+def set_value(
+    path: Path, key: KeyPath, value: Any, check: Callable[[Path], object] = lambda _: None
+) -> None:
+    """Write the value of a key into a YAML file, which is created if it is not there.
 
     The file is replaced in one step and keeps its owner and mode.
 
+    Args:
+        path: The file.
+        key: Names from the root; a number stands for a block of a list.
+        value: As JSON could hold it.
+        check: Raises SettingsError where the file must not become this one.
+
     Raises:
-        SettingsError: It cannot be read or written, or is written in a way (aliases, for one) that
-            only a person can change.
+        SettingsError: It cannot be read or written, is refused by `check`, or is written in a way
+            (aliases, for one) that only a person can change.
     """
     path = path.resolve()
     before = read_yaml(path, str(path)) if path.exists() else {}
-    inner = before.get(section) or {}
     draft = path.with_name(f".{path.name}.new")
     try:
         text = path.read_bytes().decode() if path.exists() else ""
-        _write_draft(draft, path, changed(text, section, key, _scalar(value)))
-        _verify(draft, {**before, section: {**inner, key: value}})
+        try:
+            _write_draft(draft, path, changed(text, key, written(value)))
+            _verify(draft, _with(_copied(before), key, value))
+        except SettingsError as exc:
+            by_hand = f"write `{key[0]}: {_nested(key[1:], written(value))}` into it by hand"
+            raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
+        check(draft)
         draft.replace(path)
     except OSError as exc:
         raise SettingsError(f"{path} cannot be written: {exc.strerror}") from exc
-    except SettingsError as exc:
-        by_hand = f"write `{section}: {{{key}: {value}}}` into it by hand"
-        raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
     finally:
         if draft.exists():
             draft.unlink()
 
 
-def changed(text: str, section: str, key: str, value: str) -> str:
-    """Return YAML text with `section: {key: value}` in it.
+def changed(text: str, key: KeyPath, value: str) -> str:
+    """Return YAML text with another value of a key.
 
     Args:
         text: A map of sections, or nothing.
-        section: A key of that map.
-        key: A key of the section.
+        key: Names from the root.
         value: As it is to be written.
     """
     root = yaml.compose(text, yaml.SafeLoader)
     end = "\r\n" if "\r\n" in text else "\n"
     if not isinstance(root, yaml.MappingNode):
-        return _appended(text, len(text), f"{section}:{end}  {key}: {value}{end}", end)
-    found = _item(root, section)
-    if found is None:
-        return _with_section(text, root, f"{section}: {{{key}: {value}}}", end)
-    name, block = found
-    if not isinstance(block, yaml.MappingNode):
-        return _with_value(text, block, f"{{{key}: {value}}}")
-    if inner := _item(block, key):
-        return _with_value(text, inner[1], value)
-    if block.flow_style:
-        return _with_first(text, block, f"{key}: {value}")
-    line_end = text.index("\n", name.end_mark.index) + 1
-    indent = " " * block.value[0][0].start_mark.column
-    return f"{text[:line_end]}{indent}{key}: {value}{end}{text[line_end:]}"
+        inner = f"{end}  {key[1]}: {_nested(key[2:], value)}" if key[1:] else f" {value}"
+        return _appended(text, len(text), f"{key[0]}:{inner}{end}", end)
+    node: yaml.Node = root
+    name: yaml.Node | None = None
+    for depth, step in enumerate(key):
+        found = _item(node, step)
+        if found is None:
+            return _with_item(text, node, name, f"{step}: {_nested(key[depth + 1 :], value)}")
+        name, node = found
+        if not isinstance(node, yaml.CollectionNode):
+            return _with_value(text, node, _nested(key[depth + 1 :], value))
+    return _with_value(text, node, value)
+
+
+def written(value: Any) -> str:
+    """Return a value as YAML on one line: `on` and `123` need quotes to be text."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and yaml.safe_load(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _nested(key: KeyPath, value: str) -> str:
+    """Return a value inside maps of these names; a lone block needs no number."""
+    for step in reversed(key):
+        value = f"{{{step}: {value}}}" if isinstance(step, str) else value
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy in which nothing stands twice, as what an alias repeats does."""
+    if isinstance(value, dict):
+        return {name: _copied(inner) for name, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _with(tree: dict[str, Any], key: KeyPath, value: Any) -> dict[str, Any]:
+    """Return what the changed file is to hold."""
+    node: Any = tree
+    for step, after in zip(key, (*key[1:], None), strict=True):
+        if isinstance(node, list) and isinstance(step, str):
+            node = node[0]
+        if isinstance(node, dict) and isinstance(step, int):
+            # A lone block stands where the list is expected.
+            continue
+        if after is None:
+            node[step] = value
+        elif isinstance(node, list) or isinstance(node.get(step), dict | list):
+            node = node[step]
+        else:
+            node[step] = {}
+            node = node[step]
+    return tree
 
 
 def _verify(draft: Path, meant: dict[str, Any]) -> None:
@@ -77,15 +129,41 @@ def _verify(draft: Path, meant: dict[str, Any]) -> None:
         raise SettingsError("more than this value would change")
 
 
-def _item(node: yaml.MappingNode, name: str) -> tuple[yaml.Node, yaml.Node] | None:
-    return next(((key, value) for key, value in node.value if key.value == name), None)
+def _item(node: yaml.Node, step: str | int) -> tuple[yaml.Node | None, yaml.Node] | None:
+    """Return the name and the value that stand at a step; None where nothing does.
+
+    Raises:
+        SettingsError: There are several blocks, or not so many.
+    """
+    if isinstance(node, yaml.MappingNode):
+        if isinstance(step, int):
+            return None, node
+        return next(((key, value) for key, value in node.value if key.value == step), None)
+    blocks: list[yaml.Node] = node.value
+    if isinstance(step, int) and step < len(blocks):
+        return None, blocks[step]
+    if len(blocks) != 1 or isinstance(step, int):
+        raise SettingsError(f"there are {len(blocks)} blocks; name one by its number, from 0 on")
+    return _item(blocks[0], step)
 
 
-def _with_section(text: str, root: yaml.MappingNode, item: str, end: str) -> str:
-    if root.flow_style:
-        return _with_first(text, root, item)
-    indent = " " * root.value[0][0].start_mark.column
-    return _appended(text, root.end_mark.index, f"{indent}{item}{end}", end)
+def _with_item(text: str, node: yaml.Node, name: yaml.Node | None, item: str) -> str:
+    """Return the text with one more item in a map, whose name is None for the root or a block."""
+    end = "\r\n" if "\r\n" in text else "\n"
+    if isinstance(node, yaml.SequenceNode):
+        node = node.value[0]
+    if not isinstance(node, yaml.MappingNode):
+        raise SettingsError("there is no map to put it into")
+    if node.flow_style or not node.value:
+        return _with_first(text, node, item)
+    first: int = node.value[0][0].start_mark.index
+    indent = " " * node.value[0][0].start_mark.column
+    if name is not None and name.start_mark.line < node.start_mark.line:
+        line_end = text.index("\n", name.end_mark.index) + 1
+        return f"{text[:line_end]}{indent}{item}{end}{text[line_end:]}"
+    if not text[:first].rpartition("\n")[2].strip("\ufeff "):
+        return _appended(text, node.end_mark.index, f"{indent}{item}{end}", end)
+    return f"{text[:first]}{item}{end}{indent}{text[first:]}"
 
 
 def _appended(text: str, position: int, lines: str, end: str) -> str:
@@ -95,7 +173,7 @@ def _appended(text: str, position: int, lines: str, end: str) -> str:
     return f"{before}{gap}{lines}{text[position:]}"
 
 
-def _with_first(text: str, node: yaml.MappingNode, item: str) -> str:
+def _with_first(text: str, node: yaml.Node, item: str) -> str:
     """Return the text with an item at the front of a map in braces."""
     if not node.value:
         return _with_value(text, node, f"{{{item}}}")
@@ -105,14 +183,21 @@ def _with_first(text: str, node: yaml.MappingNode, item: str) -> str:
 
 def _with_value(text: str, node: yaml.Node, value: str) -> str:
     """Return the text with another value in place of a node's, which may be empty."""
-    start, stop = node.start_mark.index, node.end_mark.index
+    start = node.start_mark.index
     gap = " " if text[:start].endswith(":") else ""
-    return f"{text[:start]}{gap}{value}{text[stop:]}"
+    return f"{text[:start]}{gap}{value}{text[_end(text, node) :]}"
 
 
-def _scalar(value: str) -> str:
-    """Return a text as YAML that is read as text: `on` and `123` need quotes."""
-    return value if yaml.safe_load(value) == value else json.dumps(value)
+def _end(text: str, node: yaml.Node) -> int:
+    """Return where a value ends; a block ends with its last item, before comments behind it."""
+    end: int = node.end_mark.index
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(text, last[1] if isinstance(last, tuple) else last)
+    if isinstance(node, yaml.ScalarNode) and node.style in {"|", ">"}:
+        start = node.start_mark.index
+        return start + len(text[start:end].rstrip())
+    return end
 
 
 def _write_draft(draft: Path, path: Path, text: str) -> None:

@@ -16,12 +16,17 @@ import platformdirs
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from agent.safety.redaction import Redactor, is_telling
-from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
+from agent.settings import (
+    AuxiliaryModelSettings,
+    AuxiliarySettings,
+    ModelSettings,
+    ReferencedSecret,
+)
 from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets, without_effect
 from gateway.settings.sources import Sources, complaint
-from gateway.settings.tree import Keys, Settings, flatten
+from gateway.settings.tree import KeyPath, Keys, Settings, flatten
 
 Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
@@ -58,6 +63,7 @@ def load_settings(
     config: Path | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    known: Mapping[KeyPath, ReferencedSecret] | None = None,
 ) -> Loaded:
     """Read all sources once.
 
@@ -66,6 +72,7 @@ def load_settings(
             in PARLEY_HOME if it is there.
         environ: Instead of the process environment.
         overrides: Command-line options, dotted key → value; None means not given. "home" as well.
+        known: Secrets by their places: one that the same reference stands for is taken as it is.
 
     Raises:
         SettingsError: One line for each problem, all of them at once.
@@ -78,7 +85,7 @@ def load_settings(
     config_file = _add_config(sources, config, environ, home)
     sources.add_environment(environ)
     sources.add_options(options)
-    references = References(environ)
+    references = References(environ, known or {})
     settings = _resolved(_validated(sources, keys, home), references, sources)
     settings, added = _with_providers(settings, environ)
     # Once more: a key from a variable of its provider may be a reference, too.
@@ -164,12 +171,15 @@ def fingerprinted(settings: Settings) -> dict[str, str]:
     """Return each setting by its name, as JSON; of secrets only what tells one from another."""
     redactor = Redactor(secret_values(settings))
     return {
-        # What looks like a secret though no setting says so: a password in an address.
-        ".".join(map(str, path)): redactor.text(
-            orjson.dumps(_fingerprinted(value), default=str).decode()
-        )
+        ".".join(map(str, path)): fingerprint(value, redactor)
         for path, value in flatten(settings)
     }
+
+
+def fingerprint(value: Any, redactor: Redactor) -> str:
+    """Return a value of the tree as JSON; of secrets only what tells one from another."""
+    # What looks like a secret though no setting says so: a password in an address.
+    return redactor.text(orjson.dumps(_fingerprinted(value), default=str).decode())
 
 
 def _fingerprinted(value: Any) -> Any:

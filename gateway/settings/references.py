@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel, SecretStr
@@ -43,8 +44,14 @@ class References:
         warnings: Where others may read it: its place, and what to do.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        known: Mapping[KeyPath, ReferencedSecret] = MappingProxyType({}),
+    ) -> None:
+        """`known` are secrets that were read before, by their places."""
         self._environ = environ
+        self._known = known
         self.problems: list[tuple[KeyPath, str]] = []
         self.warnings: list[tuple[KeyPath, str]] = []
 
@@ -76,6 +83,9 @@ class References:
         reference = secret.get_secret_value()
         if not is_reference(reference):
             return secret
+        known = self._known.get(path)
+        if known is not None and known.reference == reference:
+            return known
         source = _Source(reference, self._environ)
         try:
             value = source.read()

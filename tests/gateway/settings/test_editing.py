@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import SettingsError
 from gateway.settings.editing import changed, set_value
+from gateway.settings.sources import path_of
 
 BEFORE = "# my settings\nmodel:\n    name: 'm'   # the good one\n"
 AFTER = "queue: {mode: collect}  # end\n"
@@ -50,8 +51,101 @@ def test_only_the_value_changes(tmp_path: Path, text: str, expected: str) -> Non
     """However the file is written."""
     path = tmp_path / "parley.yaml"
     path.write_bytes(text.encode())
-    set_value(path, "context", "engine", "rounds")
+    set_value(path, ("context", "engine"), "rounds")
     assert path.read_bytes().decode() == expected
+    assert [each.name for each in tmp_path.iterdir()] == ["parley.yaml"]
+
+
+DEEP = """\
+tools:
+  # what may be called
+  enabled:   # the short list
+    - todo
+    # not yet
+    - memory
+  # who is asked
+  approval: always
+platforms:
+  telegram: {name: a}
+  slack:
+    - name: office   # ours
+      bot_token: xoxb-1
+    - {name: club}
+model: {facts: {vision: true}}
+agent:
+  instructions: |
+    Be kind.
+
+    Be short.
+
+  # the end
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "before", "after"),
+    [
+        ("tools.approval", "never", "approval: always", "approval: never"),
+        (
+            "tools.enabled",
+            ["todo"],
+            "\n    - todo\n    # not yet\n    - memory\n  #",
+            '\n    ["todo"]\n  #',
+        ),
+        ("tools.output.max_lines", 5, "tools:\n", "tools:\n  output: {max_lines: 5}\n"),
+        ("platforms.telegram.token", "1:b", "{name: a}", '{token: "1:b", name: a}'),
+        ("platforms.slack.0.bot_token", "xoxb-2", "xoxb-1", "xoxb-2"),
+        (
+            "platforms.slack.0.command",
+            "/p",
+            "- name: office",
+            "- command: /p\n      name: office",
+        ),
+        ("platforms.slack.1.command", "/p", "{name: club}", "{command: /p, name: club}"),
+        ("model.facts.vision", False, "vision: true", "vision: false"),
+        ("model.name", "m, and more", "{facts:", '{name: "m, and more", facts:'),
+        (
+            "agent.instructions",
+            "Go.\nOn.",
+            "|\n    Be kind.\n\n    Be short.\n",
+            '"Go.\\nOn."\n',
+        ),
+        ("queue.mode", "interrupt", "  # the end\n", "  # the end\nqueue: {mode: interrupt}\n"),
+    ],
+)
+def test_a_value_at_any_depth(
+    tmp_path: Path, key: str, value: object, before: str, after: str
+) -> None:
+    """Comments and all other lines stay as they are."""
+    path = tmp_path / "parley.yaml"
+    path.write_text(DEEP)
+    set_value(path, path_of(key), value)
+    assert path.read_text() == DEEP.replace(before, after, 1)
+
+
+def test_one_of_several_blocks_is_named_by_its_number(tmp_path: Path) -> None:
+    """Else nobody knows which is meant."""
+    path = tmp_path / "parley.yaml"
+    path.write_text(DEEP)
+    with pytest.raises(SettingsError, match="there are 2 blocks; name one by its number"):
+        set_value(path, path_of("platforms.slack.command"), "/p")
+    with pytest.raises(SettingsError, match="there are 2 blocks"):
+        set_value(path, path_of("platforms.slack.2.command"), "/p")
+    assert path.read_text() == DEEP
+
+
+def test_what_is_refused_is_not_written(tmp_path: Path) -> None:
+    """The check reads the whole file as it would be."""
+    path = tmp_path / "parley.yaml"
+    path.write_text(DEEP)
+
+    def refuse(draft: Path) -> None:
+        assert "mode: nonsense" in draft.read_text()
+        raise SettingsError("queue.mode: no")
+
+    with pytest.raises(SettingsError, match=r"^queue\.mode: no$"):
+        set_value(path, ("queue", "mode"), "nonsense", refuse)
+    assert path.read_text() == DEEP
     assert [each.name for each in tmp_path.iterdir()] == ["parley.yaml"]
 
 
@@ -59,7 +153,7 @@ def test_only_the_value_changes(tmp_path: Path, text: str, expected: str) -> Non
 def test_a_name_stays_text(tmp_path: Path, name: str) -> None:
     """Also where YAML would read something else."""
     path = tmp_path / "parley.yaml"
-    set_value(path, "context", "engine", name)
+    set_value(path, ("context", "engine"), name)
     assert yaml.safe_load(path.read_text()) == {"context": {"engine": name}}
 
 
@@ -78,7 +172,7 @@ def test_what_only_a_person_can_change_is_left_alone(tmp_path: Path, text: str) 
     path = tmp_path / "parley.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError, match=r"write `context: \{engine: rounds\}` into it by hand"):
-        set_value(path, "context", "engine", "rounds")
+        set_value(path, ("context", "engine"), "rounds")
     assert path.read_text() == text
     assert [each.name for each in tmp_path.iterdir()] == ["parley.yaml"]
 
@@ -86,12 +180,12 @@ def test_what_only_a_person_can_change_is_left_alone(tmp_path: Path, text: str) 
 def test_the_file_keeps_its_mode_and_its_place(tmp_path: Path) -> None:
     """Behind a link the file that it points to is changed; a new one is its owner's alone."""
     real = tmp_path / "elsewhere" / "real.yaml"
-    set_value(real, "context", "engine", "rounds")
+    set_value(real, ("context", "engine"), "rounds")
     assert stat.S_IMODE(real.stat().st_mode) == 0o600
     real.chmod(0o640)
     link = tmp_path / "parley.yaml"
     link.symlink_to(real)
-    set_value(link, "context", "engine", "other")
+    set_value(link, ("context", "engine"), "other")
     assert link.is_symlink()
     assert (stat.S_IMODE(real.stat().st_mode), real.read_text()) == (
         0o640,
@@ -105,7 +199,7 @@ def test_the_file_keeps_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text("")
     given_to: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "chown", lambda _, uid, gid: given_to.append((uid, gid)))
-    set_value(path, "context", "engine", "rounds")
+    set_value(path, ("context", "engine"), "rounds")
     assert given_to == [(os.getuid(), os.getgid())]
 
 
@@ -113,7 +207,7 @@ def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     """Here a file stands where a folder is needed."""
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingsError, match="cannot be written"):
-        set_value(tmp_path / "file" / "parley.yaml", "context", "engine", "rounds")
+        set_value(tmp_path / "file" / "parley.yaml", ("context", "engine"), "rounds")
 
 
 plain = st.text("abcxyz", min_size=1, max_size=6)
@@ -127,5 +221,5 @@ def test_every_other_value_stays(
 ) -> None:
     """Whatever stands in the file, in either style."""
     tree["context"] = section
-    text = changed(yaml.safe_dump(tree, default_flow_style=flow), "context", "engine", "rounds")
+    text = changed(yaml.safe_dump(tree, default_flow_style=flow), ("context", "engine"), "rounds")
     assert yaml.safe_load(text) == {**tree, "context": {**section, "engine": "rounds"}}
