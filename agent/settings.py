@@ -61,7 +61,8 @@ class ReferencedSecret(SecretStr):
 
     def tell(self, learner: Learner) -> None:
         """Have somebody learn each later value before it is used."""
-        self._told.append(learner)
+        if learner not in self._told:
+            self._told.append(learner)
 
     def read(self) -> str:
         """Return what is there now; the value before stays in use. May block.

@@ -27,8 +27,6 @@ import structlog
 
 from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
-from agent.models.base import ChatModel
-from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement
 from agent.tokens.tiktoken import load_beside
@@ -37,26 +35,24 @@ from gateway import descriptors
 from gateway.access import web_door
 from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code
-from gateway.access.policy import Access, Owners, Quotas
+from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.files import Attachments, stored_files, with_pictures_of
+from gateway.agent_ports.files import Attachments, stored_files
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
-from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
 from gateway.alerts.watch import AlertWatch, Sources, alert_routes
-from gateway.commands.status_figures import start_warnings, status_facts
+from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
 from gateway.context.memory import Recall
-from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
-from gateway.context.window import ContextParts, with_engine_tools
-from gateway.context.writers import LearnedWindows
+from gateway.context.window import ContextParts
 from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.lifecycle import start_checks
+from gateway.lifecycle.accounts import ReplaceableAdapter
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
@@ -64,14 +60,13 @@ from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.lifecycle.rotation import Rotation
 from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
-from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.delivery import Burials, Delivery, Enclosures
-from gateway.pipeline.intake import GatewayIntake, IntakeRules
-from gateway.pipeline.next_turn import NextTurn, TurnStarter
-from gateway.pipeline.notices import TurnChats
+from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
-from gateway.pipeline.turn import TurnRunner, TurnWork
 from gateway.pipeline.worker import Worker
+from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
+from gateway.reload.origin import Origin, Source
+from gateway.reload.reloading import Parts, Reloading
 from gateway.settings.loading import fingerprinted
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
@@ -82,17 +77,12 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.wiring import (
-    NO_PLUGINS,
     Accounts,
     build_accounts,
     build_agent,
     build_alerts,
-    build_context,
     build_line,
     build_meanings,
-    build_money,
-    build_prompts,
-    build_redactor,
     caching_text,
     learn_windows,
     load_adapters,
@@ -118,20 +108,6 @@ _COLLECT_AFTER = (700, 10, 10)
 """Source: the thresholds that CPython 3.11 begins with."""
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What is done beside the path of a message: nothing on it waits for these parts."""
-
-    preparations: Preparations
-    files: Attachments
-    inquiries: Inquiries
-    indexer: Indexer
-    pruner: Pruner
-    recall: Recall
-    reactions: ReactionQueue
-    rotation: Rotation
 
 
 class Runs(Protocol):
@@ -162,7 +138,7 @@ class Platforms:
 class Gateway:
     """A running gateway's parts, in the order of the path of a message."""
 
-    settings: Settings
+    reloading: Reloading
     database: Database
     platforms: Platforms
     intake: GatewayIntake
@@ -170,6 +146,11 @@ class Gateway:
     delivery: Delivery
     beside: Beside
     server: HttpServer
+
+    @property
+    def settings(self) -> Settings:
+        """What it goes by; a reload puts other settings in their place."""
+        return self.reloading.settings
 
     @property
     def replica(self) -> Replica:
@@ -201,7 +182,10 @@ class Welcome:
 
 
 async def run(
-    settings: Settings, on_ready: Callable[[Welcome], None], journal: CrashJournal
+    settings: Settings,
+    on_ready: Callable[[Welcome], None],
+    journal: CrashJournal,
+    source: Source | None = None,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
@@ -209,6 +193,7 @@ async def run(
         settings: All of them; the caller has `own_home` with them.
         on_ready: Called once messages are accepted.
         journal: Of this process.
+        source: Where the settings are read again; None: they stay as they are.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -245,7 +230,12 @@ async def run(
         start_checks.note(agent.recovery.rests, checked)
         caching = caching_text(agent.models[0], agent.caching)
         async with assembled(
-            told, database, agent, build_accounts(settings), plugins, death=journal.owed
+            told,
+            database,
+            agent,
+            build_accounts(settings),
+            Origin(plugins, foreign, line, source),
+            death=journal.owed,
         ) as gateway:
             # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
@@ -274,7 +264,7 @@ async def run(
                 ),
                 lambda: {
                     "crash journal": journal.run(),
-                    "secrets": gateway.beside.rotation.run(),
+                    "reload": gateway.reloading.run(),
                 },
             )
 
@@ -361,7 +351,7 @@ async def serve(
 def _until_a_stop(gateway: Gateway) -> Work:
     """Return what brings messages in, and what is done beside their path."""
     platforms, beside = gateway.platforms, gateway.beside
-    receiving = {supervised.name: supervised.run() for supervised in platforms.supervised}
+    receiving: Work = {supervised.name: supervised.keep() for supervised in platforms.supervised}
     if platforms.alerts is not None:
         receiving["alerts"] = platforms.alerts.run()
     if beside.indexer.meanings is not None:
@@ -372,7 +362,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "prepare summaries": beside.preparations.run(),
         "search index": beside.indexer.run(),
         "watch": platforms.watch.run(),
-        "modes": keep_modes(gateway.settings),
+        "modes": keep_modes(lambda: gateway.settings),
         "prune": beside.pruner.run(),
     }
 
@@ -414,7 +404,7 @@ async def assembled(
     database: Database,
     agent: Agent,
     accounts: Accounts,
-    plugins: Plugins = NO_PLUGINS,
+    origin: Origin | None = None,
     *,
     death: Death | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -427,116 +417,95 @@ async def assembled(
         database: Open; of SQLite it is used by nobody else.
         agent: What answers.
         accounts: Of the platforms that are on.
-        plugins: What was loaded of them.
+        origin: With the plugins that were loaded; None for none, and settings that stay.
         death: How that process ended; None where nothing is known of it.
     """
+    origin = origin or Origin()
     access, wakeups, traffic, files = (
         Access(settings.access, settings.web),
         Wakeups(),
         Traffic(),
         stored_files(database, settings),
     )
-    context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
-    agent = with_pictures_of(files, with_engine_tools(agent, context))
-    models = [*agent.models, *context.writers]
-    # Once more: now with the models that write summaries.
-    refuse_unpriced(settings.budget, models)
-    prompts, links = build_prompts(settings, plugins), ChatLinks(settings.web.token)
-    rules = _rules(settings, access, models, agent, context, prompts)
+    mind = await build_mind(settings, agent, database, files, origin.plugins)
+    links = ChatLinks(settings.web.token)
+    rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
-    connected = accounts.connect(intake, ChatHistory(database, rules.model, links, files), door)
+    chats = ChatHistory(database, intake.facts, links, files)
+    connected = [_replaceable(each) for each in accounts.connect(intake, chats, door)]
     adapters = {(each.platform, each.account): each for each in connected}
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     beside = Beside(
-        Preparations(database, agent, context, budgets),
+        Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups, files),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database, build_meanings(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
-        Recall(database, plugins, access),
+        Recall(database, origin.plugins, access),
         ReactionQueue(adapters),
-        Rotation(settings, models, agent.recovery.rests),
+        Rotation(settings, mind.models, mind.agent.recovery.rests),
     )
-    stops, workspaces = Stops(), Workspaces(settings.tools.workspace, settings.home)
-    toolkit = Toolkit(
-        database,
-        access,
-        beside.files,
-        beside.inquiries,
-        beside.indexer,
-        memory=settings.tools.memory,
-        hooks=lambda: plugins.hooks_of_turn(agent.tools.restricted),
-        folders=ToolFolders(prompts.files.shelf, workspaces),
-    )
-    delegation = Delegation(database, context, budgets, settings.tools.delegation, toolkit)
-    work, chats = (
-        TurnWork(database, agent, context, toolkit, delegation, access),
-        TurnChats(database, adapters, wakeups, build_redactor(settings)),
-    )
-    preparations, recall, attempts = beside.preparations, beside.recall, settings.queue.max_attempts
-    runner = TurnRunner(database, chats, work, stops, budgets, preparations, recall, attempts)
-    file_chars, bases = settings.attachments.text_chars, prompts.bases(agent)
-    next_turn = NextTurn(settings.queue, settings.sessions, file_chars, bases, accounts.renderers)
-    starter = TurnStarter(
-        database, next_turn, agent.settings, prompts.files, recall, stops, wakeups
-    )
+    stops = Stops()
+    shared = TurnParts(database, access, wakeups, stops, budgets, beside, adapters, origin.plugins)
+    kit = build_turn_kit(settings, mind, shared)
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
-    worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
+    worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
-    _listen(wakeups, beside, stops, worker, delivery, context)
+    _listen(wakeups, beside, stops, worker, delivery, mind.context)
     watch, supervised = (
         Watch(database, adapters, traffic, replica),
         supervised_of(adapters.values(), receiving),
     )
+    make = accounts.make
+    parts = Parts(
+        shared,
+        files,
+        intake,
+        worker,
+        delivery,
+        supervised,
+        make and (lambda name, block: make(name, block, intake, chats, door)),
+    )
+    reloading = Reloading(settings, mind, parts, origin)
     health, operator = (
         Health(database, replica, supervised, watch),
         Operator(
-            *(database, wakeups, intake.tell_approved, door, beside.rotation),
+            *(database, wakeups, intake.tell_approved, door, reloading),
             intake.answer_as_owner,
         ),
     )
     sources = Sources(
-        supervised, watch.look, health.database_state, models, agent.recovery.rests, budgets
+        supervised,
+        watch.look,
+        health.database_state,
+        mind.models,
+        mind.agent.recovery.rests,
+        budgets,
     )
     platforms = Platforms(
         adapters,
         supervised,
         watch,
-        _others(database, replica, wakeups, stops, beside, accounts),
+        _others(database, replica, wakeups, stops, reloading, accounts),
         build_alerts(settings, database, wakeups, burials.owners, sources),
     )
-    inside = Inside(settings, database, health, rules.model, operator, agent, plugins)
+    inside = Inside(settings, database, health, intake.facts, operator, mind.agent, origin.plugins)
     routes = [*alert_routes(platforms.alerts), *control.routes(operator)]
     server = _server(settings, supervised, inside, [health.control_route(), *routes], door)
-    async with _closed_at_the_end(models, server, adapters.values(), replica):
-        yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
+    async with _closed_at_the_end(reloading, server, adapters.values(), replica):
+        yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 
 
-def _rules(
-    settings: Settings,
-    access: Access,
-    models: Sequence[ChatModel],
-    agent: Agent,
-    context: ContextParts,
-    prompts: Prompts,
-) -> IntakeRules:
-    return IntakeRules(
-        access,
-        settings.queue,
-        settings.sessions.groups,
-        status_facts(agent, context, prompts),
-        build_money(settings, models),
-        settings.attachments,
-        settings.commands,
-        Quotas(settings.quotas, settings.sessions.timezone),
-    )
+def _replaceable(adapter: Adapter) -> Adapter:
+    """Return the adapter, or what stands for it where it can be restarted."""
+    return adapter if adapter.platform == BUILT_IN else ReplaceableAdapter(adapter)
 
 
 def _beginning(
@@ -573,7 +542,7 @@ def _others(
     replica: Replica,
     wakeups: Wakeups,
     stops: Stops,
-    beside: Beside,
+    reloading: Reloading,
     accounts: Accounts,
 ) -> Runs | None:
     """Return what tells the other replicas, and hears them; None on SQLite, which has none."""
@@ -588,13 +557,13 @@ def _others(
     notifications = Notifications(database.server)
     others = OtherReplicas(database, notifications, replica, wakeups, stops, shared)
     others.news["forgotten"].listen(wakeups.forgotten)
-    others.news["secrets"].listen(beside.rotation.notify)
+    others.news["secrets"].listen(reloading.notify)
     return others
 
 
 @asynccontextmanager
 async def _closed_at_the_end(
-    models: Sequence[ChatModel],
+    reloading: Reloading,
     server: HttpServer,
     adapters: Iterable[Adapter],
     replica: Replica,
@@ -602,9 +571,8 @@ async def _closed_at_the_end(
     """Close adapters, server, models and the replica, in this order, when the body ends."""
     async with AsyncExitStack() as closing:
         closing.push_async_callback(replica.close)
-        # What is pushed last is closed first. A model that stands twice in the line is closed once.
-        for model in {id(model): model for model in models}.values():
-            closing.push_async_callback(model.close)
+        # What is pushed last is closed first.
+        closing.push_async_callback(reloading.close)
         closing.push_async_callback(server.stop)
         for adapter in adapters:
             closing.push_async_callback(adapter.close)

@@ -467,12 +467,14 @@ class Accounts:
         connect: Returns their adapters, which hand what they receive to the intake.
         share: What part of the platforms' limits is this process's.
         elsewhere: Other replicas that serve them, as they know them.
+        make: Returns the adapter of one account of a platform, for the same three.
     """
 
     renderers: Mapping[tuple[str, str], Renderer]
     connect: Callable[[Intake, ChatHistory, Door], Sequence[Adapter]]
     share: Share = field(default_factory=Share)
     elsewhere: Elsewhere = ALONE
+    make: Callable[[str, PlatformSection, Intake, ChatHistory, Door], Adapter] | None = None
 
 
 def build_accounts(settings: Settings) -> Accounts:
@@ -485,13 +487,18 @@ def build_accounts(settings: Settings) -> Accounts:
 
     share, elsewhere = Share(), _elsewhere(settings)
 
-    def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
+    def make(
+        platform: str, block: PlatformSection, intake: Intake, chats: ChatHistory, door: Door
+    ) -> Adapter:
         menu, max_bytes = registry.menu(), settings.attachments.max_bytes
         host = Host(intake, chats, menu, max_bytes, door, share, elsewhere)
-        return [build(platform, block, host) for platform, block in blocks]
+        return build(platform, block, host)
+
+    def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
+        return [make(platform, block, intake, chats, door) for platform, block in blocks]
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
-    return Accounts(renderers, connect, share, elsewhere)
+    return Accounts(renderers, connect, share, elsewhere, make)
 
 
 def _elsewhere(settings: Settings) -> Elsewhere:

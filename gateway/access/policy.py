@@ -34,12 +34,12 @@ SenderRole = Literal["owner", "member", "guest", "stranger"]
 tools with side effects used (mode open, `senders: anyone`). stranger: denied."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Access:
     """The answers to: is this sender allowed, and is this message for the bot?
 
     Attributes:
-        settings: The part that names people and groups.
+        settings: The part that names people and groups, as it is now: a reload puts in another.
         web: Where the web chat is, and whom an identity provider lets in there.
     """
 

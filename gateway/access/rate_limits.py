@@ -87,9 +87,7 @@ class AdmissionLimits:
     """
 
     def __init__(self, per_min: int) -> None:
-        self.messages = SlidingWindow(per_min, MINUTE_S) if per_min else None
-        self.overheard = SlidingWindow(per_min, MINUTE_S) if per_min else None
-        self.urgent = SlidingWindow(URGENT_PER_MIN, MINUTE_S) if per_min else None
+        self.take(per_min)
         self.notices = SlidingWindow(1, MINUTE_S)
         self.strangers = SlidingWindow(STRANGERS_PER_HOUR, HOUR_S)
         self.tries = SlidingWindow(TRIES_PER_HOUR, HOUR_S)
@@ -97,3 +95,9 @@ class AdmissionLimits:
         self.refusals = SlidingWindow(1, HOUR_S)
         self.doors = SlidingWindow(DOORS_PER_HOUR, HOUR_S)
         self.summaries = SlidingWindow(1, HOUR_S)
+
+    def take(self, per_min: int) -> None:
+        """Have another limit for each sender, which counts from now on; 0 for none."""
+        self.messages = SlidingWindow(per_min, MINUTE_S) if per_min else None
+        self.overheard = SlidingWindow(per_min, MINUTE_S) if per_min else None
+        self.urgent = SlidingWindow(URGENT_PER_MIN, MINUTE_S) if per_min else None

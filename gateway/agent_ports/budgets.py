@@ -119,6 +119,10 @@ class Budgets:
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
 
+    def take(self, settings: BudgetSettings, timezone: str) -> None:
+        """Have other budgets from the next call on; what is spent and held stays so."""
+        self._settings, self._zone = settings, ZoneInfo(timezone)
+
     def for_sender(self, sender: str) -> "TurnSpending":
         """Return the budgets as they concern a turn of this sender, "platform:id"."""
         return TurnSpending(self, sender)

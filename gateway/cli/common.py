@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, timedelta
 from pathlib import Path
@@ -16,10 +16,11 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import Connection
 
+from agent.settings import ReferencedSecret
 from gateway.cli import complete
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.settings.loading import Loaded, load_settings
-from gateway.settings.tree import Settings
+from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 
@@ -111,16 +112,24 @@ def first_day(text: str, today: date) -> date:
     return first
 
 
-def loaded(context: typer.Context, **overrides: Any) -> Loaded:
+def loaded(
+    context: typer.Context,
+    known: Mapping[KeyPath, ReferencedSecret] | None = None,
+    **overrides: Any,
+) -> Loaded:
     """Read the settings that the options of `parley` itself choose.
 
     Args:
+        context: Of the command.
+        known: Secrets that are not read again, by their places.
         overrides: Options of the command that stand for a key, as in `web__port`; None: not given.
     """
     chosen = context.find_root().params
     named = {key.replace("__", "."): value for key, value in overrides.items()}
     return load_settings(
-        config=chosen.get("config"), overrides={**named, "home": chosen.get("home")}
+        config=chosen.get("config"),
+        overrides={**named, "home": chosen.get("home")},
+        known=known,
     )
 
 

@@ -1,12 +1,17 @@
-"""`parley config show`: the effective settings, secrets masked; `parley secrets reload`."""
+"""`parley config`: shows, checks and changes settings, and has a running gateway go by them.
+
+Also `parley secrets reload` and `parley adapter restart`.
+"""
 
 import asyncio
 import re
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import orjson
 import typer
+import yaml
 from pydantic import BaseModel, SecretStr
 from rich.text import Text
 
@@ -15,10 +20,14 @@ from agent.safety.redaction import MASK, Redactor
 from agent.settings import ReferencedSecret
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
-from gateway.cli.output import out, say, show_json
-from gateway.settings.loading import PASSWORDS, Loaded, home_of
+from gateway.cli.output import out, say, show_json, warn
+from gateway.errors import GatewayNotRunning, SettingsError
+from gateway.settings.changes import SettingsQuestion, located
+from gateway.settings.editing import set_value
+from gateway.settings.loading import PASSWORDS, Loaded, file_of, home_of, load_settings
 from gateway.settings.marks import Mark, mark_of
-from gateway.settings.sources import path_of
+from gateway.settings.sources import path_of, shown
+from gateway.settings.tree import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,16 +48,29 @@ class Row(NamedTuple):
     mark: Mark
 
 
-config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
+config_app = typer.Typer(help="Show, check and change the settings.", no_args_is_help=True)
+adapter_app = typer.Typer(help="The accounts of platforms.", no_args_is_help=True)
 secrets_app = typer.Typer(help="Secrets that the settings refer to.", no_args_is_help=True)
 
 
 @config_app.command("show")
-def config_show(context: typer.Context, json: AsJson = False) -> None:
+def config_show(
+    context: typer.Context,
+    json: AsJson = False,
+    running: Annotated[
+        bool, typer.Option("--running", help="What the running gateway goes by.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="How the file differs from what it goes by.")
+    ] = False,
+) -> None:
     """Print every setting, its value, when a change takes effect, and where it comes from.
 
-    Secrets are masked, or shown as references.
+    Secrets are masked, or shown as references; those of a running gateway as fingerprints.
     """
+    if running or diff:
+        _show_running(context, diff=diff, json=json)
+        return
     found = read(context)
     if json:
         show_json(as_data(found))
@@ -60,14 +82,198 @@ def config_show(context: typer.Context, json: AsJson = False) -> None:
             out.print(f"sandbox: {line}", soft_wrap=True, markup=False)
 
 
-@secrets_app.command("reload")
-def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
-    """Have the running gateway read again what its settings refer to, as SIGHUP does."""
+def _show_running(context: typer.Context, *, diff: bool, json: bool) -> None:
+    found = _asked(context, "differences" if diff else "running")
+    if json:
+        show_json(found)
+    elif not diff:
+        width = max(map(len, found))
+        for key, row in found.items():
+            say(f"{key:<{width}}  {row['value']}  {row['mark']}  {row['origin']}")
+    else:
+        for each in found:
+            say(f"{each['key']}: {each['before']} → {each['after']} ({each['mark']})")
+        if not found:
+            say("the running gateway goes by what the settings say")
+
+
+def _asked(context: typer.Context, question: SettingsQuestion, target: str = "") -> Any:
+    """Return what the running gateway answers."""
     from gateway.http import control  # noqa: PLC0415
 
-    # Not the settings: a secret that this command cannot read is the gateway's to name.
+    # Not the settings: what cannot be read of them here is the gateway's to name.
     home = home_of(context.find_root().params.get("home"))
-    found = asyncio.run(control.reload_secrets(home))
+    return asyncio.run(control.ask_settings(home, question, target))
+
+
+@config_app.command("check")
+def config_check(
+    context: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(help="Instead of the settings file in use.")
+    ] = None,
+) -> None:
+    """Say whether a gateway would start with these settings; nothing is changed.
+
+    No network call is made. Exit code 1 where it would not.
+    """
+    chosen = context.find_root().params
+    path = file or file_of(chosen["config"], chosen["home"])
+    try:
+        found = load_settings(config=file or chosen["config"], overrides={"home": chosen["home"]})
+        _refuse_unusable(found.settings)
+    except SettingsError as exc:
+        raise SettingsError("\n".join(located(exc, path))) from exc
+    for warning in found.warnings:
+        say(f"warning: {warning}", "yellow")
+    say(f"{path}: a gateway can go by these settings")
+
+
+def _refuse_unusable(settings: Settings) -> None:
+    """Check what only shows when the parts are built.
+
+    Raises:
+        SettingsError: A gateway would not start with these.
+    """
+    from gateway.agent_ports.budgets import refuse_unpriced  # noqa: PLC0415
+    from gateway.wiring import build_agent, build_line, models_of  # noqa: PLC0415
+
+    async def build() -> None:
+        line = build_line(settings)
+        try:
+            refuse_unpriced(settings.budget, models_of(line))
+            build_agent(settings, line)
+        finally:
+            for model in models_of(line):
+                await model.close()
+
+    asyncio.run(build())
+
+
+@config_app.command("set")
+def config_set(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(help="As `parley config show` names it.")],
+    value: Annotated[str, typer.Argument(help="As it would stand in the file.")],
+    json: AsJson = False,
+) -> None:
+    """Write a setting into the settings file; comments stay. A running gateway goes by it at once.
+
+    What a gateway could not go by is not written.
+    """
+    chosen = context.find_root().params
+    file, path = file_of(chosen["config"], chosen["home"]), path_of(key)
+    tried = list({repr(each): each for each in (_as_yaml(value), value)}.values())
+    problems: list[SettingsError] = []
+    for each in tried:
+        try:
+            set_value(file, path, each, partial(_check_draft, context, file))
+            break
+        except SettingsError as exc:
+            problems.append(exc)
+    else:
+        raise problems[0]
+    after = read(context)
+    origin = after.origins.get(key, "")
+    if origin and origin not in {str(file), file.name}:
+        warn(f"{key}: {origin} overrides what the file says now")
+    try:
+        outcome = _asked(context, "reload")
+    except GatewayNotRunning:
+        outcome = None
+    if json:
+        show_json({"file": str(file), "key": key, "reload": outcome})
+        return
+    say(f"{file}: {key} is {shown(value, hidden=_is_secret(after, key))}")
+    if outcome is None:
+        say("no gateway runs here; it counts from the next start on")
+    else:
+        _show_outcome(outcome)
+
+
+def _as_yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _is_secret(found: Loaded, key: str) -> bool:
+    value = found.values.get(key)
+    return isinstance(value, SecretStr) or (
+        isinstance(value, tuple) and any(isinstance(each, SecretStr) for each in value)
+    )
+
+
+def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
+    """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
+    home = context.find_root().params["home"]
+    try:
+        found = load_settings(config=draft, overrides={"home": home})
+        _refuse_unusable(found.settings)
+    except SettingsError as exc:
+        lines = located(exc, draft)
+        text = "\n".join(lines).replace(str(draft), file.name)
+        raise SettingsError(f"nothing was changed: {text}") from exc
+
+
+@config_app.command("reload")
+def config_reload(context: typer.Context, json: AsJson = False) -> None:
+    """Have the running gateway read settings and secrets again; on replicas the others as well.
+
+    Exit code 1 where they are wrong: nothing was changed then.
+    """
+    outcome = _asked(context, "reload")
+    if json:
+        show_json(outcome)
+        raise typer.Exit(1 if outcome["problems"] else 0)
+    _show_outcome(outcome)
+
+
+def _show_outcome(outcome: dict[str, Any]) -> None:
+    """Print what became of each setting and secret.
+
+    Raises:
+        SettingsError: They are wrong, and nothing was changed.
+    """
+    if outcome["problems"]:
+        raise SettingsError("\n".join(["nothing was changed:", *outcome["problems"]]))
+    lines = [f"{words}: {line}" for key, words in _COUNTS.items() for line in outcome[key]]
+    lines += [
+        f"{words}: {line}" for key, words in _BECAME.items() for line in outcome["secrets"][key]
+    ]
+    for line in lines or ["nothing has changed"]:
+        say(line)
+
+
+_COUNTS = {
+    "live": "in effect now",
+    "next_turn": "in effect with the next turn",
+    "restart": "needs a restart",
+    "adapters": "restarted",
+    "warnings": "warning",
+}
+
+
+@adapter_app.command("restart")
+def adapter_restart(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="As in telegram, or slack:work.")],
+    json: AsJson = False,
+) -> None:
+    """Stop and start an account's adapter, with its token as it is now; nothing is lost."""
+    found = _asked(context, "restart", name)
+    if json:
+        show_json(found)
+        return
+    for line in found:
+        say(line)
+
+
+@secrets_app.command("reload")
+def secrets_reload(context: typer.Context, json: AsJson = False) -> None:
+    """Have the running gateway read again what its settings refer to, and nothing else."""
+    found = _asked(context, "secrets")
     if json:
         show_json(found)
         return

@@ -25,8 +25,9 @@ COMMANDS = {
     "doctor": "Say what is not as it should be, why that matters, and how to fix it.",
     "web": "Users of the web chat, and who is signed in.",
     "pair": "Say who may write to the bot.",
-    "config": "Show the effective settings.",
+    "config": "Show, check and change the settings.",
     "secrets": "Secrets that the settings refer to.",
+    "adapter": "The accounts of platforms.",
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
     "sessions": "Look at conversations, their segments, and any past message.",
     "search": "Search what was said.",
@@ -125,6 +126,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.plugins import plugins_app as found
         case "search":
             from gateway.cli.search import search_app as found
+        case "adapter":
+            from gateway.cli.config import adapter_app as found
         case "secrets":
             from gateway.cli.config import secrets_app as found
         case "completion":

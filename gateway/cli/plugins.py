@@ -85,7 +85,7 @@ def engines_use(context: typer.Context, name: str) -> None:
     # Read again: a variable of the environment may override what the file now says.
     after = loaded(context)
     if after.settings.context.engine == name:
-        say("It is used from the next start of `parley run` on.")
+        say("A running gateway uses it with the next turn.")
     else:
         warn(f"{after.origins[KEY]} overrides it with {after.settings.context.engine!r}")
 

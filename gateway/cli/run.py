@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -15,7 +16,8 @@ from gateway.cli.common import loaded
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import close_web_token, own_home, with_web_token
 from gateway.logging.setup import configure_logging
-from gateway.settings.loading import redactor_of
+from gateway.reload.origin import Known, Source, stamp_of
+from gateway.settings.loading import Loaded, redactor_of
 from gateway.settings.tree import Settings
 
 run_app = typer.Typer(add_completion=False)
@@ -41,8 +43,21 @@ def run(
 
             for warning in found.warnings:
                 warn(warning)
-        started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal)
+        source = _source(context, replace(found, settings=settings), host, port)
+        started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal, source)
         asyncio.run(started)
+
+
+def _source(context: typer.Context, found: Loaded, host: str | None, port: int | None) -> Source:
+    """Return what reads the settings again, with the same options."""
+
+    def read(known: Known) -> Loaded:
+        again = loaded(context, known, web__host=host, web__port=port)
+        return replace(again, settings=with_web_token(again.settings))
+
+    source = Source(found, read)
+    source.stamp = stamp_of(source.file)
+    return source
 
 
 def _welcome(settings: Settings, welcome: Welcome) -> None:

@@ -90,6 +90,10 @@ class Preparations:
         self._failures: dict[int, SummaryFailed] = {}
         self._there: dict[int, None] = {}
 
+    def take(self, agent: Agent, parts: ContextParts) -> None:
+        """Have what is written from now on go by another agent and its limits."""
+        self._agent, self._parts = agent, parts
+
     def ask(self, session: Session, sender: str = "", due_tokens: int = 0) -> bool:
         """Have a summary written for a segment, if none is under way; returns at once.
 

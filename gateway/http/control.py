@@ -9,8 +9,9 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import aiohttp
 import orjson
@@ -27,7 +28,8 @@ from gateway.agent_ports.search import Indexer
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
-from gateway.lifecycle.rotation import Reloaded, Rotation
+from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
+from gateway.settings.changes import SettingChange, SettingsQuestion
 from gateway.settings.tree import RetentionSettings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance
@@ -38,7 +40,6 @@ from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
 
 SOCKET = "parley.sock"
-RELOAD = "reload-secrets"
 S = TypeVar("S", bound=Section)
 
 
@@ -114,6 +115,38 @@ ACTIONS: dict[str, Action] = {
 }
 
 
+class Reloads(Protocol):
+    """What has the gateway go by its settings as they are now (gateway/reload/reloading.py)."""
+
+    async def reload(self) -> SettingsReloaded:
+        """Read settings and secrets again, and go by them; what is wrong changes nothing."""
+        ...
+
+    async def renew_secrets(self) -> Reloaded:
+        """Read every secret that the settings refer to again, and have it be used."""
+        ...
+
+    async def restart_account(self, name: str) -> list[str]:
+        """Stop and start an account's adapter; returns how it stands then.
+
+        Raises:
+            NotFound: There is no such account, or it cannot be restarted.
+        """
+        ...
+
+    async def differences(self) -> list[SettingChange]:
+        """Return how what stands in the file differs from what the gateway goes by.
+
+        Raises:
+            SettingsError: What stands there cannot be gone by.
+        """
+        ...
+
+    def running(self) -> dict[str, dict[str, str]]:
+        """Return what the gateway goes by: key → JSON, origin, mark; of secrets fingerprints."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Operator:
     """Carries out what an operator wants of a running gateway, whichever way they say it.
@@ -122,7 +155,7 @@ class Operator:
         wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
         door: Told of what was changed about web users.
-        rotation: Reads secrets again.
+        settings: Has the gateway go by its settings as they are now.
         answer: `GatewayIntake.answer_as_owner`.
     """
 
@@ -130,7 +163,7 @@ class Operator:
     wakeups: Wakeups
     tell_approved: Callable[[], Awaitable[None]]
     door: WebDoor
-    rotation: Rotation
+    settings: Reloads
     answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
 
     async def act(self, name: str, target: str, by: str = COMMAND_LINE) -> Any:
@@ -159,10 +192,17 @@ class Operator:
             web_door.report(result, invited=action is _invite)
         return result
 
-    async def reload(self) -> Reloaded:
+    async def reload_secrets(self) -> Reloaded:
         """Read the secrets again that the settings refer to, here and in all replicas."""
-        done = await self.rotation.reload()
+        done = await self.settings.renew_secrets()
         await _tell_replicas(self.database, "secrets")
+        return done
+
+    async def reload(self) -> SettingsReloaded:
+        """Read settings and secrets again, and go by them, here and in all replicas."""
+        done = await self.settings.reload()
+        if not done.problems:
+            await _tell_replicas(self.database, "secrets")
         return done
 
 
@@ -182,11 +222,33 @@ def routes(operator: Operator) -> list[web.RouteDef]:
             return web.json_response({"error": str(exc)}, status=409)
         return web.json_response({"result": _plain(result)})
 
-    async def reload(_: web.Request) -> web.Response:
-        return web.json_response({"result": _plain(await operator.reload())})
+    return [
+        web.post("/control/settings/{what}", partial(_of_settings, operator)),
+        web.post("/control/{action}", act),
+    ]
 
-    # The first one that fits: this is no action on the database.
-    return [web.post(f"/control/{RELOAD}", reload), web.post("/control/{action}", act)]
+
+async def _of_settings(operator: Operator, request: web.Request) -> web.Response:
+    """Do what `ask_settings` asks for."""
+    settings, target = operator.settings, _target_in(await request.read()) or ""
+    result: Any
+    try:
+        match request.match_info["what"]:
+            case "secrets":
+                result = asdict(await operator.reload_secrets())
+            case "reload":
+                result = asdict(await operator.reload())
+            case "differences":
+                result = [each._asdict() for each in await settings.differences()]
+            case "running":
+                result = settings.running()
+            case "restart":
+                result = await settings.restart_account(target)
+            case _:
+                return web.json_response({"error": "unknown question"}, status=404)
+    except GatewayError as exc:
+        return web.json_response({"error": str(exc)}, status=409)
+    return web.json_response({"result": result})
 
 
 def _target_in(body: bytes) -> str | None:
@@ -243,18 +305,25 @@ async def ready_in(home: Path) -> dict[str, Any] | None:
         return None
 
 
-async def reload_secrets(home: Path) -> dict[str, Any]:
-    """Have the gateway that runs in `home` read its secrets again; see `Reloaded`.
+async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:
+    """Have the gateway that runs in `home` read its settings again, or say what they are.
+
+    Args:
+        home: PARLEY_HOME.
+        question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
+            `SettingChange`. running: see `Reloads.running`. restart: how the account `target`
+            stands then.
+        target: Of restart alone.
 
     Raises:
         GatewayNotRunning: None does.
+        NotFound: There is no such account, or the settings cannot be gone by.
     """
     try:
-        found: dict[str, Any] = await _ask(home / SOCKET, RELOAD, "")
+        return await _ask(home / SOCKET, f"settings/{question}", target)
     except aiohttp.ClientConnectorError as exc:
-        text = f"no gateway runs in {home}; secrets are read when it starts"
+        text = f"no gateway runs in {home}; settings and secrets are read when it starts"
         raise GatewayNotRunning(text) from exc
-    return found
 
 
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:

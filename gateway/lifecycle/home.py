@@ -9,9 +9,10 @@ import asyncio
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 from pydantic import SecretStr
@@ -116,10 +117,11 @@ def close_web_token(settings: Settings) -> None:
         log.warning("mode_restored", path=str(file), mode=f"{mode:04o}")
 
 
-async def keep_modes(settings: Settings) -> None:
-    """Look at the modes now and again; returns at once where no command can change them."""
-    while "terminal" in settings.tools.enabled:
-        await asyncio.to_thread(restore_modes, settings)
+async def keep_modes(current: Callable[[], Settings]) -> NoReturn:
+    """Look at the modes now and again, while there is a command that could change them."""
+    while True:
+        if "terminal" in (settings := current()).tools.enabled:
+            await asyncio.to_thread(restore_modes, settings)
         await asyncio.sleep(LOOK_EVERY_S)
 
 

@@ -117,6 +117,10 @@ class Pruner:
         self._settings = settings
         self._raw_days = raw_days
 
+    def take(self, settings: RetentionSettings, raw_days: int) -> None:
+        """Go by other limits from the next class on."""
+        self._settings, self._raw_days = settings, raw_days
+
     async def run(self) -> None:
         """Erase once an hour until cancelled."""
         while True:

@@ -1,16 +1,12 @@
-"""Secrets that were replaced while the gateway runs: read again on SIGHUP, or when asked to.
+"""Secrets that were replaced while the gateway runs: what the settings refer to, read again.
 
-Where there are replicas each reads its own again as soon as one was asked to.
-
-Only what the settings refer to can change (gateway/settings/references.py). Models take their new
-keys with the next call. Platforms, MCP servers and plugins were given theirs at the start: for them
-the log says that a restart is needed.
+It is a part of each reload (gateway/reload/reloading.py). Models take their new keys with the next
+call; accounts of platforms are restarted with theirs. MCP servers and plugins were given theirs at
+the start: for them the log says that a restart is needed.
 """
 
 import asyncio
 import logging
-import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -50,6 +46,29 @@ class Reloaded:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsReloaded:
+    """What became of the settings when they were read again, by their keys.
+
+    Attributes:
+        live: Those that are gone by from now on.
+        next_turn: Those that turns go by that begin from now on.
+        restart: Those that differ from what is gone by, and wait for a restart.
+        problems: Why nothing was changed, one line for each mistake.
+        adapters: Accounts that were restarted, and how they stand.
+        warnings: What may not work as it is meant.
+        secrets: What became of those that the settings refer to.
+    """
+
+    live: tuple[str, ...] = ()
+    next_turn: tuple[str, ...] = ()
+    restart: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    secrets: Reloaded = field(default_factory=Reloaded)
+
+
+@dataclass(slots=True)
 class Rotation:
     """Reads the secrets of a running gateway again.
 
@@ -63,11 +82,10 @@ class Rotation:
     models: Sequence[ChatModel]
     rests: Rests
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _asked: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def notify(self) -> None:
-        """Hint that secrets were replaced."""
-        self._asked.set()
+    def take(self, settings: Settings, models: Sequence[ChatModel]) -> None:
+        """Go on with the secrets of other settings, and with the models that were made of them."""
+        self.settings, self.models = settings, models
 
     async def reload(self) -> Reloaded:
         """Read every secret that is referred to; has models use what is new, and asks about it."""
@@ -122,24 +140,6 @@ class Rotation:
         renewed = tuple(name for name in done.renewed if name not in refused)
         lines = tuple(f"{name}: the provider refuses it" for name in sorted(refused))
         return replace(done, renewed=renewed, refused=lines)
-
-    async def run(self) -> None:
-        """Reload at each SIGHUP and at each hint, to the end.
-
-        In the foreground of a terminal that signal means that the terminal was closed: there it
-        ends the gateway, as it always did.
-        """
-        is_in_front = sys.stdin is not None and sys.stdin.isatty()
-        loop = asyncio.get_running_loop()
-        if not is_in_front:
-            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
-        try:
-            while await self._asked.wait():
-                self._asked.clear()
-                await self.reload()
-        finally:
-            if not is_in_front:
-                loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def _is_refused(model: ChatModel) -> bool:

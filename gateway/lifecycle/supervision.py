@@ -262,6 +262,9 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
+    _halt: asyncio.Event = field(default_factory=asyncio.Event)
+    _halted: asyncio.Event = field(default_factory=asyncio.Event)
+    _resumed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
@@ -297,6 +300,29 @@ class Supervised:
         """Whether it is known how its first run went."""
         known = self.connected or self.is_standby
         return known or bool(self.stopped or self.trouble)
+
+    async def keep(self) -> NoReturn:
+        """Run the adapter until cancelled; one that was halted goes on when it is resumed."""
+        while True:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self.run(), name=self.name)
+                await self._halt.wait()
+                running.cancel()
+            self._halted.set()
+            await self._resumed.wait()
+
+    async def halt(self) -> None:
+        """Stop receiving; returns when nothing is received any more."""
+        self._resumed.clear()
+        self._halt.set()
+        await self._halted.wait()
+
+    def resume(self) -> None:
+        """Receive again, whatever the last run has ended with."""
+        self.stopped = self.trouble = None
+        self._halt.clear()
+        self._halted.clear()
+        self._resumed.set()
 
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""

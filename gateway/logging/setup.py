@@ -30,7 +30,9 @@ from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
 from gateway.logging.recent import RECENT
 from gateway.logging.taps import Tapped
-from gateway.settings.tree import LoggingSettings
+from gateway.settings.loading import secret_values
+from gateway.settings.references import references_in
+from gateway.settings.tree import LoggingSettings, Settings
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -116,6 +118,19 @@ def configure_logging(
     atexit.register(undo.close)
     undo.callback(atexit.unregister, undo.close)
     return undo.close
+
+
+def change_logging(settings: Settings) -> None:
+    """Log from the level of other settings on, and mask their secrets as well, from now on."""
+    number = logging.getLevelNamesMapping()[settings.logging.level.upper()]
+    sink = structlog.get_config()["logger_factory"]()
+    # In a test lines may go elsewhere.
+    if isinstance(sink, Sink):
+        sink.redactor.learn(secret_values(settings))
+        for _, secret in references_in(settings):
+            secret.tell(sink.redactor)
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+        logging.getLogger().setLevel(max(number, logging.INFO))
 
 
 @dataclass(slots=True)

@@ -236,6 +236,11 @@ class Delivery:
         self._looks = asyncio.Event()
         replica.on_news(self._looks.set)
 
+    def take(self, retry_for_s: float) -> None:
+        """Try for another time from the next attempt on."""
+        self._burials = replace(self._burials, retry_for_s=retry_for_s)
+        self._least_failures = least_failures(retry_for_s)
+
     def notify(self, new: int | Due) -> None:
         """Hint that a conversation has something to be sent.
 

@@ -30,6 +30,7 @@ from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
+from gateway.commands.status_figures import StatusFacts
 from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
@@ -63,8 +64,19 @@ class GatewayIntake:
         self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
-        limits = AdmissionLimits(rules.access.settings.rate_per_min)
-        self._pairing = Pairing(rules.access, limits, renderers)
+        self._rate_per_min = rules.access.settings.rate_per_min
+        self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
+
+    def take(self, rules: IntakeRules) -> None:
+        """Have what comes in from now on be decided by other rules."""
+        if rules.access.settings.rate_per_min != self._rate_per_min:
+            self._rate_per_min = rules.access.settings.rate_per_min
+            self._pairing.limits.take(self._rate_per_min)
+        self.rules = rules
+
+    def facts(self, chosen: str | None) -> StatusFacts:
+        """Return what is said about the model that was chosen, None for the default, as it is."""
+        return self.rules.model(chosen)
 
     async def accept(
         self,

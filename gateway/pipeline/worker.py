@@ -6,6 +6,7 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -14,8 +15,9 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 import structlog
 
@@ -49,6 +51,34 @@ LONGEST_RETRY_S = 54.0
 Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
+@dataclass(slots=True, eq=False)
+class TurnKit:
+    """What turns are begun and run with: all of it is made of one state of the settings."""
+
+    starter: TurnStarter
+    runner: TurnRunner
+    queue: QueueSettings
+    _users: int = 0
+    _unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def used(self) -> Iterator[Self]:
+        """Note that a turn goes by it while the body runs."""
+        self._users += 1
+        self._unused.clear()
+        try:
+            yield self
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._unused.set()
+
+    async def wait_unused(self) -> None:
+        """Return when no turn goes by it; for one that no further turn begins with."""
+        if self._users:
+            await self._unused.wait()
+
+
 class Worker:
     """Runs the turns of this replica.
 
@@ -60,18 +90,14 @@ class Worker:
         self,
         database: Database,
         replica: Replica,
-        starter: TurnStarter,
-        runner: TurnRunner,
-        queue: QueueSettings,
+        kit: TurnKit,
         accounts: Sequence[tuple[str, str]],
     ) -> None:
         self._database = database
         self.replica = replica
-        self._starter = starter
-        self._runner = runner
-        self._queue = queue
+        self._kit = kit
         self._accounts = accounts
-        self._slots = Slots(queue.max_concurrent_turns)
+        self._slots = Slots(kit.queue.max_concurrent_turns)
         self._serving: dict[int, Service] = {}
         self._hinted: dict[int, None] = {}
         self._arrived: dict[int, float] = {}
@@ -81,6 +107,13 @@ class Worker:
         self._stopping = False
         self._looked = -POLL_S
         self._full = False
+
+    def take(self, kit: TurnKit) -> TurnKit:
+        """Have turns that begin from now on go by another kit; returns the one before."""
+        before, self._kit = self._kit, kit
+        self._slots.resize(kit.queue.max_concurrent_turns)
+        self.wake()
+        return before
 
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation's inbox has something new."""
@@ -170,7 +203,9 @@ class Worker:
             return 0
         # Of several replicas none takes what another one has a place for.
         ahead = 1 if self.replica.is_shared else 2
-        return ahead * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
+        return (
+            ahead * self._kit.queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
+        )
 
     def _spawn(self, tasks: asyncio.TaskGroup, service: "Service") -> None:
         self._serving[service.conversation] = service
@@ -231,19 +266,20 @@ class Worker:
             # A stop may have come during the wait for a place.
             if self._stopping:
                 return False
-            turn = await self._next_turn(service)
-            if turn is None:
-                return False
-            if released := await self._run_one(turn):
-                service.lease = None
-            return not released
+            with self._kit.used() as kit:
+                turn = await self._next_turn(service, kit)
+                if turn is None:
+                    return False
+                if released := await self._run_one(turn, kit):
+                    service.lease = None
+                return not released
 
     def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
         """Return the place of a conversation's next turn; a suspect is tried once in a life."""
         lasts_s = self.replica.trials.pop(conversation_id, None)
         return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
 
-    async def _next_turn(self, service: "Service") -> Turn | None:
+    async def _next_turn(self, service: "Service", kit: TurnKit) -> Turn | None:
         """Return the next turn; what cannot begin at several attempts in a row is given up.
 
         Where there is none the lease was given back, or not had.
@@ -251,7 +287,7 @@ class Worker:
         here = service.conversation
         while True:
             try:
-                turn = await self._begin(service)
+                turn = await self._begin(service, kit)
             except StorageError:
                 raise  # the disk or another worker is to blame, not what waits
             except Exception as exc:
@@ -263,8 +299,8 @@ class Worker:
                 failed = self._false_starts.get(here, 0) + 1
                 self._false_starts[here] = failed
                 reason = f"it could not begin: {type(exc).__name__}"
-                is_last = failed >= self._queue.max_attempts
-                if lease is None or not (is_last and await self._give_up(lease, reason)):
+                is_last = failed >= kit.queue.max_attempts
+                if lease is None or not (is_last and await self._give_up(lease, reason, kit)):
                     raise
                 log.exception("turn_failed", conversation=here)
             else:
@@ -273,12 +309,12 @@ class Worker:
             # It was given up: what waits behind it is tried next.
             del self._false_starts[here]
 
-    async def _begin(self, service: "Service") -> Turn | None:
+    async def _begin(self, service: "Service", kit: TurnKit) -> Turn | None:
         """Begin the next turn, the first one together with the claim; None where there is none."""
         # What it was hinted at before is in the rows.
         service.hinted = False
         try:
-            step = await self._starter.start(service.conversation, self._taking(service))
+            step = await kit.starter.start(service.conversation, self._taking(service))
         except StorageError as exc:
             if service.lease is not None:
                 raise
@@ -287,7 +323,7 @@ class Worker:
         if step is None:
             # It has gone through the line meanwhile, or has to.
             self.wake()
-            return None if service.lease is None else await self._begin(service)
+            return None if service.lease is None else await self._begin(service, kit)
         service.hold(step)
         if step.turn is None:
             service.lease = None
@@ -300,17 +336,17 @@ class Worker:
         claim = partial(leases.take, replica_id=self.replica.id, accounts=self._accounts)
         return partial(claim, conversation_id=service.conversation)
 
-    async def _give_up(self, lease: Lease, reason: str) -> bool:
+    async def _give_up(self, lease: Lease, reason: str, kit: TurnKit) -> bool:
         """Give up what cannot begin; False where nothing waits any more."""
-        turn = await self._starter.give_up(lease, reason)
+        turn = await kit.starter.give_up(lease, reason)
         if turn is not None and turn.stopped:
-            await self._runner.run(turn)
+            await kit.runner.run(turn)
         return turn is not None
 
-    async def _run_one(self, turn: Turn) -> bool:
+    async def _run_one(self, turn: Turn, kit: TurnKit) -> bool:
         """Run a turn; return whether the lease was given back with its answer."""
         try:
-            return await as_turn(turn.id, self._runner.run(turn))
+            return await as_turn(turn.id, kit.runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
                 # An attempt counts only where the turn itself failed (decision 065). A lease that
@@ -329,7 +365,7 @@ class Worker:
         By the monotonic clock, and not stored: a step of the wall clock must not hold up a
         conversation (decision 067).
         """
-        debounce_s = self._queue.debounce_ms / 1000
+        debounce_s = self._kit.queue.debounce_ms / 1000
         latest = time.monotonic() + MOST_DEBOUNCES * debounce_s
         while (arrived := self._arrived.get(conversation_id)) is not None:
             pause = min(arrived + debounce_s, latest) - time.monotonic()
@@ -349,7 +385,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         # What `/stop` dropped is never served; a burst this old has paused anyway.
-        paused = time.monotonic() - self._queue.debounce_ms / 1000
+        paused = time.monotonic() - self._kit.queue.debounce_ms / 1000
         self._arrived = {each: at for each, at in self._arrived.items() if at > paused}
         stuck = await self._database.write(leases.ready_stuck)
         if stuck:
@@ -390,7 +426,9 @@ class Slots:
     """
 
     def __init__(self, limit: int) -> None:
-        self._places = asyncio.Semaphore(limit)
+        self._limit = limit
+        self._taken = 0
+        self._line: deque[asyncio.Future[None]] = deque()
         self._trial = asyncio.Lock()
         self._running = 0
         self._idle = asyncio.Event()
@@ -400,9 +438,45 @@ class Slots:
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
         """Hold one place while the body runs."""
-        async with self._places:
+        await self._acquire()
+        try:
             with self._counted():
                 yield
+        finally:
+            self._taken -= 1
+            self._let_in()
+
+    def resize(self, limit: int) -> None:
+        """Have another number of places; turns that have one too many end as they would."""
+        self._limit = limit
+        self._let_in()
+
+    async def _acquire(self) -> None:
+        if self._taken < self._limit and not self._line:
+            self._taken += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                # Whoever let others in may have taken it out already.
+                with suppress(ValueError):
+                    self._line.remove(turn)
+            else:
+                # It had got its place at the same moment.
+                self._taken -= 1
+                self._let_in()
+            raise
+
+    def _let_in(self) -> None:
+        """Give free places to those who have waited longest."""
+        while self._line and self._taken < self._limit:
+            turn = self._line.popleft()
+            if not turn.done():
+                self._taken += 1
+                turn.set_result(None)
 
     @asynccontextmanager
     async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:

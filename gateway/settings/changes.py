@@ -6,7 +6,7 @@ for a restart.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import BaseModel
@@ -18,8 +18,11 @@ from gateway.settings.loading import fingerprint, secret_values
 from gateway.settings.marks import Mark, mark_of
 from gateway.settings.tree import KeyPath, Keys, Settings, dotted, flatten
 
+SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
+"""What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
 
-class Change(NamedTuple):
+
+class SettingChange(NamedTuple):
     """A key with another value; values are JSON, of secrets only their fingerprints.
 
     Attributes:
@@ -35,11 +38,11 @@ class Change(NamedTuple):
     mark: Mark
 
 
-def changes(running: Settings, found: Settings) -> list[Change]:
+def changes(running: Settings, found: Settings) -> list[SettingChange]:
     """Return the keys that differ, in the order of the tree."""
     redactor = Redactor({*secret_values(running), *secret_values(found)})
     return [
-        Change(
+        SettingChange(
             name_of(path, found),
             fingerprint(before, redactor),
             fingerprint(after, redactor),
@@ -104,7 +107,7 @@ def _is_blocks(value: Any) -> bool:
 
 def _mark(path: KeyPath, running: Settings, found: Settings) -> Mark:
     """Return the mark of a key; accounts that come or go are there after a restart."""
-    if path[0] == "platforms" and not (len(path) > 2 and _stays_on(path, running, found)):  # noqa: PLR2004 - section, platform
+    if path[0] == "platforms" and not (len(path) > 2 and _stays_on(path, running, found)):
         return "restart"
     return mark_of(path)
 

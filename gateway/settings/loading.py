@@ -171,8 +171,7 @@ def fingerprinted(settings: Settings) -> dict[str, str]:
     """Return each setting by its name, as JSON; of secrets only what tells one from another."""
     redactor = Redactor(secret_values(settings))
     return {
-        ".".join(map(str, path)): fingerprint(value, redactor)
-        for path, value in flatten(settings)
+        ".".join(map(str, path)): fingerprint(value, redactor) for path, value in flatten(settings)
     }
 
 
@@ -217,6 +216,12 @@ def _secrets_in(value: Any) -> Iterator[str]:
 def home_of(option: str | Path | None) -> Path:
     """Return PARLEY_HOME, for commands that need no other setting."""
     return _home(os.environ, option)[0]
+
+
+def file_of(config: Path | None, home: str | Path | None) -> Path:
+    """Return the settings file that these options of `parley` choose, which need not be there."""
+    named = config or os.environ.get("PARLEY_CONFIG") or None
+    return _expanded(named, "--config") if named else home_of(home) / CONFIG_NAME
 
 
 def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:

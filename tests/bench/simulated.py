@@ -28,7 +28,7 @@ from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.shared_replica import LOOK_S
 from gateway.pipeline.next_turn import NextStep, TurnStarter
 from gateway.pipeline.turn import TurnRunner
-from gateway.pipeline.worker import Worker
+from gateway.pipeline.worker import TurnKit, Worker
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
@@ -292,9 +292,7 @@ class Member:
         self.worker = Worker(
             database,
             _OneOfSeveral(database, number),
-            cast("TurnStarter", _Starter(self)),
-            cast("TurnRunner", _Runner(self)),
-            queue,
+            TurnKit(cast("TurnStarter", _Starter(self)), cast("TurnRunner", _Runner(self)), queue),
             [ACCOUNT],
         )
 

@@ -290,10 +290,10 @@ async def test_secrets_are_read_again_by_all(tmp_path: Path, postgres_url: str) 
         replica(tmp_path / "two", postgres_url, RecordingModel()) as other,
         asyncio.TaskGroup() as tasks,
     ):
-        work = tasks.create_task(other.gateway.beside.rotation.run())
+        work = tasks.create_task(other.gateway.reloading.run())
         # Not before both have looked once: older news are none.
         await asyncio.sleep(1.2)
-        found = await control.reload_secrets(one.gateway.settings.home)
+        found = await control.ask_settings(one.gateway.settings.home, "secrets")
         assert found["references"] == 0
         async with asyncio.timeout(LOST_S + SLACK_S):
             await watch.until(

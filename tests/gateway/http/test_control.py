@@ -112,7 +112,7 @@ async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
     app.add_routes(
         control.routes(
             Operator(
-                *(gateway.database, Wakeups(), told, Mock(), gateway.beside.rotation),
+                *(gateway.database, Wakeups(), told, Mock(), gateway.reloading),
                 gateway.intake.answer_as_owner,
             )
         )

@@ -1,8 +1,5 @@
 """Secrets that are replaced while a gateway runs: what takes the new ones, and what cannot."""
 
-import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +8,13 @@ import pytest
 
 from agent.models.base import ChatModel
 from agent.safety.redaction import MASK
-from gateway.errors import GatewayNotRunning
-from gateway.http import control
 from gateway.lifecycle.rotation import Reloaded, Rotation
 from gateway.settings.references import References
 from gateway.settings.tree import Settings
 from gateway.wiring import build_agent, build_line
 from tests.agent.models.clients import BOTH, Double
 from tests.support.anthropic_server import AnthropicServer
-from tests.support.gateway import Running, running, serving, settings_of
+from tests.support.gateway import running, settings_of
 from tests.support.model_server import Fault, Reply
 from tests.support.process import free_port
 from tests.support.responses_server import ResponsesServer
@@ -141,38 +136,3 @@ async def test_a_key_that_the_provider_no_longer_takes(tmp_path: Path, double: D
             assert await chat.ask("Which key?") == f"It is {MASK}, not {MASK}."
             assert chat.events("model_call_failed")[0]["action"] == "renew_key"
             assert NEW not in str(chat.log)
-
-
-async def hung_up(chat: Running) -> dict[str, Any]:
-    """Send this process SIGHUP once it listens, and return what was logged."""
-    waiting = asyncio.create_task(chat.gateway.beside.rotation.run())
-    try:
-        await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGHUP)
-        return await chat.logged("secrets_reloaded")
-    finally:
-        waiting.cancel()
-        await asyncio.wait({waiting})
-
-
-async def test_a_signal_reloads(tmp_path: Path) -> None:
-    """SIGHUP does what the command does, and tells it in the log."""
-    # Below `nohup` it is ignored.
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        async with running(tmp_path) as chat:
-            line = await hung_up(chat)
-        assert (line["level"], line["renewed"], line["restart_needed"]) == ("info", [], [])
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-async def test_the_command_reloads_through_the_socket(tmp_path: Path) -> None:
-    """It prints what became of the secrets; where no gateway runs it says so."""
-    async with serving(tmp_path):
-        found = await control.reload_secrets(tmp_path)
-    assert found.pop("references") == 0
-    assert found == {"renewed": [], "restart": [], "refused": [], "unreadable": []}
-    with pytest.raises(GatewayNotRunning, match="secrets are read when it starts"):
-        await control.reload_secrets(tmp_path)

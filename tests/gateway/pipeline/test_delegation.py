@@ -271,7 +271,7 @@ class ChildTime:
 
     def __init__(self, chat: Running) -> None:
         self._scope = asyncio.timeout(None)
-        turns = chat.gateway.worker._runner.work
+        turns = chat.gateway.worker._kit.runner.work
         object.__setattr__(turns, "delegation", replace(turns.delegation, timeout=self._begin))
 
     def _begin(self, _seconds: float | None) -> asyncio.Timeout:

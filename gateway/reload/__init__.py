@@ -1,0 +1,1 @@
+"""What changes in a running gateway when its settings do."""

@@ -1,0 +1,171 @@
+"""What turns are made of: of the settings as they are now, and of what is there once.
+
+A reload makes a new kit, and turns that begin from then on go by it. What is there once, whatever
+the settings say, is `TurnParts`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from adapters.base import Adapter
+from agent.models.base import ChatModel
+from agent.plugins.active import Plugins
+from agent.turn.state import Agent
+from gateway.access.policy import Access, Quotas
+from gateway.agent_ports.budgets import Budgets, refuse_unpriced
+from gateway.agent_ports.files import Attachments, StoredFiles, with_pictures_of
+from gateway.agent_ports.questions import Inquiries
+from gateway.agent_ports.search import Indexer
+from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
+from gateway.commands.status_figures import status_facts
+from gateway.context.memory import Recall
+from gateway.context.prompts import Prompts
+from gateway.context.summaries import Preparations
+from gateway.context.views import KeptViews
+from gateway.context.window import ContextParts, with_engine_tools
+from gateway.context.writers import LearnedWindows
+from gateway.lifecycle.pruning import Pruner
+from gateway.lifecycle.rotation import Rotation
+from gateway.pipeline.delegation import Delegation
+from gateway.pipeline.intake import IntakeRules
+from gateway.pipeline.next_turn import NextTurn, TurnStarter
+from gateway.pipeline.notices import TurnChats
+from gateway.pipeline.reactions import ReactionQueue
+from gateway.pipeline.turn import TurnRunner, TurnWork
+from gateway.pipeline.worker import TurnKit
+from gateway.settings.tree import Settings
+from gateway.signals import Stops, Wakeups
+from gateway.storage.database import Database
+from gateway.wiring import build_context, build_money, build_prompts, build_redactor
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is done beside the path of a message: nothing on it waits for these parts."""
+
+    preparations: Preparations
+    files: Attachments
+    inquiries: Inquiries
+    indexer: Indexer
+    pruner: Pruner
+    recall: Recall
+    reactions: ReactionQueue
+    rotation: Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """What all turns share, whatever the settings say."""
+
+    database: Database
+    access: Access
+    wakeups: Wakeups
+    stops: Stops
+    budgets: Budgets
+    beside: Beside
+    adapters: Mapping[tuple[str, str], Adapter]
+    plugins: Plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Mind:
+    """What follows from the settings about answering: who answers, in which window, from what.
+
+    Attributes:
+        models: All of them, those that only write summaries behind the others.
+    """
+
+    agent: Agent
+    context: ContextParts
+    prompts: Prompts
+    models: tuple[ChatModel, ...]
+
+
+async def build_mind(
+    settings: Settings,
+    agent: Agent,
+    database: Database,
+    files: StoredFiles,
+    plugins: Plugins,
+    views: KeptViews | None = None,
+) -> Mind:
+    """Return the mind of these settings.
+
+    Args:
+        settings: All of them.
+        agent: The models and the enabled tools (`gateway.wiring.build_agent`).
+        database: Where it stands what was learned of windows.
+        files: The pictures among them can be shown to models.
+        plugins: What was loaded of them.
+        views: Those that are kept of earlier turns.
+
+    Raises:
+        SettingsError: There is a budget, and a model whose price is not known.
+    """
+    context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
+    context = context if views is None else replace(context, views=views)
+    agent = with_pictures_of(files, with_engine_tools(agent, context))
+    models = (*agent.models, *context.writers)
+    # Once more: now with the models that write summaries.
+    refuse_unpriced(settings.budget, models)
+    return Mind(agent, context, build_prompts(settings, plugins), models)
+
+
+def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
+    """Return what decides about messages as they come in."""
+    return IntakeRules(
+        access,
+        settings.queue,
+        settings.sessions.groups,
+        status_facts(mind.agent, mind.context, mind.prompts),
+        build_money(settings, mind.models),
+        settings.attachments,
+        settings.commands,
+        Quotas(settings.quotas, settings.sessions.timezone),
+    )
+
+
+def build_turn_kit(settings: Settings, mind: Mind, shared: TurnParts) -> TurnKit:
+    """Return what turns are begun and run with; nothing in it changes later."""
+    agent, context, prompts = mind.agent, mind.context, mind.prompts
+    toolkit = Toolkit(
+        shared.database,
+        shared.access,
+        shared.beside.files,
+        shared.beside.inquiries,
+        shared.beside.indexer,
+        memory=settings.tools.memory,
+        hooks=lambda: shared.plugins.hooks_of_turn(agent.tools.restricted),
+        folders=ToolFolders(
+            prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
+        ),
+    )
+    limits = settings.tools.delegation
+    delegation = Delegation(shared.database, context, shared.budgets, limits, toolkit)
+    runner = TurnRunner(
+        shared.database,
+        TurnChats(shared.database, shared.adapters, shared.wakeups, build_redactor(settings)),
+        TurnWork(shared.database, agent, context, toolkit, delegation, shared.access),
+        shared.stops,
+        shared.budgets,
+        shared.beside.preparations,
+        shared.beside.recall,
+        settings.queue.max_attempts,
+    )
+    next_turn = NextTurn(
+        settings.queue,
+        settings.sessions,
+        settings.attachments.text_chars,
+        prompts.bases(agent),
+        {account: each.render for account, each in shared.adapters.items()},
+    )
+    starter = TurnStarter(
+        shared.database,
+        next_turn,
+        agent.settings,
+        prompts.files,
+        shared.beside.recall,
+        shared.stops,
+        shared.wakeups,
+    )
+    return TurnKit(starter, runner, settings.queue)

@@ -1,0 +1,341 @@
+"""Settings that change while the gateway runs: read again, and gone by without a restart.
+
+It happens on SIGHUP, when the file is another one, and when it is asked for. Secrets that the
+settings refer to are read again with them. What is wrong changes nothing. `_take` is the list of
+who goes by what; what it does not name is marked `restart` (gateway/settings/marks.py).
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import structlog
+
+from adapters.base import Adapter
+from adapters.errors import AdapterError
+from adapters.registry import AccountSettings, account_types
+from agent.models.base import ChatModel
+from gateway.agent_ports.files import StoredFiles
+from gateway.agent_ports.questions import Timeouts
+from gateway.errors import NotFound, SettingsError, StorageError
+from gateway.lifecycle import start_checks
+from gateway.lifecycle.accounts import ReplaceableAdapter
+from gateway.lifecycle.rotation import Reloaded, Rotation, SettingsReloaded
+from gateway.lifecycle.start_checks import WRONG, Finding
+from gateway.lifecycle.supervision import Supervised
+from gateway.logging.setup import change_logging
+from gateway.pipeline.delivery import Delivery
+from gateway.pipeline.intake import GatewayIntake
+from gateway.pipeline.worker import TurnKit, Worker
+from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
+from gateway.reload.origin import Origin, Remade, stamp_of
+from gateway.settings.changes import SettingChange, changes, effective, located, named
+from gateway.settings.loading import fingerprinted
+from gateway.settings.marks import mark_of
+from gateway.settings.tree import Settings
+from gateway.storage import audit_log
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 0.5
+"""How often the file is looked at. It is read when two looks have seen the same: an editor may be
+in the middle of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a running gateway that go by other settings after a reload.
+
+    Attributes:
+        files: The bytes of what came with messages.
+        make: Returns another adapter of a platform; None where accounts cannot be restarted.
+    """
+
+    shared: TurnParts
+    files: StoredFiles
+    intake: GatewayIntake
+    worker: Worker
+    delivery: Delivery
+    supervised: Sequence[Supervised]
+    make: Callable[[str, AccountSettings], Adapter] | None = None
+
+    @property
+    def rotation(self) -> Rotation:
+        """What reads secrets again."""
+        return self.shared.beside.rotation
+
+
+class Reloading:
+    """Has a running gateway go by its settings as they are now.
+
+    Attributes:
+        settings: What it goes by.
+        mind: What follows from them about answering.
+    """
+
+    def __init__(self, settings: Settings, mind: Mind, parts: Parts, origin: Origin) -> None:
+        """Go by these settings; where they have no source, secrets alone are read again."""
+        self.settings = settings
+        self.mind = mind
+        self._parts = parts
+        self._origin = origin
+        self._one = asyncio.Lock()
+        self._asked = asyncio.Event()
+        self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
+
+    def notify(self) -> None:
+        """Hint that settings or secrets are others now."""
+        self._asked.set()
+
+    async def run(self) -> NoReturn:
+        """Reload at each SIGHUP, at each hint and when the file is another one, to the end.
+
+        In the foreground of a terminal that signal means that the terminal was closed: there it
+        ends the gateway, as it always did.
+        """
+        is_in_front = sys.stdin is not None and sys.stdin.isatty()
+        loop = asyncio.get_running_loop()
+        if not is_in_front:
+            loop.add_signal_handler(signal.SIGHUP, self._asked.set)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._retire(), name="retire models")
+                while True:
+                    await self._wait_for_cause()
+                    await self.reload()
+        finally:
+            if not is_in_front:
+                loop.remove_signal_handler(signal.SIGHUP)
+
+    async def _wait_for_cause(self) -> None:
+        """Return when it is asked for, or when the file has been another one for two looks."""
+        source, before = self._origin.source, None
+        while not self._asked.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._asked.wait()
+            # A file that is not there is about to be: an editor replaces it, or somebody will.
+            if source is not None and (now := await asyncio.to_thread(stamp_of, source.file)):
+                if now == before and now != source.stamp:
+                    return
+                before = now
+        self._asked.clear()
+
+    async def reload(self) -> SettingsReloaded:
+        """Read settings and secrets again, and go by them; what is wrong changes nothing."""
+        async with self._one:
+            try:
+                done = await self._reload()
+            except SettingsError as exc:
+                source = self._origin.source
+                file = source.file if source else self.settings.home
+                problems = tuple(located(exc, file))
+                log.error("settings_refused", file=str(file), problems=list(problems))  # noqa: TRY400 - of what an operator wrote
+                return SettingsReloaded(problems=problems)
+        log.info(
+            "settings_reloaded",
+            live=list(done.live),
+            next_turn=list(done.next_turn),
+            restart_needed=list(done.restart),
+            adapters=list(done.adapters),
+        )
+        return done
+
+    async def _reload(self) -> SettingsReloaded:
+        source = self._origin.source
+        if source is None:
+            return SettingsReloaded(secrets=await self._renew_secrets())
+        before, found = source.loaded, await asyncio.to_thread(source.read_again)
+        different = changes(before.settings, found.settings)
+        new = effective(before.settings, found.settings)
+        adapters: list[Finding] = []
+        findings: tuple[Finding, ...] = ()
+        if new != before.settings:
+            remade = await self._origin.remade(source, self.settings, new, self.mind.agent)
+            await self._go_by(remade)
+            findings = remade.findings
+        source.loaded = replace(found, settings=new)
+        if new != before.settings:
+            adapters = await self._restart_changed(before.settings, new)
+            await self._note(new)
+        secrets = await self._renew_secrets()
+        return SettingsReloaded(
+            live=_keys(different, "live"),
+            next_turn=_keys(different, "next-turn"),
+            restart=_keys(different, "restart"),
+            adapters=tuple(f"{each.subject}: {each.text}" for each in adapters),
+            warnings=(
+                *found.warnings,
+                *(f"{each.subject}: {each.text}" for each in findings if each.outcome in WRONG),
+            ),
+            secrets=secrets,
+        )
+
+    async def _go_by(self, remade: Remade) -> None:
+        """Make what turns go by, and have all parts go by it at once."""
+        new, shared = remade.settings, self._parts.shared
+        views = self.mind.context.views
+        mind = await build_mind(
+            new, remade.agent, shared.database, self._parts.files, shared.plugins, views
+        )
+        kit = build_turn_kit(new, mind, shared)
+        # From here on nothing fails, and nothing is awaited: nobody sees half of it.
+        old = self._take(new, mind, kit)
+        gone = [model for model in self.mind.models if model not in mind.models]
+        self.settings, self.mind = new, mind
+        self._origin.line = remade.line
+        self._retired.put_nowait((old, gone))
+
+    def _take(self, new: Settings, mind: Mind, kit: TurnKit) -> TurnKit:
+        """Have each part go by its settings; returns what turns have gone by until now."""
+        parts, shared = self._parts, self._parts.shared
+        change_logging(new)
+        shared.access.settings = new.access
+        shared.budgets.take(new.budget, new.sessions.timezone)
+        shared.beside.inquiries.timeouts = Timeouts.from_settings(new.tools)
+        shared.beside.pruner.take(new.retention, new.storage.raw_days)
+        shared.beside.preparations.take(mind.agent, mind.context)
+        parts.rotation.take(new, mind.models)
+        parts.delivery.take(new.delivery.retry_for_s)
+        parts.intake.take(build_rules(new, shared.access, mind))
+        return parts.worker.take(kit)
+
+    async def _retire(self) -> NoReturn:
+        """Close models that no turn and no summary asks any more."""
+        while True:
+            kit, models = await self._retired.get()
+            await kit.wait_unused()
+            await self._parts.shared.beside.preparations.wait_idle()
+            for model in models:
+                await model.close()
+
+    async def close(self) -> None:
+        """Close the models; no turn runs any more."""
+        models = list(self.mind.models)
+        while not self._retired.empty():
+            models += self._retired.get_nowait()[1]
+        # A model that stands twice in the line is closed once.
+        for model in {id(model): model for model in models}.values():
+            await model.close()
+
+    async def _note(self, settings: Settings) -> None:
+        try:
+            database = self._parts.shared.database
+            await database.write(audit_log.note_settings, fingerprinted(settings))
+        except StorageError as exc:
+            # The next start notes it: it compares with what was noted last.
+            log.warning("settings_not_noted", error=str(exc))
+
+    async def renew_secrets(self) -> Reloaded:
+        """Read every secret that the settings refer to again, and have it be used."""
+        async with self._one:
+            return await self._renew_secrets()
+
+    async def _renew_secrets(self) -> Reloaded:
+        done = await self._parts.rotation.reload()
+        new = [name for name in done.restart if name.startswith("platforms.")]
+        blocks = {_block_of(name): None for name in new}
+        for platform, number in blocks:
+            await self._restart(platform, self.settings.platforms.accounts(platform)[number])
+        if not new or self._parts.make is None:
+            return done
+        restart = tuple(name for name in done.restart if name not in new)
+        return replace(done, renewed=(*done.renewed, *new), restart=restart)
+
+    async def _restart_changed(self, before: Settings, new: Settings) -> list[Finding]:
+        """Restart the accounts whose blocks differ; returns how they stand then."""
+        found = []
+        for platform in account_types():
+            pairs = zip(
+                before.platforms.accounts(platform), new.platforms.accounts(platform), strict=True
+            )
+            for old, block in pairs:
+                if old != block and block.is_on:
+                    found += await self._restart(platform, block)
+        return found
+
+    async def restart_account(self, name: str) -> list[str]:
+        """Stop and start an account's adapter, with its token as it is now.
+
+        Args:
+            name: `telegram` or `telegram:default`, `slack:work`.
+
+        Raises:
+            NotFound: There is no such account, or it cannot be restarted.
+        """
+        platform, _, account = name.partition(":")
+        blocks = self.settings.platforms.accounts(platform) if platform in account_types() else ()
+        block = next((b for b in blocks if b.name == (account or "default") and b.is_on), None)
+        if block is None or self._parts.make is None:
+            running = ", ".join(each.name for each in self._parts.supervised if each.shard == 0)
+            raise NotFound(f"no account {name!r} can be restarted; there are {running}")
+        async with self._one:
+            await self._parts.rotation.reload()
+            found = await self._restart(platform, block)
+        return [f"{each.subject}: {each.text}" for each in found]
+
+    async def _restart(self, platform: str, block: AccountSettings) -> list[Finding]:
+        """Go on with an adapter of these settings; what is on its way ends with the one before."""
+        here = (platform, block.name)
+        receivers = [
+            each
+            for each in self._parts.supervised
+            if (each.adapter.platform, each.adapter.account) == here
+        ]
+        adapter = receivers[0].adapter if receivers else None
+        if self._parts.make is None or not isinstance(adapter, ReplaceableAdapter):
+            return []
+        try:
+            fresh = self._parts.make(platform, block)
+        except AdapterError as exc:
+            log.error("adapter_not_restarted", adapter=":".join(here), reason=str(exc))  # noqa: TRY400 - of what an operator wrote
+            return [Finding(":".join(here), "refused", str(exc))]
+        await asyncio.gather(*(each.halt() for each in receivers))
+        try:
+            await adapter.replace(fresh)
+        finally:
+            for each in receivers:
+                each.resume()
+        log.info("adapter_restarted", adapter=":".join(here))
+        return await start_checks.of_platforms(receivers, asyncio.Event())
+
+    async def differences(self) -> list[SettingChange]:
+        """Return how what stands in the file differs from what the gateway goes by.
+
+        Raises:
+            SettingsError: What stands there cannot be gone by.
+        """
+        source = self._origin.source
+        if source is None:
+            return []
+        found = await asyncio.to_thread(source.read, source.known)
+        return changes(source.loaded.settings, found.settings)
+
+    def running(self) -> dict[str, dict[str, str]]:
+        """Return what the gateway goes by: key → JSON, origin, mark; of secrets fingerprints."""
+        source = self._origin.source
+        settings = source.loaded.settings if source else self.settings
+        origins = source.loaded.origins if source else {}
+        values = fingerprinted(settings)
+        return {
+            name: {
+                "value": values[".".join(map(str, path))],
+                "origin": origins.get(name, "default"),
+                "mark": mark_of(path),
+            }
+            for name, (path, _) in named(settings).items()
+        }
+
+
+def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:
+    return tuple(each.key for each in different if each.mark == mark)
+
+
+def _block_of(name: str) -> tuple[str, int]:
+    """Return platform and position of the block that a secret stands in."""
+    _, platform, number, *_ = name.split(".")
+    return platform, int(number)

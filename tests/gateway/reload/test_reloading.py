@@ -1,0 +1,181 @@
+"""Settings that are read again while a gateway runs: why, what the answer says, what it changes."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.errors import GatewayNotRunning
+from gateway.http import control
+from tests.e2e.web_chat import WebChat
+from tests.support.gateway import Running, running, serving
+from tests.support.model_server import Reply
+from tests.support.openai_server import OpenAIServer
+from tests.support.process import ParleyProcess, Record
+
+
+async def hung_up(chat: Running) -> dict[str, Any]:
+    """Send this process SIGHUP once it listens, and return what was logged."""
+    waiting = asyncio.create_task(chat.gateway.reloading.run())
+    try:
+        await asyncio.sleep(0)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return await chat.logged("secrets_reloaded")
+    finally:
+        waiting.cancel()
+        await asyncio.wait({waiting})
+
+
+async def test_a_signal_reloads(tmp_path: Path) -> None:
+    """SIGHUP does what the command does, and tells it in the log."""
+    # Below `nohup` it is ignored.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        async with running(tmp_path) as chat:
+            line = await hung_up(chat)
+        assert (line["level"], line["renewed"], line["restart_needed"]) == ("info", [], [])
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+async def test_the_command_reloads_secrets_through_the_socket(tmp_path: Path) -> None:
+    """It prints what became of the secrets; where no gateway runs it says so."""
+    async with serving(tmp_path):
+        found = await control.ask_settings(tmp_path, "secrets")
+    assert found.pop("references") == 0
+    assert found == {"renewed": [], "restart": [], "refused": [], "unreadable": []}
+    with pytest.raises(GatewayNotRunning, match="settings and secrets are read when it starts"):
+        await control.ask_settings(tmp_path, "reload")
+
+
+def write(parley: ParleyProcess, settings: dict[str, Any]) -> Path:
+    """Write the settings file beside its place, as an editor does; returns it."""
+    new = parley.home / "parley.yaml.edited"
+    storage = yaml.safe_load((parley.home / "parley.yaml").read_text()).get("storage")
+    new.write_text(yaml.safe_dump(settings | ({"storage": storage} if storage else {})))
+    return new
+
+
+async def reloaded(parley: ParleyProcess, count: int = 1) -> Record:
+    """Return what the gateway has logged of a reload."""
+    return await parley.event("settings_reloaded", count=count)
+
+
+async def test_a_file_that_was_replaced_is_read(tmp_path: Path) -> None:
+    """By a rename, as editors do; then written into, as others do. Each change is told once."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        new = write(parley, {"queue": {"debounce_ms": 1, "give_up_after_s": 5}})
+        new.rename(tmp_path / "parley.yaml")
+        line = await reloaded(parley)
+        assert (line["live"], line["restart_needed"]) == (
+            ["queue.debounce_ms"],
+            ["queue.give_up_after_s"],
+        )
+        (tmp_path / "parley.yaml").write_text(
+            write(parley, {"agent": {"ephemeral": "Hurry."}}).read_text()
+        )
+        line = await reloaded(parley, 2)
+        assert line["next_turn"] == ["agent.ephemeral"]
+        assert line["live"] == ["queue.debounce_ms"]
+
+
+async def test_a_turn_takes_the_model_of_the_file(tmp_path: Path) -> None:
+    """The signal has it be read: the next answer comes from another server, with another key."""
+    fine = Reply(text="Fine.")
+    async with (
+        OpenAIServer("sk-first-8Rk2Vb7Tq", fine) as first,
+        OpenAIServer("sk-next-3Hm9Xc4W", fine) as last,
+    ):
+        model = {"base_url": first.url, "name": "one", "api_key": "sk-first-8Rk2Vb7Tq"}
+        async with ParleyProcess(tmp_path, {"model": model}) as parley:
+            chat = WebChat(parley)
+            await chat.ask("To whom do I speak?")
+            assert (len(first.requests), len(last.requests)) == (1, 0)
+            other = {"base_url": last.url, "name": "two", "api_key": "sk-next-3Hm9Xc4W"}
+            write(parley, {"model": other}).rename(tmp_path / "parley.yaml")
+            parley.signal(signal.SIGHUP)
+            line = await reloaded(parley)
+            assert line["next_turn"] == ["model.name", "model.base_url", "model.api_key"]
+            await chat.ask("And now?")
+            assert (len(first.requests), len(last.requests)) == (1, 1)
+            assert "sk-next-3Hm9Xc4W" not in str(parley.records)
+
+
+async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
+    """In the log, with the line; to who asks; and not again until the file is another one."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        file = tmp_path / "parley.yaml"
+        right = file.read_text()
+        file.write_text(f"{right}queue:\n  mode: [1\n")
+        line = await parley.event("settings_refused")
+        assert "not valid YAML" in line["problems"][0]
+        file.write_text(f"# mine\n{right}agent:\n  max_iterations: -3\n")
+        line = await parley.event("settings_refused", count=2)
+        number = len(right.splitlines()) + 3
+        problem = f"line {number}: agent.max_iterations: -3 in parley.yaml is not allowed"
+        assert line["problems"][0].startswith(problem)
+        asked = await parley.run("config", "reload")
+        assert (asked.code, asked.stdout) == (1, "")
+        assert asked.stderr.splitlines()[0] == "nothing was changed:"
+        assert asked.stderr.splitlines()[1].startswith(problem)
+        checked = await parley.run("config", "check")
+        assert (checked.code, checked.stderr.startswith(problem)) == (1, True)
+        assert await WebChat(parley).ask("Are you there?")
+        file.write_text(right)
+        line = await reloaded(parley)
+        assert line["live"] + line["next_turn"] + line["restart_needed"] == []
+        assert len(parley.named("settings_refused")) == 3
+
+
+async def test_settings_that_only_fail_when_parts_are_built_change_nothing(tmp_path: Path) -> None:
+    """A tool that there is not, beside a key that would be live."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        wrong = {"tools": {"enabled": ["todo", "nonsense"]}, "queue": {"debounce_ms": 3}}
+        write(parley, wrong).rename(tmp_path / "parley.yaml")
+        line = await parley.event("settings_refused")
+        assert "tools.enabled: unknown tools: nonsense" in line["problems"][0]
+        shown = await parley.run("config", "show", "--running", "--json")
+        assert json.loads(shown.stdout)["queue.debounce_ms"]["value"] == "0"
+
+
+async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
+    """`config set` keeps the comments, says what counts when, and is on record."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        file = tmp_path / "parley.yaml"
+        file.write_text(f"# why\n{file.read_text()}")
+        await reloaded(parley)
+        done = await parley.run("config", "set", "queue.debounce_ms", "7")
+        assert done.stdout.splitlines()[1:] == ["in effect now: queue.debounce_ms"]
+        done = await parley.run("config", "set", "agent.max_iterations", "9")
+        assert "in effect with the next turn: agent.max_iterations" in done.stdout
+        done = await parley.run("config", "set", "web.max_connections", "99")
+        assert "needs a restart: web.max_connections" in done.stdout
+        assert file.read_text().startswith("# why\n")
+        told = await parley.run("config", "show", "--diff")
+        assert told.stdout == "web.max_connections: 1000 → 99 (restart)\n"
+        done = await parley.run("config", "set", "queue.mode", "never")
+        assert done.code == 1
+        assert done.stderr.startswith("nothing was changed: ")
+        assert "never" not in file.read_text()
+        rows = parley.rows("SELECT body FROM audit_log ORDER BY seq")
+        assert rows[-2:] == [("queue.debounce_ms",), ("agent.max_iterations",)]
+
+
+async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Path) -> None:
+    """The start reads what was written."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        await parley.kill9()
+        done = await parley.run("config", "set", "queue.debounce_ms", "7")
+        assert done.stdout.splitlines()[1:] == [
+            "no gateway runs here; it counts from the next start on"
+        ]
+        parley.settings = yaml.safe_load((tmp_path / "parley.yaml").read_text())
+        await parley.restart()
+        shown = await parley.run("config", "show", "--running", "--json")
+        assert json.loads(shown.stdout)["queue.debounce_ms"]["value"] == "7"
