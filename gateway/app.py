@@ -53,6 +53,7 @@ from gateway.http.control import Operator
 from gateway.http.server import ChatHistory, Health, HttpServer, Port
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.accounts import ReplaceableAdapter
+from gateway.lifecycle.backups import Backups
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
@@ -364,6 +365,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "watch": platforms.watch.run(),
         "modes": keep_modes(lambda: gateway.settings),
         "prune": beside.pruner.run(),
+        "backups": Backups(gateway.database, gateway.replica, gateway.settings).run(),
     }
 
 

@@ -1,4 +1,4 @@
-"""Looks after the database: `parley db`, `parley backup`, `parley forget`, `parley dead-letters`.
+"""Looks after the database: `parley db`, `parley forget`, `parley dead-letters`.
 
 A dead letter is what was given up. What `forget` and `dead-letters` change goes through the running
 gateway, or directly into the database where none runs.
@@ -44,7 +44,6 @@ REWRITTEN_EVERY_S = 0.1
 """And how often where somebody does."""
 
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
-backup_app = typer.Typer(add_completion=False)
 forget_app = typer.Typer(add_completion=False)
 letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
 
@@ -198,17 +197,6 @@ def db_accept(
     with lock_database(path):
         known = identity.accept(mark)
     say("the next start takes it as it is" if known else "there is nothing to accept")
-
-
-@backup_app.command()
-def backup(
-    context: typer.Context,
-    file: Annotated[Path, typer.Argument(help="Where to write the copy.")],
-) -> None:
-    """Copy the database, consistently, also while the gateway runs."""
-    step_back()
-    size = maintenance.backup(location_of(settings_of(context)), file)
-    say(f"{file}: {size:,} bytes")
 
 
 @forget_app.command()

@@ -39,7 +39,8 @@ COMMANDS = {
     "mcp": "Tools of MCP servers (tools.mcp).",
     "plugins": "Plugins: tools, hooks and memory providers of others.",
     "engines": "The context engines: who decides what the model sees.",
-    "backup": "Copy the database, consistently, also while the gateway runs.",
+    "backup": "Copy database, home's files and workspaces, also while the gateway runs; verified.",
+    "restore": "Put a backup into an empty PARLEY_HOME; it is looked at as a whole first.",
     "forget": (
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
@@ -97,7 +98,9 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "replay":
             from gateway.cli.replay import replay_app as found
         case "backup":
-            from gateway.cli.db import backup_app as found
+            from gateway.cli.backups import backup_app as found
+        case "restore":
+            from gateway.cli.backups import restore_app as found
         case "forget":
             from gateway.cli.db import forget_app as found
         case "config":

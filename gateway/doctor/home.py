@@ -8,11 +8,13 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from urllib.request import getproxies
 
 from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
+from gateway.lifecycle import backups
 from gateway.lifecycle.home import WEB_TOKEN
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
 
@@ -276,3 +278,25 @@ def _port(examined: Examined) -> Iterator[Sight]:
             tried.bind((web.host, web.port))
         except OSError as exc:
             yield Sight("wrong", f"{web.host}:{web.port} cannot be had: {exc.strerror}")
+
+
+@check(
+    "backups-age",
+    "There is a backup, and it is not old",
+    why="What the disk loses is lost: people's words are nowhere else.",
+    remedy="Set `backup.to`, or run `parley backup --to FOLDER` from a timer.",
+    needs="settings",
+)
+def _backups(examined: Examined) -> Iterator[Sight]:
+    to = backups.folder_of(examined.settings)
+    if to is None:
+        yield Sight("note", "no backups are made by Parley itself (`backup.to`)")
+        return
+    last = backups.newest(to)
+    if last is None:
+        yield Sight("warning", f"there is no backup in {to} yet", "`parley backup` makes one.")
+        return
+    hours = last.age_s(datetime.now(UTC)) / 3600
+    if hours > backups.LATE * examined.settings.backup.every_h:
+        remedy = "`parley logs --event 'backup_*'` says why; `parley backup` makes one."
+        yield Sight("wrong", f"the newest backup in {to} is {hours:,.0f} hours old", remedy)

@@ -3,12 +3,12 @@
 import stat
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 
 from pydantic import SecretStr
 
 from agent.settings import ReferencedSecret
 from gateway.doctor.checks import Examined, Sight, check, with_mode
+from gateway.settings.loading import Loaded
 
 HYGIENE = 0.85
 """Where the check before each turn compacts."""
@@ -46,7 +46,7 @@ def _effect(examined: Examined) -> Iterator[Sight]:
 )
 def _file_mode(examined: Examined) -> Iterator[Sight]:
     file = examined.loaded.config_file
-    if file is None or not _plain_in(examined, file):
+    if file is None or not plain_secrets(examined.loaded):
         return
     mode = stat.S_IMODE(file.stat().st_mode)
     if mode & 0o077:
@@ -64,18 +64,20 @@ def _file_mode(examined: Examined) -> Iterator[Sight]:
     remedy="Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.",
 )
 def _plain(examined: Examined) -> Iterator[Sight]:
-    file = examined.loaded.config_file
-    if file is not None and (keys := _plain_in(examined, file)):
-        yield Sight("note", f"{file} holds the values of {', '.join(keys)}")
+    found = examined.loaded
+    if keys := plain_secrets(found):
+        yield Sight("note", f"{found.config_file} holds the values of {', '.join(keys)}")
 
 
-def _plain_in(examined: Examined, file: Path) -> list[str]:
-    """Return the keys whose secrets stand in the file itself."""
-    origins = examined.loaded.origins
+def plain_secrets(found: Loaded) -> list[str]:
+    """Return the keys whose secrets stand in the settings file itself."""
+    file = found.config_file
+    if file is None:
+        return []
     return [
         key
-        for key, value in examined.loaded.values.items()
-        if _is_plain(value) and file.name in origins.get(key, "")
+        for key, value in found.values.items()
+        if _is_plain(value) and file.name in found.origins.get(key, "")
     ]
 
 

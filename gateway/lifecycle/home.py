@@ -31,6 +31,8 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 10.0
 LOCKED = "parley"
 """What is locked in PARLEY_HOME where no database lies there, by PARLEY_HOME/parley.lock."""
+RESTORING = "restoring"
+"""In PARLEY_HOME while a backup is restored into it (gateway/lifecycle/restoring.py)."""
 WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
 
@@ -43,11 +45,14 @@ def own_home(settings: Settings) -> Iterator[CrashJournal]:
     shared by replicas, each of which has a PARLEY_HOME of its own.
 
     Raises:
-        SettingsError: It cannot be created.
+        SettingsError: It cannot be created, or a restore into it is not finished.
         DatabaseLocked: Another process has it.
         StorageUnavailable: The lock cannot be made.
     """
     prepare_home(settings.home)
+    if (settings.home / RESTORING).exists():
+        text = f"a restore into {settings.home} is not finished: give `parley restore` again"
+        raise SettingsError(text)
     location = location_of(settings)
     held = location if isinstance(location, Path) else settings.home / LOCKED
     with lock_database(held), crash_journal.kept(settings.home) as journal:

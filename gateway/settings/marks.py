@@ -38,6 +38,7 @@ SECTIONS: Mapping[str, Mark] = {
     "web": "restart",
     "storage": "restart",
     "retention": "live",
+    "backup": "restart",
     "search": "restart",
     "alerts": "restart",
     "logging": "restart",

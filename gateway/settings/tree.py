@@ -255,6 +255,17 @@ class RetentionSettings(Section):
         return self.files_days is not None or self.files_max_bytes is not None
 
 
+class BackupSettings(Section):
+    """Backups on a timer; `to` null: none. Their folder may be relative to PARLEY_HOME.
+
+    `every_h`: hours between two. `keep`: whole ones that stay.
+    """
+
+    to: Path | None = None
+    every_h: int = Field(default=24, ge=1, le=8_784)
+    keep: int = Field(default=7, ge=1, le=10_000)
+
+
 class SearchSettings(Section):
     """Whether `session_search` compares meanings too, by a model of embeddings.
 
@@ -349,6 +360,7 @@ class Settings(Section):
     web: WebSettings = WebSettings()
     storage: StorageSettings = StorageSettings()
     retention: RetentionSettings = RetentionSettings()
+    backup: BackupSettings = BackupSettings()
     search: SearchSettings = SearchSettings()
     alerts: AlertSettings = AlertSettings()
     logging: LoggingSettings = LoggingSettings()

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from sqlalchemy import (
     NullPool,
     create_engine,
     delete,
+    inspect,
     select,
     true,
     tuple_,
@@ -84,15 +85,18 @@ def file_at(location: Location, instead: str) -> Path:
     return location
 
 
-def backup(location: Location, target: Path) -> int:
+def backup(location: Location, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:
     """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
 
     The copy is written beside the target, checked, and renamed: an older backup of the same name
     is replaced by a whole and sound one, or stays. It is written in portions, each of which the
     disk has before the next one: else it has gigabytes to write in front of the gateway's commits.
 
+    Args:
+        stopped: Asked after each portion; when it says so the copy ends, and is removed.
+
     Raises:
-        StorageUnavailable: There is no file, or the target cannot be written.
+        StorageUnavailable: There is no file, the target cannot be written, or it was stopped.
     """
     database = file_at(location, "copy it with pg_dump (docs/operations.md, *Backup and restore*)")
     require_database(database)
@@ -106,7 +110,7 @@ def backup(location: Location, target: Path) -> int:
             closing(sqlite3.connect(read_only_uri(database), uri=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
-            _copy(source, copy, written.fileno())
+            _copy(source, copy, written.fileno(), stopped)
             (sound,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
             raise sqlite3.DatabaseError(f"the database is damaged: {sound}")
@@ -118,11 +122,18 @@ def backup(location: Location, target: Path) -> int:
     return target.stat().st_size
 
 
-def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, written: int) -> None:
+def _copy(
+    source: sqlite3.Connection,
+    copy: sqlite3.Connection,
+    written: int,
+    stopped: Callable[[], bool],
+) -> None:
     began = time.monotonic()
 
     def pause(_status: int, _remaining: int, _total: int) -> None:
         nonlocal began
+        if stopped():
+            raise sqlite3.OperationalError("it was stopped")
         _write_out(written)
         time.sleep(max(COPY_PAUSE_S, COPY_PAUSES * (time.monotonic() - began)))
         began = time.monotonic()
@@ -370,6 +381,36 @@ def compact(location: Location) -> tuple[int, int]:
         finally:
             connection.engine.dispose()
     return before, path.stat().st_size
+
+
+def opened_revision(copy: Path) -> str | None:
+    """Return the revision of a copy that nobody has open, having read all of it.
+
+    Raises:
+        StorageUnavailable: It is damaged, or no database.
+    """
+    # Immutable: else SQLite would put files of its own beside the copy.
+    engine = create_engine(
+        "sqlite://",
+        creator=lambda: sqlite3.connect(f"{read_only_uri(copy)}&immutable=1", uri=True),
+        poolclass=NullPool,
+    )
+    try:
+        with engine.connect() as conn:
+            found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+            if found == "ok":
+                return schema_revision(conn)
+    except DBAPIError as exc:
+        raise StorageUnavailable(f"{copy} cannot be read: {exc.orig}") from exc
+    finally:
+        engine.dispose()
+    raise StorageUnavailable(f"{copy} is damaged: {found}")
+
+
+def holds_anything(server: DatabaseServer) -> bool:
+    """Whether there is any table in a database of a server's."""
+    with reading(server) as conn:
+        return bool(inspect(conn).get_table_names())
 
 
 def current(location: Location) -> str | None:

@@ -149,6 +149,13 @@ def silent_replicas(conn: Connection) -> list[str]:
     return list(conn.execute(select(replica.c.name).where(late)).scalars())
 
 
+def oldest_replica(conn: Connection) -> int | None:
+    """Return the id of the replica that lives for longest; None where none lives."""
+    living = replica.c.heartbeat_until >= now_s()
+    found: int | None = conn.execute(select(func.min(replica.c.id)).where(living)).scalar_one()
+    return found
+
+
 def unowned_accounts(conn: Connection) -> list[str]:
     """Return the accounts for which no replica receives."""
     found = conn.execute(

@@ -249,6 +249,32 @@ def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sqlite_alone")
+def test_a_home_is_backed_up_and_restored(parley: Parley, tmp_path: Path) -> None:
+    """With a question, or none; secrets that stand in the settings file are named."""
+    fill(tmp_path, "one")
+    (tmp_path / "parley.yaml").write_text("model: {api_key: sk-0123456789abcdef0123}\n")
+    assert "where to?" in one_line(parley("backup"))
+    assert parley("backup", "copy.db", "--keep", "1").code == 2
+    to, home = tmp_path / "kept", tmp_path / "again"
+    told = parley("backup", "--to", str(to), "--json")
+    made = json.loads(told.out)
+    assert made["revision"] == REVISION
+    assert parley("restore", made["path"], "--yes").code == 1
+    checked = parley("--home", str(home), "restore", made["path"], "--check")
+    assert str(home / "parley.db") in checked.out
+    assert not home.exists()
+    assert "is restored" in parley("--home", str(home), "restore", made["path"], "--yes").out
+    assert "one" in parley("--home", str(home), "sessions", "show", "1").out
+    (tmp_path / "parley.yaml").write_text(
+        f"model: {{api_key: sk-0123456789abcdef0123}}\nbackup: {{to: {to}x, keep: 1}}\n"
+    )
+    result = parley("backup")
+    assert "verified" in result.out
+    assert "model.api_key" in result.err
+    assert "sk-0" not in result.err
+
+
+@pytest.mark.usefixtures("sqlite_alone")
 def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_path: Path) -> None:
     """A restore is one command more; without it nothing is lost without a word."""
     fill(tmp_path, "one")

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from sqlalchemy.dialects import sqlite
 from gateway.cli import doctor
 from gateway.doctor.checks import CHECKS, Examined, Level, Result, made
 from gateway.errors import GatewayError, SettingsError
+from gateway.lifecycle.backups import MANIFEST
 from gateway.settings.loading import load_settings
 from gateway.storage import maintenance
 from gateway.storage.engine import connect
@@ -28,6 +30,7 @@ SOUND: Mapping[str, Any] = {
     "auxiliary": {"compression": {"model": "claude-haiku-5-5"}},
     "budget": {"daily_usd": 5},
     "retention": {"transcript_days": 365, "files_days": 90},
+    "backup": {"to": "backups"},
     "tools": {"enabled": ["todo"]},
     "web": {"port": 0},
 }
@@ -131,6 +134,9 @@ def sound(home: Path, migrated: Path) -> Patient:
     (home / "parley.db").chmod(0o600)
     with closing(connect(home / "parley.db")) as conn, conn.begin():
         index.empty(conn)
+    backup = home / "backups" / f"parley-{datetime.now(UTC):%Y%m%dT%H%M%S}Z"
+    backup.mkdir(mode=0o700, parents=True)
+    (backup / MANIFEST).write_text('{"files": {}}')
     return Patient(home, running=READY)
 
 

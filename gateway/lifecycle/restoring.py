@@ -1,0 +1,180 @@
+"""Restoring a backup into an empty PARLEY_HOME: looked at first, then done, then there as a whole.
+
+While it is under way a mark stands in the home: `parley run` refuses a home with it, and the same
+restore, given once more, goes on. A home that runs, or holds anything else, is left alone.
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.errors import DatabaseTooNew, GatewayError, StorageUnavailable
+from gateway.lifecycle import backups
+from gateway.lifecycle.backups import DATABASE, DUMP, HOME, WORKSPACES, Backup
+from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
+from gateway.storage import maintenance, schema
+from gateway.storage.database import DatabaseServer
+from gateway.storage.engine import lock_database
+
+_ALLOWED = frozenset({RESTORING, f"{DATABASE}.lock", f"{LOCKED}.lock", "logs"})
+"""What may be in a home that counts as empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a restore will do.
+
+    Attributes:
+        home: Where to; PARLEY_HOME.
+        database: The file that is written, or the server, whose database is empty.
+        workspaces: The folder of all workspaces; None where the backup has none.
+    """
+
+    backup: Backup
+    home: Path
+    database: Path | DatabaseServer
+    workspaces: Path | None
+
+    def lines(self) -> Iterator[str]:
+        """Yield what will be done, in words."""
+        told = self.backup.manifest
+        files = sum(name.startswith(f"{HOME}/") for name in told["files"])
+        size, began = self.backup.size_bytes, self.backup.at
+        yield f"{self.backup.path}: {size:,} bytes of {began:%Y-%m-%d %H:%M} UTC"
+        yield f"  written by Parley {told['version']}, schema revision {told['revision']}"
+        where = "the server's database" if self.is_on_server else self.database
+        yield f"  the database into {where}"
+        yield f"  {files:,} files (settings, prompts, skills, …) into {self.home}"
+        if self.workspaces is not None:
+            count = sum(name.startswith(f"{WORKSPACES}/") for name in told["files"])
+            yield f"  {count:,} files of workspaces into {self.workspaces}"
+        if told["objects"]:
+            yield f"  not in it: large files in {told['objects']}, which the object store keeps"
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether the database is PostgreSQL's."""
+        return isinstance(self.database, DatabaseServer)
+
+
+def plan_of(path: Path, home: Path, server: DatabaseServer | None = None) -> Plan:
+    """Look at a backup and at the home that it would go into; nothing is changed.
+
+    Args:
+        path: The backup's folder.
+        home: PARLEY_HOME.
+        server: Where a copy of PostgreSQL's goes.
+
+    Raises:
+        StorageUnavailable: The backup is none, or not whole; or there is no room for it.
+        DatabaseTooNew: Its schema is a newer version's.
+        GatewayError: The home is not empty, or the database is not.
+    """
+    found = backups.require(path)
+    told = found.manifest
+    backups.verify(path, told)
+    if told["revision"] is None or told["revision"] > schema.REVISION:
+        raise DatabaseTooNew(
+            f"{path} has schema revision {told['revision']}, this version knows {schema.REVISION}:"
+            f" install Parley {told['version']} or newer"
+        )
+    _require_empty(home, path)
+    workspaces = home / told["workspaces_at"] if (path / WORKSPACES).is_dir() else None
+    if workspaces is not None and not (home / RESTORING).exists():
+        _require_absent(workspaces)
+    if told["database"] == DUMP:
+        if server is None:
+            raise GatewayError("the backup is PostgreSQL's: name an empty database (storage.url)")
+        if maintenance.holds_anything(server):
+            raise GatewayError("the database that storage.url names is not empty: name another one")
+        return Plan(found, home, server, workspaces)
+    database = home / told["database_at"]
+    _require_absent(database)
+    _require_room(home, found.size_bytes)
+    return Plan(found, home, database, workspaces)
+
+
+def restore(plan: Plan) -> None:
+    """Do it; blocking. What was killed half-way is done again from the beginning.
+
+    Raises:
+        DatabaseLocked: Somebody runs in the home.
+        StorageUnavailable: Something cannot be written.
+    """
+    prepare_home(plan.home)
+    held = plan.home / LOCKED if isinstance(plan.database, DatabaseServer) else plan.database
+    mark = plan.home / RESTORING
+    with lock_database(held):
+        try:
+            mark.write_text(f"{plan.backup.path}\n")
+            _copy(plan.backup.path / HOME, plan.home)
+            if plan.workspaces is not None:
+                _copy(plan.backup.path / WORKSPACES, plan.workspaces)
+            _copy_database(plan)
+            mark.unlink()
+        except OSError as exc:
+            text = f"cannot restore into {plan.home}: {exc.strerror} ({exc.filename})"
+            raise StorageUnavailable(text) from exc
+
+
+def _copy_database(plan: Plan) -> None:
+    copy = plan.backup.path / plan.backup.manifest["database"]
+    if isinstance(plan.database, DatabaseServer):
+        from gateway.storage import dumps  # noqa: PLC0415
+
+        dumps.restore(plan.database, copy)
+        return
+    # Renamed: a database is there as a whole or not at all.
+    partial = plan.database.with_name(f"{plan.database.name}.partial")
+    shutil.copyfile(copy, partial)
+    partial.chmod(0o600)
+    partial.replace(plan.database)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a folder into one that is there or not; links as links, and never through one."""
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in sorted(source.iterdir()):
+        place = target / each.name
+        if each.is_symlink():
+            place.unlink(missing_ok=True)
+            place.symlink_to(each.readlink())
+        elif each.is_dir():
+            if place.is_symlink():
+                place.unlink()
+            _copy(each, place)
+        else:
+            place.unlink(missing_ok=True)
+            shutil.copy2(each, place, follow_symlinks=False)
+
+
+def _require_empty(home: Path, path: Path) -> None:
+    if not home.exists():
+        return
+    if (home / RESTORING).exists():
+        begun = (home / RESTORING).read_text().strip()
+        if begun != str(path):
+            raise GatewayError(f"a restore of {begun} into {home} is not finished: give that again")
+        return
+    there = sorted(each.name for each in home.iterdir() if each.name not in _ALLOWED)
+    if there:
+        raise GatewayError(
+            f"{home} is not empty ({', '.join(there[:5])}{', …' if len(there) > 5 else ''}):"
+            " name an empty folder with --home, or move what is there away"
+        )
+
+
+def _require_absent(place: Path) -> None:
+    if place.is_dir() and not any(place.iterdir()):
+        return
+    if place.exists():
+        raise GatewayError(f"{place} is there already: move it away first")
+
+
+def _require_room(home: Path, wanted: int) -> None:
+    above = next(each for each in (home, *home.parents) if each.exists())
+    if (free := shutil.disk_usage(above).free) < wanted:
+        raise StorageUnavailable(
+            f"the backup has {wanted / 1e6:,.0f} MB, the disk of {home} {free / 1e6:,.0f} MB left"
+        )

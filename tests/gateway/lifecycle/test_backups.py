@@ -1,0 +1,286 @@
+"""Backups: whole or not there, verified, on a timer; and one that is killed."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from structlog.testing import capture_logs
+
+from gateway.errors import StorageUnavailable
+from gateway.lifecycle import backups
+from gateway.lifecycle.backups import Backups, make, newest
+from gateway.settings.tree import Settings
+from gateway.storage import maintenance
+from tests.support.gateway import running, serving, settings_of
+
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
+
+
+def lived_in(home: Path, **backup: Any) -> Settings:
+    """Return the settings of a home with a database, files, links, and what is left out."""
+
+    async def talk() -> None:
+        async with running(home) as chat:
+            await chat.ask("one")
+
+    asyncio.run(talk())
+    for name, text in (
+        ("parley.yaml", "web: {port: 0}\n"),
+        ("SOUL.md", "calm"),
+        ("skills/cook/SKILL.md", "how"),
+        ("workspaces/1/out/result.txt", "42"),
+        ("logs/parley.jsonl", "{}"),
+        ("process.json", "{}"),
+    ):
+        file = home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (home / "parley.yaml").chmod(0o644)
+    (home / "workspaces/1/link").symlink_to("/etc/passwd")
+    os.mkfifo(home / "workspaces/1/pipe")
+    return settings_of(home, backup=backup)
+
+
+def names_in(folder: Path) -> set[str]:
+    """Return what is in a folder, below it too; no folders."""
+    return {str(each.relative_to(folder)) for each in folder.rglob("*") if not each.is_dir()}
+
+
+class Clock(NamedTuple):
+    """Tells another second each time."""
+
+    times: list[datetime]
+
+    def now(self, zone: Any) -> datetime:
+        """Return the next time."""
+        return self.times.pop(0)
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each backup has a second of its own."""
+    began = datetime(2026, 11, 27, 6, 0, tzinfo=UTC)
+    clock = Clock([began + timedelta(seconds=each) for each in range(60)])
+
+    class Times(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return clock.now(tz)
+
+    monkeypatch.setattr(backups, "datetime", Times)
+
+
+def test_a_backup_has_all_of_a_home(tmp_path: Path) -> None:
+    """Database, files, workspaces; no log, no process's own file, nothing that is no file."""
+    settings = lived_in(tmp_path / "home")
+    made = make(settings, tmp_path / "kept")
+    assert names_in(made.path) == {
+        "backup.json",
+        "parley.db",
+        "home/parley.yaml",
+        "home/SOUL.md",
+        "home/skills/cook/SKILL.md",
+        "workspaces/1/out/result.txt",
+        "workspaces/1/link",
+    }
+    assert (made.path / "workspaces/1/link").is_symlink()
+    assert maintenance.opened_revision(made.path / "parley.db") == made.manifest["revision"]
+    modes = {stat.S_IMODE(each.lstat().st_mode) & 0o077 for each in made.path.rglob("[!l]*")}
+    assert modes == {0}
+    assert newest(tmp_path / "kept") == made
+
+
+def test_a_folder_within_the_home_does_not_copy_itself(tmp_path: Path) -> None:
+    """Nor do backups that go elsewhere copy those on a timer."""
+    settings = lived_in(tmp_path / "home", to="backups")
+    first = make(settings, tmp_path / "home" / "backups")
+    second = make(settings, tmp_path / "elsewhere")
+    assert "home/backups" not in " ".join(names_in(first.path) | names_in(second.path))
+
+
+@pytest.mark.usefixtures("seconds")
+def test_the_oldest_go(tmp_path: Path) -> None:
+    """So many stay as are to be kept; what is no backup is left alone."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    to.mkdir()
+    (to / "notes.txt").write_text("mine")
+    (to / "parley-20200101T000000Z").mkdir()
+    made = [make(settings, to, 2) for _ in range(3)]
+    left = {each.name for each in to.iterdir()} - {backups.LOCK}
+    kept = {each.path.name for each in made[1:]}
+    assert left == kept | {"notes.txt", "parley-20200101T000000Z"}
+    assert newest(to) == made[-1]
+
+
+def test_a_backup_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the disk has changed on the way is found, and does not stay."""
+    settings = lived_in(tmp_path / "home")
+    copied = shutil.copy2
+
+    def damaging(source: Any, target: Path, **options: Any) -> None:
+        copied(source, target, **options)
+        monkeypatch.setattr(backups, "digest_of", lambda _: "another")
+
+    monkeypatch.setattr(shutil, "copy2", damaging)
+    with pytest.raises(StorageUnavailable, match="is not what was written"):
+        make(settings, tmp_path / "kept")
+    assert names_in(tmp_path / "kept") == {backups.LOCK}
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, where it shows; else with its reason. Nothing is left."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    with pytest.raises(StorageUnavailable, match="the disk 0 MB left"):
+        make(settings, to)
+    monkeypatch.undo()
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device", "SOUL.md")
+
+    monkeypatch.setattr(shutil, "copy2", full)
+    with pytest.raises(StorageUnavailable, match=r"No space left on device .SOUL\.md"):
+        make(settings, to)
+    assert names_in(to) == {backups.LOCK}
+    assert newest(to) is None
+
+
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+from gateway.lifecycle import backups
+from tests.support.gateway import settings_of
+
+shutil.copy2 = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))
+"""
+
+
+def test_a_killed_backup_does_not_count(tmp_path: Path) -> None:
+    """What it left has another name, and the next one removes it."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "home"), str(to)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[3], check=False)
+    assert done.returncode == -signal.SIGKILL
+    [left] = [each for each in to.iterdir() if each.name != backups.LOCK]
+    assert (left / "parley.db").exists()
+    assert newest(to) is None
+    made = make(settings, to)
+    assert {each.name for each in to.iterdir()} == {backups.LOCK, made.path.name}
+
+
+@pytest.mark.parametrize("told", ["", "{}", "[]", '{"files": {"a": 1}}'])
+def test_a_folder_without_its_list_is_none(tmp_path: Path, told: str) -> None:
+    """However it came to its name."""
+    folder = tmp_path / "parley-20261127T060000Z"
+    folder.mkdir()
+    (folder / backups.MANIFEST).write_text(told)
+    assert newest(tmp_path) is None
+    with pytest.raises(StorageUnavailable, match="is no backup"):
+        backups.require(folder)
+
+
+def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
+    """A clock that was set back makes none of its ages negative."""
+    folder = tmp_path / "parley-20261127T060000Z"
+    folder.mkdir()
+    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    found = newest(tmp_path)
+    assert found is not None
+    assert found.age_s(datetime(2026, 11, 27, 7, 0, tzinfo=UTC)) == 3600
+    assert found.age_s(datetime(2026, 11, 26, tzinfo=UTC)) == 0
+
+
+async def test_a_gateway_makes_them_on_a_timer(tmp_path: Path) -> None:
+    """The first at once; a restart makes none before its time."""
+    options = {"backup": {"to": "kept"}}
+    async with serving(tmp_path, **options) as gateway:
+        told = await gateway.chat.logged("backup_made")
+    assert newest(tmp_path / "kept") == backups.read(Path(told["path"]))
+    async with running(tmp_path, **options) as chat:
+        gateway = chat.gateway
+        timer = Backups(gateway.database, gateway.replica, gateway.settings)
+        assert not await timer._is_due(tmp_path / "kept")
+        shutil.rmtree(told["path"])
+        assert await timer._is_due(tmp_path / "kept")
+
+
+async def test_only_one_replica_makes_them(tmp_path: Path) -> None:
+    """That which lives for longest."""
+    async with running(tmp_path, backup={"to": "kept"}) as chat:
+        gateway = chat.gateway
+
+        class Younger:
+            id = gateway.replica.id + 1
+
+        timer = Backups(gateway.database, Younger(), gateway.settings)  # type: ignore[arg-type]
+        assert not await timer._is_due(tmp_path / "kept")
+
+
+async def test_a_stop_ends_one_that_is_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it stays, and the stop does not wait for the rest."""
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def endless(_: Any, to: Path, __: Any, stopped: backups.Stopped) -> Any:
+        loop.call_soon_threadsafe(begun.set)
+        while not stopped():
+            os.sched_yield()
+        raise backups.BackupStopped("the backup was stopped")
+
+    monkeypatch.setattr(backups, "make", endless)
+    async with running(tmp_path, backup={"to": "kept"}) as chat:
+        gateway = chat.gateway
+        async with asyncio.timeout(20):
+            task = asyncio.ensure_future(
+                Backups(gateway.database, gateway.replica, gateway.settings).run()
+            )
+            await begun.wait()
+            task.cancel()
+            await asyncio.wait({task})
+        assert task.cancelled()
+
+
+async def test_one_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its reason; the gateway goes on."""
+    (tmp_path / "kept").write_text("no folder")
+    monkeypatch.setattr(backups, "RETRY_AFTER_S", 3600.0)
+    async with serving(tmp_path, backup={"to": "kept"}) as gateway:
+        told = await gateway.chat.logged("backup_failed")
+        assert await gateway.chat.ask("one") == "re: one"
+    assert "kept" in told["error"]
+
+
+def test_two_at_once_are_one(tmp_path: Path) -> None:
+    """The second one says that the first is under way."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    to.mkdir()
+    with backups.FileLock(to / backups.LOCK), capture_logs():
+        # Another process, as a lock is taken twice within one.
+        code = (
+            "import sys; from pathlib import Path; from gateway.lifecycle import backups\n"
+            "from tests.support.gateway import settings_of\n"
+            "try: backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))\n"
+            "except Exception as exc: print(exc)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "home"), str(to)],
+            cwd=Path(__file__).parents[3],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "another backup is being written" in done.stdout
+    assert settings.home == tmp_path / "home"
