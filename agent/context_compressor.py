@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from agent.context.extract import Extract, extract, key_statements
 from agent.context.phases.boundaries import (
+    SOFT_CEILING,
     Boundaries,
     Newest,
     assemble,
@@ -43,10 +44,12 @@ GAP_SHARE = 0.25
 keeps."""
 EXTRACT_VIEW_SHARE = 0.245
 MOST_VIEW_SHARE = 0.44
-EXTRACT_GROWTH = 0.02
+EXTRACT_GROWTH = 0.03
 """An extract, which cannot judge what matters, fills the view up to the first of these shares of
 the threshold; with each further compaction it grows by the third, up to the second. Source:
 measured, docs/performance.md."""
+HELD_SHARE = 0.8
+"""Earlier notes are thinned where they would take more of what is compacted."""
 LEAST_EXTRACT_TOKENS = 100
 """In the smallest window, too: what it begins with takes half of that."""
 TALK_SHARE = 0.2
@@ -293,7 +296,12 @@ def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -
     wanted = int(threshold * EXTRACT_VIEW_SHARE) - kept
     if earlier:
         wanted = max(wanted, earlier + int(threshold * EXTRACT_GROWTH))
-    most = min(int(threshold * MOST_VIEW_SHARE) - kept, (request.tokens - kept) // 2)
+    # Notes that give way are gone for good. Beside a long turn its results are clipped instead.
+    usual = int(request.limits.tail_tokens * SOFT_CEILING) + request.fixed_tokens
+    held = min(earlier, target_tokens(request) - min(kept, usual))
+    most = max(int(threshold * MOST_VIEW_SHARE) - kept, held)
+    middle = request.tokens - kept
+    most = min(most, max(middle // 2, min(held, int(middle * HELD_SHARE))))
     return max(LEAST_EXTRACT_TOKENS, budget_of(request, cut, sizes), min(most, wanted))
 
 

@@ -36,6 +36,7 @@ from agent.context.statements import (
     is_noise,
     is_question,
     quick_words,
+    speaks_of_self,
     weight_of,
     without_function_words,
     words_of,
@@ -57,16 +58,18 @@ MAX_WORD_CHARS = 40
 _AROUND = ".,;:!?()[]{}<>\"'*_`#\u201c\u201d\u2018\u2019\u00ab\u00bb\u2026"
 _MAY_BE_NAME = re.compile(r"(\S)\s+(?=([^\Wa-z_]\S*))")
 _HEADING_ENDS = (":", ":**", ":*", ":__")
-AGE_POWER = 0.6
+AGE_POWER = 0.5
 """How much more room the beginning of a conversation has than what came later: 0 for the same, 1
 for all of it. Source: tests/bench/statements.py."""
 
 NEWEST_SHARE = 0.04
 """The newest part gets so much of the room at least."""
 
-WORTH = {"person": 1.0, "assistant": 0.22, "tool": 0.2}
+WORTH = {"person": 1.0, "assistant": 0.18, "tool": 0.2}
 """What a statement is worth by whose it is."""
-AGAIN = 0.6
+OWN = 1.25
+"""The same of what people tell of themselves, beside what they ask or paste."""
+AGAIN = 0.7
 """What each further statement of a message is worth beside the one before it."""
 NEW_SHARE = 0.6
 """What an assistant says is chosen if so much of it was not said by what is chosen already."""
@@ -278,6 +281,8 @@ def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
                 continue
             cost = _tokens(text) + LINE_TOKENS
             worth = WORTH[_whose(each)] * weight_of(text, words) / cost**COST_POWER
+            if each.is_persons and speaks_of_self(text, words):
+                worth *= OWN
             if wanted and not wanted.isdisjoint(words):
                 worth *= FOCUS
             if len(content) < SHORT_WORDS and is_courtesy(text, words):

@@ -1,8 +1,9 @@
-"""The text of an extract: notes by message, values that changed, and how both are read back.
+"""The text of an extract: what was decided, values that changed, notes by message; how it is read.
 
-Notes are laid out in parts, one for each compaction, so that what was chosen then is known later. A
-line begins with the number of its message; what of the message stood in other lines is indented
-below it. Nothing that anybody wrote can begin a line: it cannot pass for a heading.
+Decisions stand together, each where nothing else of its message is. The other notes are laid out
+in parts, one for each compaction, so that what was chosen then is known later. A line begins with
+the number of its message; what of the message stood in other lines is indented below it. Nothing
+that anybody wrote can begin a line: it cannot pass for a heading.
 """
 
 import re
@@ -15,7 +16,14 @@ from operator import attrgetter
 
 from agent.context.reading import Statement
 from agent.context.sentences import GAP, JOINT, units
-from agent.context.statements import Value, quick_words, speaks_of_change, values_of
+from agent.context.statements import (
+    Value,
+    is_decision,
+    quick_words,
+    speaks_of_change,
+    speaks_of_self,
+    values_of,
+)
 from agent.context_engine import Days
 
 INTRODUCTION = (
@@ -23,11 +31,13 @@ INTRODUCTION = (
     " for what is left out; lines without a name are the user's."
 )
 CHANGED = "## Changed"
+DECIDED = "## Decided"
 EARLIER = "## Earlier summary"
 FURTHER = "Further words: "
 _PART = re.compile(r"^## Messages (\d+) to (\d+)(?:, (\S+)(?: to (\S+))?)?$")
 _LINE = re.compile(r"^#(\d+) (?:\(([^()\n]{1,60})\) )?(.*)$")
 _DAY = re.compile(r"^\[(\d{4}-\d{2}-\d{2})\]$")
+_DECIDED_LINE = re.compile(r"^#(\d+) (?:\(([^()\n]{1,60})\) )?(.*?)(?: \[\d{4}-\d{2}-\d{2}\])?$")
 _OLD = "Extracted without a model. Under Terms, #N: begins a stretch"
 _OLD_LINE = re.compile(r"^- #(\d+) (.+)$", re.MULTILINE)
 
@@ -41,6 +51,8 @@ ALIKE_SHARE = 0.6
 """Two statements are about the same thing if they share so many rare words, and so much of the
 shorter one's; where the later one speaks of a change the number of words is enough."""
 MOST_SUBJECT_WORDS = 3
+_APART = 1_000_000
+"""The place of a decision in its message, which is not known when it is read back: behind all."""
 _EVENTS = frozenset({"date", "time"})
 
 Told = tuple[Statement, Set[bytes]]
@@ -94,6 +106,8 @@ def text_of_notes(notes: Notes) -> str:
     blocks = [INTRODUCTION]
     if notes.changes:
         blocks += [CHANGED, *map(change_line, notes.changes)]
+    if decided := [line for part in notes.parts for line in _decided(part)]:
+        blocks += [DECIDED, *decided]
     for part in notes.parts:
         if not (part.said or part.words):
             continue
@@ -112,9 +126,25 @@ def _heading(part: Stretch) -> str:
     return f"## Messages {part.first_seq} to {part.last_seq}{dated}"
 
 
+def _is_decided(said: Statement) -> bool:
+    """Whether somebody says what was decided; an assistant often says what might be."""
+    if said.is_tools or not is_decision(said.text):
+        return False
+    return said.is_persons or speaks_of_self(said.text, quick_words(said.text))
+
+
+def _decided(part: Stretch) -> Iterable[str]:
+    """Yield the decisions of a part, each with its day where that is known."""
+    for each in part.said:
+        if _is_decided(each):
+            day = day_of(each.seq, part.days)
+            yield line_of(each.seq, each.who, [each]) + (f" [{day}]" if day else "")
+
+
 def _lines(part: Stretch) -> Iterable[str]:
     day = part.days[0][1] if part.days else ""
-    for seq, message in groupby(part.said, key=attrgetter("seq")):
+    others = (each for each in part.said if not _is_decided(each))
+    for seq, message in groupby(others, key=attrgetter("seq")):
         if (today := day_of(seq, part.days)) != day:
             day = today
             yield f"[{day}]"
@@ -184,6 +214,7 @@ class _NotesReader:
 
     parts: list[Stretch] = field(default_factory=list)
     changes: list[ChangedValue] = field(default_factory=list)
+    decided: list[Statement] = field(default_factory=list)
     part: Stretch | None = None
     said: list[Statement] = field(default_factory=list)
     words: list[tuple[int, str]] = field(default_factory=list)
@@ -202,6 +233,10 @@ class _NotesReader:
                 self.changes.append(
                     ChangedValue(subject, before, int(before_seq), now, int(seq), day or "")
                 )
+            elif found := _DECIDED_LINE.match(line):
+                seq, who, text = found.groups()
+                who = "" if who == "user" else who or ""
+                self.decided.append(Statement(int(seq), who, _APART + len(self.decided), text))
         elif line.startswith(FURTHER):
             self.words += _words(line)
         elif found := _DAY.match(line):
@@ -215,8 +250,11 @@ class _NotesReader:
         self.said += _statements(seq, "" if who == "user" else who, text)
 
     def close(self) -> None:
-        if self.part is not None and (self.said or self.words):
-            part = self.part
+        part = self.part
+        if part is not None:
+            here = [each for each in self.decided if part.first_seq <= each.seq <= part.last_seq]
+            self.said = sorted([*self.said, *here])
+        if part is not None and (self.said or self.words):
             self.parts.append(
                 Stretch(
                     part.first_seq,
@@ -257,6 +295,7 @@ def parsed(text: str) -> Notes:
         for line in notes.splitlines():
             reader.take(line)
         reader.close()
+        reader.decided.clear()
         earlier.append(told.strip())
     return Notes(reader.parts, reader.changes, "\n\n".join(filter(None, earlier)))
 

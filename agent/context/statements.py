@@ -68,7 +68,8 @@ _CUES = {
         severim|sevmem|alerjim|jag föredrar|jag gillar|tykkään|pidän|inhoan|lieber""",
     "decision": """
         decided|we agreed|agreed to|
-        settled on|chose|chosen|picked|confirmed|approved|final decision|opted for|
+        settled on|going with|we'll go with|let's go with|i'll go with|went with|
+        chose|chosen|picked|confirmed|approved|final decision|opted for|
         signed off|booked|entschieden|beschlossen|einigen|vereinbart|nehmen wir|gebucht|bestätigt|
         décidé|choisi|convenu|réservé|confirmé|decidido|decidimos|acordado|elegimos|elegido|
         confirmado|reservado|deciso|scelto|concordato|confermato|prenotato|escolhi|combinado|
@@ -170,6 +171,15 @@ _EMPTY_WORDS = """
     vid är ei että hän jos joka kuin kun minä minun mutta myös niin nyt olen oli ovat sinä tai
     tämä vain voi"""
 
+_SELF_TEXT = """
+    i my mine me myself we our ours us ich mein meine meinem meinen meiner mir mich wir unser
+    unsere unserem unseren uns je j mon ma mes moi nous notre nos yo mi mis mío mía nosotros
+    nuestro nuestra nuestros mio mia miei mie noi nostro nostra eu meu minha meus minhas nós
+    nosso nossa ik mijn wij onze ons mój moja moje mam mnie nasz nasza я мой моя мое моё мои
+    мне меня мы наш наша нас нам ben benim bana beni biz bizim jag min mitt mina vi vår minä
+    minun minulla meidän 저는 나는 제가 내가 제 우리 저희"""
+"""Who uses them tells of themselves."""
+_SELF_WITHIN = ("我", "私", "僕", "俺", "うち", "ผม", "ฉัน")
 _ERROR_WORDS = (
     "rror|xception|ailed|FAILED|ailure|fatal:|raceback|panic:|enied|refused|imed out|annot "
     "|not found|ehlgeschlagen|Fehler|erreur|échec|fallo |ошибк|Ошибк|błąd|错误|失败|エラー"
@@ -262,6 +272,9 @@ def _rarity(word: bytes) -> tuple[bool, bool, int]:
     return word not in _QUICK_FUNCTION_WORDS, word == b"now", len(word)
 
 
+_SELF = frozenset(
+    word for each in _SELF_TEXT.split() for word in each.encode().translate(_SMALL).split()
+)
 _PHRASES = _by_rarest_word(_CUES)
 _PHRASE_WORDS = frozenset(_PHRASES)
 
@@ -363,6 +376,23 @@ def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
         words: `quick_words(sentence)`, which whoever asks has already.
     """
     return _cued(sentence, words) == {"courtesy"} and not has_digit(sentence)
+
+
+@lru_cache(maxsize=4096)
+def is_decision(sentence: str) -> bool:
+    """Whether a sentence says what was decided."""
+    return not is_question(sentence) and "decision" in _cued(sentence, quick_words(sentence))
+
+
+def speaks_of_self(sentence: str, words: Set[bytes]) -> bool:
+    """Whether whoever said a sentence tells of themselves.
+
+    Args:
+        words: `quick_words(sentence)`, which whoever asks has already.
+    """
+    if not words.isdisjoint(_SELF):
+        return True
+    return not sentence.isascii() and any(sign in sentence for sign in _SELF_WITHIN)
 
 
 def speaks_of_change(sentence: str) -> bool:

@@ -26,7 +26,7 @@ from agent.context.phases.sanitise import sanitise
 from agent.context.phases.summary import LENGTH_TOLERANCE, orders_in
 from agent.context.summary_model import SummaryCalls, WarmPrefix
 from agent.context_compressor import prepare_summary, previous_text, uncovered
-from agent.context_engine import CompressionRequest, Limits, Sizes
+from agent.context_engine import CompressionRequest, Days, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, full_text
 from agent.models.base import ModelRequest
@@ -82,10 +82,12 @@ class FutureUse:
     Attributes:
         write: How the engine of the conversation does it in the ordinary way.
         due_tokens: The size of the view at which it will be used.
+        days: When the messages were said, as far as that is known.
     """
 
     write: Write = prepare_summary
     due_tokens: int = 0
+    days: Days = ()
 
 
 async def prepare(
@@ -111,7 +113,7 @@ async def prepare(
     """
     try:
         use = use or FutureUse()
-        request = partial(_request, view, meter, limits, calls, use.due_tokens)
+        request = partial(_request, view, meter, limits, calls, use)
         # Writing may take minutes, and a thread of the pool would hold up the end of the process.
         written = in_daemon(lambda: _written(request(), calls, warm, use.write))
         summary = await asyncio.wrap_future(written)
@@ -121,7 +123,7 @@ async def prepare(
 
 
 def _request(
-    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, due_tokens: int
+    view: View, meter: TokenMeter, limits: Limits, calls: SummaryCalls, use: FutureUse
 ) -> CompressionRequest:
     tokens = meter.measure(view).tokens
     return CompressionRequest(
@@ -129,12 +131,13 @@ def _request(
         entries=tuple(view.entries),
         tokens=tokens,
         fixed_tokens=meter.fixed_tokens(view.messages[0]),
-        limits=before_growth(limits, due_tokens - tokens),
+        limits=before_growth(limits, use.due_tokens - tokens),
         estimate=meter.estimate,
         trigger="prepare",
         summarise=calls,
         summary_window=calls.window_tokens,
         today=datetime.now(UTC).date().isoformat(),
+        days=use.days,
     )
 
 

@@ -258,7 +258,9 @@ class Preparations:
             conversation = str(session.conversation)
             warm = await warm_prefix(view, session.prefix, agent, conversation)
         meter = meter_of(agent, session)
-        use = FutureUse(engine.prepare, due_tokens)
+        seqs = [entry.seq for entry in view.entries] or [0]
+        days = await self._database.read(transcript.days, session.conversation, seqs[0], seqs[-1])
+        use = FutureUse(engine.prepare, due_tokens, days)
         return await prepare(view, meter, limits, calls, warm, use)
 
     async def _view(self, session: Session, *, rewritten: bool) -> View:

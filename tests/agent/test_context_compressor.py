@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from agent.context.extract import extract
 from agent.context.phases.boundaries import protected_tail
-from agent.context_compressor import ContextCompressor, prepare_summary, thorough
+from agent.context_compressor import (
+    MOST_VIEW_SHARE,
+    ContextCompressor,
+    prepare_summary,
+    thorough,
+)
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.tokens.estimate import estimate_message
+from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.support.conversations import faults
 from tests.support.scripted_model import tool_call
@@ -316,6 +322,39 @@ def test_the_extractor_carries_an_earlier_summary_on() -> None:
     plan = ViewPlan(head_upto=2, summaries=(Summary("## Goal\nRome", 3, 20),), tail_from=21)
     found = compressed(request_of(talk(60), plan))
     assert "Rome" in summary_of(found).text
+
+
+def noted(said: int) -> ViewPlan:
+    """Return a plan whose notes are about as long as an extract may become."""
+    told = entries_of([user_message(f"Crate {n} went to harbour {7 * n}.") for n in range(said)])
+    notes = extract(told, "", int(WINDOW * 0.5 * MOST_VIEW_SHARE)).text
+    summary = Summary(notes, 1, said, source="extract")
+    return ViewPlan(head_upto=0, summaries=(summary,), tail_from=said + 1)
+
+
+def later(messages: Sequence[ChatMessage], plan: ViewPlan, **more: Any) -> CompressionRequest:
+    """Return the request of a view in which messages have come behind notes."""
+    first = plan.tail_from
+    view = View(SYSTEM, plan, [Entry(seq, each) for seq, each in enumerate(messages, first)])
+    tokens = sum(map(estimate_message, view.messages))
+    return request_of(messages, plan, entries=tuple(view.entries), tokens=tokens, **more)
+
+
+def test_notes_do_not_give_way_to_a_long_turn() -> None:
+    """They would be gone for good; the turn's results are clipped instead."""
+    plan = noted(300)
+    found = compressed(later([*talk(1), *tool_talk(14, chars=6_000)], plan))
+    before, after = plan.summaries[0].text, summary_of(found).text
+    assert found.tokens <= TARGET
+    assert estimate_tokens(after) >= 0.9 * estimate_tokens(before)
+
+
+def test_notes_are_not_halved_because_little_has_come() -> None:
+    """A compaction of a view that is not full thins them a little at most."""
+    plan = noted(300)
+    found = compressed(later(talk(12, words=100), plan, trigger="manual"))
+    before, after = plan.summaries[0].text, summary_of(found).text
+    assert estimate_tokens(after) >= 0.75 * estimate_tokens(before)
 
 
 def test_a_focus_reaches_the_model() -> None:

@@ -74,6 +74,33 @@ def test_a_day_stands_before_its_first_line() -> None:
     assert parsed(text).parts[0].days == days
 
 
+def test_decisions_stand_together() -> None:
+    """With who and when, each once, also where it was all that its part says; and are read back."""
+    said = (
+        Statement(4, "", 0, "Anna lives in Bergen."),
+        Statement(4, "", 1, "We decided to sail on 4 May."),
+        Statement(5, "assistant", 0, "Nobody has decided anything."),
+        Statement(9, "Bob", 0, "I booked the harbour."),
+    )
+    days = ((4, "2026-03-04"),)
+    notes = Notes((Stretch(4, 8, said[:3], (), days), Stretch(9, 9, said[3:])))
+    text = text_of_notes(notes)
+    assert text.split("\n")[1:] == [
+        "## Decided",
+        "#4 We decided to sail on 4 May. [2026-03-04]",
+        "#9 (Bob) I booked the harbour.",
+        "## Messages 4 to 8, 2026-03-04",
+        "#4 Anna lives in Bergen.",
+        "#5 (assistant) Nobody has decided anything.",
+        "## Messages 9 to 9",
+    ]
+    assert [[each.text for each in part.said] for part in parsed(text).parts] == [
+        [each.text for each in said[:3]],
+        [said[3].text],
+    ]
+    assert text_of_notes(parsed(text)) == text
+
+
 def test_the_day_of_a_message() -> None:
     """The one that began last; none before the first that is known."""
     days = ((4, "2026-03-04"), (9, "2026-03-05"))

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from agent.context.meter import TokenMeter
 from agent.context.phases.summary import RULES, SECTIONS
 from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
-from agent.context_engine import Limits
+from agent.context_engine import CompressionRequest, Limits
 from agent.errors import ModelRefused, SummaryFailed
 from agent.messages import (
     ChatMessage,
@@ -26,7 +26,13 @@ from agent.models.catalog import ModelFacts
 from agent.models.images import Images, image_part, with_pictures
 from agent.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
-from agent.turn.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
+from agent.turn.background_summary import (
+    LEAST_LEFT_S,
+    FutureUse,
+    is_cheaper,
+    prepare,
+    warm_prefix,
+)
 from agent.turn.request import marked
 from agent.usage import Prices
 from agent.view.view import Edit, Entry, Summary, View, ViewPlan
@@ -374,6 +380,18 @@ async def test_a_short_view_has_nothing_to_prepare() -> None:
     assert await written(view, calls_of(model), await warm_of(view, model)) is None
     assert await written(view, calls_of(model)) is None
     assert model.requests == []
+
+
+async def test_an_engine_is_told_the_days() -> None:
+    """As at a compaction: what it writes without a model names them."""
+    asked: list[CompressionRequest] = []
+
+    def write(request: CompressionRequest) -> None:
+        asked.append(request)
+
+    use = FutureUse(write, days=((1, "2026-03-04"),))
+    await prepare(view_of(), TokenMeter("scripted"), LIMITS, calls_of(model_of()), use=use)
+    assert [request.days for request in asked] == [((1, "2026-03-04"),)]
 
 
 async def test_a_preparation_that_fails_says_so() -> None:
