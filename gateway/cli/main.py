@@ -19,6 +19,7 @@ from gateway.errors import GatewayError
 
 COMMANDS = {
     "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
+    "setup": "Choose a model and platforms, have them tried, and write parley.yaml.",
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
@@ -85,6 +86,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.usage import usage_app as found
         case "run":
             from gateway.cli.run import run_app as found
+        case "setup":
+            from gateway.cli.setup import setup_app as found
         case "doctor":
             from gateway.cli.doctor import doctor_app as found
         case "open":

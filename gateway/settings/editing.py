@@ -8,15 +8,16 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
 from gateway.settings.sources import read_yaml
-from gateway.settings.tree import KeyPath
+from gateway.settings.tree import KeyPath, Keys, Settings
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 """Texts that need no quotes wherever they stand, if YAML reads them as text."""
@@ -25,15 +26,26 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 def set_value(
     path: Path, key: KeyPath, value: Any, check: Callable[[Path], object] = lambda _: None
 ) -> None:
-    """Write the value of a key into a YAML file, which is created if it is not there.
+    """Write the value of one key into a YAML file; see `set_values`."""
+    set_values(path, {key: value}, check)
+
+
+def set_values(
+    path: Path,
+    values: Mapping[KeyPath, Any],
+    check: Callable[[Path], object] = lambda _: None,
+    text: str | None = None,
+) -> None:
+    """Write the values of some keys into a YAML file, which is created if it is not there.
 
     The file is replaced in one step and keeps its owner and mode.
 
     Args:
         path: The file.
-        key: Names from the root; a number stands for a block of a list.
-        value: As JSON could hold it.
+        values: By names from the root, where a number stands for a block of a list; as JSON could
+            hold them.
         check: Raises SettingsError where the file must not become this one.
+        text: What the new file is to be; None for the old one with its changes.
 
     Raises:
         SettingsError: It cannot be read or written, is refused by `check`, or is written in a way
@@ -43,13 +55,8 @@ def set_value(
     before = read_yaml(path, str(path)) if path.exists() else {}
     draft = path.with_name(f".{path.name}.new")
     try:
-        text = path.read_bytes().decode() if path.exists() else ""
-        try:
-            _write_draft(draft, path, changed(text, key, written(value)))
-            _verify(draft, _with(_copied(before), key, value))
-        except SettingsError as exc:
-            by_hand = f"write `{key[0]}: {_nested(key[1:], written(value))}` into it by hand"
-            raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
+        old = path.read_bytes().decode() if path.exists() else ""
+        _draft_with(draft, path, values, text=old if text is None else text, before=before)
         check(draft)
         draft.replace(path)
     except OSError as exc:
@@ -57,6 +64,33 @@ def set_value(
     finally:
         if draft.exists():
             draft.unlink()
+
+
+def _draft_with(
+    draft: Path, path: Path, values: Mapping[KeyPath, Any], *, text: str, before: dict[str, Any]
+) -> None:
+    meant = _copied(before)
+    try:
+        for key, value in values.items():
+            text = changed(text, key, written(value))
+            meant = _with(meant, key, value)
+        _write_draft(draft, path, text)
+        _verify(draft, meant)
+    except SettingsError as exc:
+        wanted = (
+            f"`{key[0]}: {_nested(key[1:], _told(key, value))}`" for key, value in values.items()
+        )
+        by_hand = f"write {', '.join(wanted)} into it by hand"
+        raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
+
+
+def _told(key: KeyPath, value: Any) -> str:
+    """Return a value as an error message may show it."""
+    known = _KEYS.find(_KEYS.complete(key)[0])
+    return MASK if known is None or known.secret else written(value)
+
+
+_KEYS = Keys(Settings)
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:

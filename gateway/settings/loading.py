@@ -357,6 +357,12 @@ def _decide(
     return "offline", "default"
 
 
+def key_variable(provider: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the variable in which a key for a provider is now; empty where there is none."""
+    variable = KEY_VARIABLES.get(provider, "")
+    return variable if _given(os.environ if environ is None else environ, variable) else ""
+
+
 def _several_keys(block: ModelSettings | AuxiliaryModelSettings) -> tuple[SecretStr, ...]:
     return block.api_keys
 

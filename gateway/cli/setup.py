@@ -1,0 +1,354 @@
+"""`parley setup`: asks for what a first answer needs, tries it, and writes parley.yaml.
+
+Nothing is written before the last question. `--from FILE --yes` takes the answers from a file, for
+machines on which nobody sits.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adapters.registry import BUILT_IN, Credential, Platform, platforms
+from agent.models.catalog import DEFAULT_NAMES
+from gateway.cli.common import loaded
+from gateway.cli.output import say, show_json, warn
+from gateway.errors import GatewayError
+from gateway.settings.loading import Loaded, home_of, key_variable
+from gateway.setup import service as services
+from gateway.setup.checks import (
+    KEYS_AT,
+    Checked,
+    check_account,
+    check_accounts,
+    check_model,
+    lines,
+    mixed_up,
+    mixed_up_key,
+)
+from gateway.setup.draft import (
+    OWN_SERVER,
+    PROVIDERS,
+    Draft,
+    Keeping,
+    Target,
+    changed_keys,
+    is_secret,
+    read_answers,
+)
+from gateway.setup.writing import SECRETS, Written, refuse_unwritable, write
+
+WRITTEN, REFUSED, UNSURE = 0, 2, 3
+"""Exit codes: written and tried; something is refused and nothing was written; written, but
+something could not be tried or is still to be switched on. 1 is for what cannot be read."""
+STYLES = {"✓": "green", "✗": "red", "!": "yellow", "…": "yellow", "?": "dim"}
+OFFLINE = "offline"
+EXAMPLES = {"openrouter": "anthropic/claude-sonnet-5.5", OWN_SERVER: "llama3.3"}
+LOCAL_URL = "http://127.0.0.1:11434/v1"
+"""Where Ollama listens."""
+
+setup_app = typer.Typer(add_completion=False)
+
+
+@setup_app.command("setup")
+def setup(
+    context: typer.Context,
+    *,
+    answers: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A file of answers.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; only with --from.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Report as JSON; only with --from.")] = False,
+) -> None:
+    """Choose a model and platforms, have them tried, and write parley.yaml.
+
+    Each answer can be skipped, and nothing is written before the end. With --from, exit code 0:
+    written and tried; 1: cannot be read or written; 2: a key or token is refused, nothing was
+    written; 3: written, but something could not be tried or is still to be switched on.
+    """
+    refuse_unwritable(Target(home_of(context.find_root().params.get("home"))))
+    found = loaded(context)
+    target = Target(found.settings.home, found.config_file)
+    if answers is not None:
+        raise typer.Exit(_from_file(target, read_answers(answers), yes=yes, json=json))
+    if yes or json:
+        raise typer.BadParameter("is of use only with --from", param_hint="--yes, --json")
+    if not sys.stdin.isatty():
+        raise GatewayError("parley setup asks questions; without a terminal: --from FILE --yes")
+    _Wizard(target).run()
+
+
+def _from_file(target: Target, draft: Draft, *, yes: bool, json: bool) -> int:
+    found = target.load(draft.values)
+    checked = asyncio.run(_check_all(found))
+    refused = any(each.is_wrong for each in checked)
+    written, installed = None, None
+    if not json:
+        _show(checked)
+    if not refused and (yes or _agreed(target, draft)):
+        written = write(target, draft)
+        installed = _install(target, draft) if draft.service else None
+    tried = all(each.outcome == "accepted" and not each.lacks for each in checked)
+    code = REFUSED if refused or written is None else WRITTEN if tried else UNSURE
+    if json:
+        show_json(_report(checked, draft, written, installed))
+    elif written is None:
+        warn("nothing was written")
+    else:
+        _tell(written)
+    return code
+
+
+async def _check_all(found: Loaded) -> list[Checked]:
+    model, accounts = await asyncio.gather(
+        check_model(found.settings.model), check_accounts(found.settings)
+    )
+    return [model, *accounts]
+
+
+def _report(
+    checked: Sequence[Checked], draft: Draft, written: Written | None, installed: Path | None
+) -> dict[str, Any]:
+    return {
+        "written": None if written is None else str(written.file),
+        "keys": [*draft.values],
+        "secrets": [] if written is None else [str(each) for each in written.secrets],
+        "variables": {} if written is None else written.variables,
+        "service": None if installed is None else str(installed),
+        "checks": [asdict(each) for each in checked],
+    }
+
+
+def _install(target: Target, draft: Draft) -> Path | None:
+    unit = services.service_of(target)
+    if draft.keeping == "env":
+        warn(f"{unit.file} is not installed: a service does not have your environment")
+        return None
+    services.install(unit)
+    return unit.file
+
+
+def _agreed(target: Target, draft: Draft) -> bool:
+    """Show what would change in a file that is there, and ask; a new file is written at once."""
+    if not target.file.exists():
+        return True
+    changes = changed_keys(target, draft)
+    if not changes:
+        return True
+    say(f"\n{target.file} is there already. What changes in it:")
+    for line in changes:
+        say(f"  {line}")
+    return sys.stdin.isatty() and typer.confirm("Write that?", default=True)
+
+
+def _show(checked: Sequence[Checked]) -> None:
+    for line in lines(checked):
+        say(f"  {line}", STYLES.get(line.strip()[0], ""))
+
+
+def _tell(written: Written) -> None:
+    say(f"\nWritten: {written.file}", "green")
+    for file in written.secrets:
+        say(f"  a secret is in {file}")
+    for variable in written.variables.values():
+        say(f"  set {variable} in the environment of `parley run`")
+
+
+class _Wizard:
+    """The questions in the terminal."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._draft = Draft()
+        self._greetings: list[Checked] = []
+
+    def run(self) -> None:
+        """Ask, write, and offer the service."""
+        say(f"Parley's settings: {self._target.file}")
+        say("Enter skips a question. Nothing is written before the end; Ctrl-C ends it.", "dim")
+        self._ask_for_model()
+        for platform in platforms():
+            if platform.name != BUILT_IN:
+                self._ask_for_account(platform)
+        self._ask_for_owner()
+        if not self._draft.values:
+            say("\nNothing was changed.")
+            return
+        self._ask_for_keeping()
+        if not _agreed(self._target, self._draft):
+            say("Nothing was written.")
+            return
+        _tell(write(self._target, self._draft))
+        self._offer_start()
+
+    def _ask_for_model(self) -> None:
+        now = self._target.load()
+        model = now.settings.model
+        say("\nThe model that answers", "bold")
+        if now.origins["model.provider"] != "default":
+            say(f"  now: {model.provider} ({now.origins['model.provider']})", "dim")
+        for number, words in enumerate(PROVIDERS.values(), start=1):
+            say(f"  {number}  {words}")
+        while (provider := self._choice()) is not None:
+            given = self._model_of(provider, now)
+            self._draft.put_model(now, provider, given)
+            checked = self._tried()
+            _show([checked])
+            if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
+                return
+            self._draft.values.clear()
+            say("  Please try again, or skip with Enter.")
+
+    @staticmethod
+    def _choice() -> str | None:
+        known = [*PROVIDERS]
+        while text := _ask("Which one (number or name)"):
+            if text.isdecimal() and 1 <= int(text) <= len(known):
+                return known[int(text) - 1]
+            if text.lower() in PROVIDERS:
+                return text.lower()
+            say(f"  a number from 1 to {len(known)}")
+        return None
+
+    def _model_of(self, provider: str, now: Loaded) -> dict[str, str]:
+        """Return what is said of the model: its server, key and name."""
+        if provider == OFFLINE:
+            return {}
+        given: dict[str, str] = {}
+        if provider == OWN_SERVER:
+            given["base_url"] = _ask("Its address", LOCAL_URL)
+        variable = key_variable(provider)
+        where = f", from {KEYS_AT[provider]}" if provider in KEYS_AT else ""
+        at = f"; Enter takes {variable}" if variable else ""
+        while True:
+            given["api_key"] = _ask_secret(f"Key (not shown{where}{at})")
+            mixed = mixed_up_key(given["api_key"])
+            if not mixed:
+                break
+            say(f"  ✗ this is {mixed}; the key of the model is asked for", "red")
+        same = now.settings.model.name if now.settings.model.provider == provider else None
+        default = same or DEFAULT_NAMES.get(provider) or EXAMPLES.get(provider, "")
+        given["name"] = _ask("Model", default)
+        return given
+
+    def _tried(self) -> Checked:
+        try:
+            found = self._target.load(self._draft.values)
+        except GatewayError as exc:
+            return Checked("model", "refused", str(exc))
+        say("  asking …", "dim")
+        return asyncio.run(check_model(found.settings.model))
+
+    def _ask_for_account(self, platform: Platform) -> None:
+        blocks = self._target.load().settings.platforms.accounts(platform.name)
+        say(f"\n{platform.title}", "bold")
+        if len(blocks) > 1:
+            say(f"  {len(blocks)} accounts are set up; change them in the file", "dim")
+            return
+        if blocks and blocks[0].is_on:
+            say("  it is set up; a new token replaces the one that is there", "dim")
+        before = dict(self._draft.values)
+        while self._ask_for_tokens(platform):
+            checked = self._logged_in(platform)
+            _show([checked])
+            if not checked.is_wrong and (checked.outcome == "accepted" or _keep_anyway()):
+                self._greetings.append(checked)
+                return
+            self._draft.values = dict(before)
+            say("  Please try again, or skip with Enter.")
+        self._draft.values = before
+
+    def _ask_for_tokens(self, platform: Platform) -> bool:
+        """Take over all tokens; whether the first one was given."""
+        for credential in platform.credentials:
+            token = self._token(platform, credential)
+            if not token and credential is platform.credentials[0]:
+                return False
+            if token:
+                self._draft.put_token(platform.name, credential.key, token)
+        return True
+
+    @staticmethod
+    def _token(platform: Platform, credential: Credential) -> str:
+        while token := _ask_secret(f"{credential.title} (not shown, from {credential.found_at})"):
+            mixed = mixed_up(token, platform.name, credential.key)
+            if not mixed:
+                return token
+            say(f"  ✗ this is {mixed}; {platform.title}'s {credential.title} is asked for", "red")
+        return ""
+
+    def _logged_in(self, platform: Platform) -> Checked:
+        try:
+            found = self._target.load(self._draft.values)
+        except GatewayError as exc:
+            return Checked(platform.name, "refused", str(exc))
+        say("  asking …", "dim")
+        block = found.settings.platforms.accounts(platform.name)[0]
+        return asyncio.run(check_account(platform.name, block))
+
+    def _ask_for_owner(self) -> None:
+        if self._target.load().settings.access.owners or not self._greetings:
+            return
+        say("\nThe owner", "bold")
+        say("  Who sends the code of the next start to the bot becomes its owner.", "dim")
+        while owner := _ask("Or name yourself, as PLATFORM:ID"):
+            self._draft.values["access.owners"] = [owner]
+            try:
+                self._target.load(self._draft.values)
+            except GatewayError as exc:
+                del self._draft.values["access.owners"]
+                say(f"  ✗ {exc}", "red")
+            else:
+                return
+
+    def _ask_for_keeping(self) -> None:
+        if not any(is_secret(name) for name in self._draft.values):
+            return
+        folder = self._target.home / SECRETS
+        say("\nWhere keys and tokens are kept", "bold")
+        say(f"  1  in {self._target.file.name}, which only you can read")
+        say(f"  2  in a file each in {folder}")
+        say("  3  in environment variables, which you set yourself")
+        ways: dict[str, Keeping] = {"1": "yaml", "2": "files", "3": "env"}
+        while (text := _ask("Which one", "1")) not in ways:
+            say("  a number from 1 to 3")
+        self._draft.keeping = ways[text]
+
+    def _offer_start(self) -> None:
+        unit = services.service_of(self._target)
+        say("\nThe service", "bold")
+        say(f"  A unit of systemd for {unit.file}:", "dim")
+        say(unit.text, "dim")
+        if self._draft.keeping != "env" and typer.confirm("Install and start it?", default=False):
+            try:
+                for line in services.install(unit):
+                    say(f"  ✓ {line}", "green")
+                say(f"  also while you are not logged in: {services.LINGER}")
+                say("  its code and sign-in link: journalctl --user -u parley -e")
+            except GatewayError as exc:
+                say(f"  ✗ {exc}", "red")
+        else:
+            say(f"\nStart it: {sys.argv[0]} run", "bold")
+            say("  It prints a link to the web chat, and the code that makes you its owner.")
+        for each in self._greetings:
+            if each.greeting:
+                say(f"  {each.bot}: {each.greeting}CODE sends the code for you")
+
+
+def _ask(question: str, default: str = "") -> str:
+    """Return an answer without the spaces around it; empty or the default for Enter."""
+    text: str = typer.prompt(question, default=default, show_default=bool(default))
+    return text.strip()
+
+
+def _ask_secret(question: str) -> str:
+    text: str = typer.prompt(question, default="", show_default=False, hide_input=True)
+    return text.strip()
+
+
+def _keep_anyway() -> bool:
+    return typer.confirm("  It could not be tried. Keep it?", default=True)

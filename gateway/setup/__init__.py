@@ -1,0 +1,1 @@
+"""What a set-up does, in the terminal as in the web: asks providers and platforms, writes."""

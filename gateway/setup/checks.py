@@ -1,0 +1,208 @@
+"""Asks whether a key or a token does what it is for: a real answer of the model, a real log-in.
+
+The wizard, the page of the console and `parley setup --from` ask through these functions. Nothing
+here raises for what the other side says: that is a finding.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from adapters import registry
+from adapters.errors import AdapterRefused
+from adapters.registry import BUILT_IN, AccountReport, AccountSettings, by_name, platforms
+from agent.errors import (
+    BadRequest,
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelNotFound,
+    RateLimited,
+)
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel, ModelRequest
+from agent.models.factory import build_model
+from agent.money.costs import call_of, format_usd
+from agent.settings import ModelSettings
+from gateway.lifecycle.start_checks import WRONG, Outcome
+from gateway.settings.tree import Settings
+
+ANSWER_WITHIN_S = 30.0
+QUESTION = "Answer with the one word: ready"
+ANSWER_TOKENS = 512
+"""Models that think before they answer need some; all others stop after a word."""
+SHOWN_CHARS = 40
+KEYS_AT = {
+    "anthropic": "https://console.anthropic.com/settings/keys",
+    "openai": "https://platform.openai.com/api-keys",
+    "openrouter": "https://openrouter.ai/settings/keys",
+}
+CREDIT_AT = {
+    "anthropic": "https://console.anthropic.com/settings/billing",
+    "openai": "https://platform.openai.com/settings/organization/billing",
+    "openrouter": "https://openrouter.ai/settings/credits",
+}
+_KEY_SHAPES = {
+    "sk-ant-": "Anthropic's key",
+    "sk-or-": "OpenRouter's key",
+    "sk-": "OpenAI's key",
+}
+"""In this order: the last one begins the others, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one key or token.
+
+    Attributes:
+        subject: The model, or `platform:account`.
+        text: One sentence for the operator, without any secret.
+        lacks: What else has to be switched on; a sentence each, with the link.
+        cost_usd: What the question has cost; None where nothing was asked or no price is known.
+        bot: Of a platform: its name there.
+        greeting: An address that sends the code behind it to the bot.
+    """
+
+    subject: str
+    outcome: Outcome
+    text: str
+    lacks: tuple[str, ...] = ()
+    cost_usd: float | None = None
+    bot: str = ""
+    greeting: str = ""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether somebody has to change something before it can be used."""
+        return self.outcome in WRONG
+
+
+class _Unread:
+    """Takes the growing answer, which nobody watches."""
+
+    def push(self, delta: str) -> None:
+        """Forget it."""
+
+    def restart(self) -> None:
+        """Forget it."""
+
+
+async def check_model(settings: ModelSettings) -> Checked:
+    """Have the model answer one question, and say what that cost.
+
+    Args:
+        settings: A block with its key, as `load_settings` completes it.
+    """
+    try:
+        model = await asyncio.to_thread(build_model, settings)
+    except ModelError as exc:
+        return Checked(settings.name or settings.provider, "refused", str(exc))
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            return await _asked(model)
+    except (ModelError, TimeoutError) as exc:
+        outcome, text = _why(exc, model)
+        return Checked(model.label, outcome, text)
+    finally:
+        await model.close()
+
+
+async def _asked(model: ChatModel) -> Checked:
+    question: ChatMessage = {"role": "user", "content": QUESTION}
+    request = ModelRequest([question], max_output_tokens=ANSWER_TOKENS, conversation="setup")
+    completion = await model.complete(request, _Unread())
+    call = call_of(model, request, completion)
+    if model.provider == "offline":
+        return Checked(model.label, "accepted", "the demo model answers; it costs nothing")
+    cost = format_usd(call.cost_usd, estimated=call.estimated)
+    said = " ".join(str(completion.message.get("content") or "").split())[:SHOWN_CHARS]
+    answered = f"answers “{said}”" if said else "answers"
+    text = f"{answered}; the question and the answer cost {cost}"
+    return Checked(model.label, "accepted", text, cost_usd=call.cost_usd)
+
+
+def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
+    """Return what a failed question means; the texts of models hold no key."""
+    credit_at, keys_at = CREDIT_AT.get(model.provider, ""), KEYS_AT.get(model.provider, "")
+    outcome: Outcome = "refused"
+    match failure:
+        case CreditUsedUp():
+            outcome, text = "no_credit", "the key is good, but its account has no credit left"
+            text += f": {credit_at}" if credit_at else ""
+        case CredentialsRefused():
+            text = "the provider refuses the key"
+            text += f"; keys are made at {keys_at}" if keys_at else ""
+        case ModelNotFound():
+            text = f"the provider knows no model {model.name} for this key"
+        case BadRequest():
+            text = f"the provider refuses the question: {failure}"
+        case RateLimited():
+            outcome, text = "unreachable", "the provider asks to wait; the key was not refused"
+        case TimeoutError():
+            outcome, text = "unreachable", f"no answer within {ANSWER_WITHIN_S:g} s"
+        case _:
+            outcome, text = "unreachable", f"the provider does not answer now ({failure})"
+    return outcome, text
+
+
+async def check_accounts(settings: Settings) -> list[Checked]:
+    """Ask each platform about the tokens of its accounts that are on, side by side."""
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(check_account(*each)) for each in accounts_on(settings)]
+    return [task.result() for task in asked]
+
+
+def accounts_on(settings: Settings) -> list[tuple[str, AccountSettings]]:
+    """Return (platform, block) of each account that is on."""
+    return [
+        (each.name, block)
+        for each in platforms()
+        if each.name != BUILT_IN
+        for block in settings.platforms.accounts(each.name)
+        if block.is_on
+    ]
+
+
+async def check_account(platform: str, block: AccountSettings) -> Checked:
+    """Ask a platform about an account's tokens; one that was mixed up is not sent there."""
+    subject = f"{platform}:{block.name}"
+    for credential in by_name()[platform].credentials:
+        secret = getattr(block, credential.key)
+        text = secret.get_secret_value().strip() if secret else ""
+        if mixed := mixed_up(text, platform, credential.key):
+            wrong = f"this is {mixed}; what is asked for is the {credential.title}"
+            return Checked(subject, "refused", wrong)
+    try:
+        report = await registry.check(platform, block)
+    except AdapterRefused as exc:
+        report = AccountReport("refused", str(exc))
+    return Checked(
+        subject,
+        report.outcome,
+        report.text,
+        report.lacks,
+        bot=report.bot,
+        greeting=report.greeting,
+    )
+
+
+def mixed_up(text: str, platform: str, key: str) -> str:
+    """Return what a text is by its looks where another token is asked for; else nothing."""
+    told = registry.other_owner(text, platform, key)
+    shapes = (words for shape, words in _KEY_SHAPES.items() if text.startswith(shape))
+    return told or next(shapes, "")
+
+
+def mixed_up_key(text: str) -> str:
+    """Return whose token a text is where the key of a model is asked for; else nothing."""
+    return registry.other_owner(text, "", "")
+
+
+def lines(checked: Sequence[Checked]) -> list[str]:
+    """Return findings as they are shown: a mark, the subject, what it lacks below it."""
+    marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
+    found = []
+    for each in checked:
+        found.append(f"{marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
+        found += [f"  ! {lack}" for lack in each.lacks]
+    return found

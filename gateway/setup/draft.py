@@ -1,0 +1,168 @@
+"""The answers of a set-up before they are written: keys of the settings with their new values.
+
+A draft is laid over the file and the environment as command-line options are, so that what is
+checked is what a start would make of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import SecretStr
+
+from agent.models.factory import resolve_provider
+from gateway.errors import SettingsError
+from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
+from gateway.settings.sources import path_of, read_yaml
+from gateway.settings.tree import Keys, Settings
+
+Keeping = Literal["yaml", "files", "env"]
+"""Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
+OWN_SERVER = "server"
+"""What a set-up calls a server of one's own that speaks OpenAI's API."""
+PROVIDERS = {
+    "anthropic": "Anthropic (Claude)",
+    "openai": "OpenAI",
+    "openrouter": "OpenRouter",
+    OWN_SERVER: "a server of your own that speaks OpenAI's API (Ollama, vLLM, llama.cpp, …)",
+    "offline": "none for now: a demo model answers, which understands nothing",
+}
+_BESIDE = "setup"
+"""The one section of a file of answers that is none of parley.yaml."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which settings are set up.
+
+    Attributes:
+        home: PARLEY_HOME.
+        config: The file that is there; None where none is.
+    """
+
+    home: Path
+    config: Path | None = None
+
+    @property
+    def file(self) -> Path:
+        """Where the settings are written."""
+        return self.config or self.home / CONFIG_NAME
+
+    def load(self, values: Mapping[str, Any] | None = None) -> Loaded:
+        """Return the settings as they are, or as they would be with these values.
+
+        Raises:
+            SettingsError: They cannot be read, or contradict each other.
+        """
+        given: dict[str, Any] = {"home": self.home}
+        for name, value in (values or {}).items():
+            # Of options None means "not given"; inside of a section it stands for null.
+            section, _, last = name.rpartition(".")
+            if value is None:
+                given.setdefault(section, {})[last] = None
+            else:
+                given[name] = value
+        return load_settings(config=self.config, overrides=given)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it is not the file of the home, so that commands have to name it."""
+        return self.file != self.home / CONFIG_NAME
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a set-up has been told so far.
+
+    Attributes:
+        values: New values by dotted key, in the order of the questions.
+        keeping: Where its secrets are to be kept.
+        service: Whether a unit of systemd is to be installed.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    keeping: Keeping = "yaml"
+    service: bool = False
+
+    def put_model(self, before: Loaded, provider: str, given: Mapping[str, str]) -> None:
+        """Take over what was said of the model: name, base_url, api_key; empty: not said.
+
+        A provider that is another one than in the file takes nothing over from that one.
+        """
+        chosen = "openai" if provider == OWN_SERVER else provider
+        is_other = chosen != before.settings.model.provider
+        self.values["model.provider"] = chosen
+        for name in ("name", "base_url", "api_key"):
+            key, text = f"model.{name}", given.get(name, "").strip()
+            of_file = before.config_file is not None and before.origins[key] in {
+                str(before.config_file),
+                before.config_file.name,
+            }
+            if text or (is_other and of_file):
+                # To leave it out would hand what is there to another provider.
+                self.values[key] = text or None
+
+    def put_token(self, platform: str, key: str, token: str) -> None:
+        """Take over a token of the one account of a platform."""
+        self.values[f"platforms.{platform}.{key}"] = token.strip()
+
+
+_KEYS = Keys(Settings)
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a dotted key is to be kept like a secret."""
+    path, _ = _KEYS.complete(path_of(name))
+    key = _KEYS.find(path)
+    return key is not None and key.secret and key.kind == "value"
+
+
+def read_answers(file: Path) -> Draft:
+    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets, service}`.
+
+    Raises:
+        SettingsError: It cannot be read, or is none.
+    """
+    tree = read_yaml(file, str(file))
+    beside = tree.pop(_BESIDE, None) or {}
+    if not isinstance(beside, dict) or {*beside} - {"secrets", "service"}:
+        raise SettingsError(f"{file}: setup: known here: secrets, service")
+    keeping, service = beside.get("secrets", "yaml"), beside.get("service", False)
+    if keeping not in get_args(Keeping):
+        raise SettingsError(f"{file}: setup.secrets: must be one of {', '.join(get_args(Keeping))}")
+    if not isinstance(service, bool):
+        raise SettingsError(f"{file}: setup.service: must be true or false")
+    return Draft(dict(_leaves(tree)), keeping, service)
+
+
+def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        key = f"{above}{name}"
+        found = _KEYS.find(_KEYS.complete(path_of(key))[0])
+        is_frame = found is None or found.kind in {"section", "blocks"}
+        if isinstance(value, dict) and value and is_frame:
+            yield from _leaves(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def is_set_up(settings: Settings) -> bool:
+    """Whether a model answers that understands something, or a platform is on."""
+    return resolve_provider(settings.model) != "offline" or settings.platforms.is_any_on
+
+
+def changed_keys(target: Target, draft: Draft) -> list[str]:
+    """Return a line for each key that gets another value; of secrets only that they change."""
+    before = target.load()
+    values = {name.lower(): value for name, value in before.values.items()}
+    found = []
+    for name, new in draft.values.items():
+        old = values.get(name)
+        if is_secret(name):
+            same = isinstance(old, SecretStr) and old.get_secret_value() == new
+            if not same:
+                found.append(f"{name}: {'another one' if old else 'new'}")
+        elif old != new:
+            found.append(f"{name}: {new}" if old is None else f"{name}: {old} → {new}")
+    return found

@@ -1,0 +1,125 @@
+"""Parley as a service of one user: a unit of systemd that runs while nobody is logged in."""
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from gateway.errors import GatewayError
+from gateway.setup.draft import Target
+
+NAME = "parley.service"
+SYSTEMCTL_WITHIN_S = 60.0
+_UNIT = """\
+[Unit]
+Description=Parley, a chat gateway for an LLM agent
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+Type=exec
+ExecStart={parley}{options} run
+Environment={home}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartSec=5
+# Answers that are under way get queue.grace_s, what is written then is delivered.
+TimeoutStopSec=60
+UMask=0077
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The unit as it would be installed.
+
+    Attributes:
+        file: Where systemd looks for it.
+        text: What is to stand in it.
+    """
+
+    file: Path
+    text: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this very unit is installed."""
+        return self.file.is_file() and self.file.read_text("utf-8") == self.text
+
+    @property
+    def replaces(self) -> bool:
+        """Whether another one stands there."""
+        return self.file.exists() and not self.is_there
+
+
+def service_of(target: Target) -> Service:
+    """Return the unit for a home, with the `parley` that is called now."""
+    options = f" --config {_quoted(str(target.file.absolute()))}" if target.is_named else ""
+    text = _UNIT.format(
+        parley=_quoted(program()), options=options, home=_quoted(f"PARLEY_HOME={target.home}")
+    )
+    return Service(platformdirs.user_config_path() / "systemd" / "user" / NAME, text)
+
+
+def program() -> str:
+    """Return the path of `parley`."""
+    called = Path(sys.argv[0])
+    found = called if called.is_file() else Path(shutil.which("parley") or called)
+    return str(found.absolute())
+
+
+def _quoted(text: str) -> str:
+    """Return a word of a unit: blanks end one, percent signs and dollars stand for other things."""
+    doubled = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{doubled}"' if " " in doubled or '"' in doubled else doubled
+
+
+def install(service: Service) -> list[str]:
+    """Write the unit, start it, and have it started at each boot; return what was done.
+
+    Raises:
+        GatewayError: The unit cannot be written, or systemd does not take it; the text says what to
+            do by hand.
+    """
+    try:
+        service.file.parent.mkdir(parents=True, exist_ok=True)
+        service.file.write_text(service.text, encoding="utf-8")
+    except OSError as exc:
+        raise GatewayError(f"{service.file} cannot be written: {exc.strerror}") from exc
+    done = [f"{service.file} is written"]
+    for words in (("daemon-reload",), ("enable", "--now", NAME)):
+        _systemctl(*words)
+    return [*done, "it runs, and is started again when you log in"]
+
+
+BY_HAND = f"systemctl --user daemon-reload && systemctl --user enable --now {NAME}"
+LINGER = "loginctl enable-linger"
+"""Has the services of a user run while that one is not logged in, from the boot on."""
+
+
+def _systemctl(*words: str) -> None:
+    command = shutil.which("systemctl")
+    if command is None:
+        raise GatewayError("there is no systemd here; run `parley run` by what starts services")
+    try:
+        subprocess.run(  # noqa: S603 - words of this file
+            [command, "--user", *words],
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=SYSTEMCTL_WITHIN_S,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise GatewayError(f"systemd does not answer; by hand: {BY_HAND}") from exc
+    except subprocess.CalledProcessError as exc:
+        why = exc.stderr.strip().splitlines()[-1:] or [f"exit code {exc.returncode}"]
+        raise GatewayError(f"systemd refuses it ({why[0]}); by hand: {BY_HAND}") from exc

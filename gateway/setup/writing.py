@@ -1,0 +1,159 @@
+"""Writes what a set-up was told: a new parley.yaml with comments, or changed lines of the old one.
+
+The file takes its place in one step, after a start would take it. Secrets go where they are to be
+kept; what was made for a file that is not written is taken away again.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adapters.registry import by_name
+from gateway.errors import SettingsError
+from gateway.lifecycle.home import prepare_home
+from gateway.settings.editing import set_values, written
+from gateway.settings.references import is_reference
+from gateway.settings.sources import PREFIX, path_of
+from gateway.setup.draft import Draft, Target, is_secret
+
+SECRETS = "secrets"
+"""The folder in PARLEY_HOME with a file for each secret."""
+_HEAD = """\
+# The settings of Parley, written by `parley setup`. Run that again to change something, or edit
+# this file: `parley config show` tells what is in effect and where it comes from. All keys stand
+# in docs/configuration.md.
+"""
+_PLATFORMS = "\n# The platforms, each with its own page in docs/platforms.\nplatforms:\n"
+_SECTIONS = {
+    "model": "The model that answers (docs/models.md).",
+    "access": "Who may write to the bot (docs/access.md). Without an owner here, whoever sends the"
+    " code of a start becomes it.",
+}
+_OFFERED = """\
+
+# What a day may cost at most, in US dollars. Without it there is no limit (docs/costs.md).
+# budget:
+#   daily_usd: 5
+#   sender_daily_usd: 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        file: The settings.
+        secrets: Files that hold one secret each.
+        variables: What the environment has to have from now on, by dotted key.
+    """
+
+    file: Path
+    secrets: tuple[Path, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def refuse_unwritable(target: Target) -> None:
+    """Find out before the first question whether the answers can be kept.
+
+    Raises:
+        SettingsError: The folder cannot be made, or nothing can be written there.
+    """
+    prepare_home(target.home)
+    folder = target.file.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise SettingsError(f"{folder} cannot be written: choose another home with --home")
+
+
+def write(target: Target, draft: Draft) -> Written:
+    """Write the answers.
+
+    Raises:
+        SettingsError: They cannot be written, or a start would refuse them; nothing was changed.
+    """
+    prepare_home(target.home)
+    values = dict(draft.values)
+    given = {name: str(value) for name, value in values.items() if value and is_secret(name)}
+    # A reference says itself where its secret is kept.
+    secrets = {name: text for name, text in given.items() if not is_reference(text)}
+    files: dict[Path, str] = {}
+    variables: dict[str, str] = {}
+    for name, secret in secrets.items():
+        if draft.keeping == "files":
+            file = target.home / SECRETS / name
+            files[file], values[name] = secret, f"file:{file}"
+        elif draft.keeping == "env":
+            variables[name] = PREFIX + name.replace(".", "__").upper()
+            del values[name]
+    made = _write_secrets(files)
+    try:
+        _write_settings(target, values)
+    except BaseException:
+        for file in made:
+            file.unlink(missing_ok=True)
+        raise
+    return Written(target.file, tuple(files), variables)
+
+
+def _write_secrets(files: Mapping[Path, str]) -> list[Path]:
+    """Write files for their owner alone; return those that were not there before."""
+    made = [file for file in files if not file.exists()]
+    try:
+        for file, secret in files.items():
+            file.parent.mkdir(mode=0o700, exist_ok=True)
+            partial = file.with_name(f".{file.name}.new")
+            partial.unlink(missing_ok=True)
+            partial.touch(mode=0o600, exist_ok=False)
+            partial.write_text(secret + "\n", encoding="utf-8")
+            partial.replace(file)
+    except OSError as exc:
+        raise SettingsError(f"{exc.filename} cannot be written: {exc.strerror}") from exc
+    return made
+
+
+def _write_settings(target: Target, values: Mapping[str, Any]) -> None:
+    is_new = not target.file.exists() or not target.file.read_text("utf-8").strip()
+    changes = {path_of(name): value for name, value in values.items()}
+
+    def check(file: Path) -> None:
+        Target(target.home, file).load()
+
+    set_values(target.file, changes, check, text=as_yaml(values) if is_new else None)
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Return a new file of settings with a comment for each part."""
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        node = tree
+        *above, last = name.split(".")
+        for step in above:
+            node = node.setdefault(step, {})
+        node[last] = value
+    parts = [_HEAD]
+    for section, inner in tree.items():
+        if section == "platforms":
+            parts.append(
+                "\n# The platforms, each with its own page in docs/platforms.\nplatforms:\n"
+            )
+            parts += [_block(name, block, "  ", _platform(name)) for name, block in inner.items()]
+        else:
+            parts.append("\n" + _block(section, inner, "", _SECTIONS.get(section, "")))
+    if "budget" not in tree:
+        parts.append(_OFFERED)
+    return "".join(parts)
+
+
+def _platform(name: str) -> str:
+    known = by_name().get(name)
+    return f"{known.title}: docs/platforms/{name}.md" if known else ""
+
+
+def _block(name: str, value: Any, indent: str, comment: str) -> str:
+    head = f"{indent}# {comment}\n" if comment else ""
+    if not isinstance(value, dict):
+        return f"{head}{indent}{name}: {written(value)}\n"
+    lines = "".join(_block(key, inner, indent + "  ", "") for key, inner in value.items())
+    return f"{head}{indent}{name}:\n{lines}"
