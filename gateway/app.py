@@ -498,7 +498,11 @@ async def assembled(
         _others(database, replica, wakeups, stops, reloading, accounts),
         build_alerts(settings, database, wakeups, burials.owners, sources),
     )
-    inside = Inside(settings, database, health, intake.facts, operator, mind.agent, origin.plugins)
+    inside = Inside(
+        *(settings, database, health, intake.facts, intake.money, operator),
+        agent=mind.agent,
+        plugins=origin.plugins,
+    )
     routes = [*alert_routes(platforms.alerts), *control.routes(operator)]
     server = _server(settings, supervised, inside, [health.control_route(), *routes], door)
     async with _closed_at_the_end(reloading, server, adapters.values(), replica):

@@ -21,7 +21,7 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from agent.context_engine import Node
-from agent.messages import IMAGE_PARTS, ChatMessage, decode, is_ephemeral
+from agent.messages import ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
 from agent.spans import trace_of
 from agent.view.view import Summary, ViewPlan, dump_plan
@@ -52,7 +52,14 @@ from gateway.storage.conversation import compactions
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.sessions import titled
 from gateway.storage.reports import history
-from gateway.storage.reports.history import Overview, Recorded, Segment
+from gateway.storage.reports.history import (
+    Overview,
+    Recorded,
+    Segment,
+    speaker,
+    standing,
+    text_with_labels,
+)
 from gateway.storage.schema import iso_time
 
 TRACE_DIGITS = 8
@@ -244,43 +251,11 @@ def _turn_of(row: Recorded, conversation: int) -> str:
     return f"turn {row.turn}  trace {trace}  "
 
 
-def speaker(message: ChatMessage) -> str:
-    """Return who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
-    if message["role"] == "tool":
-        named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
-        return printable(f"tool {named}".rstrip())
-    if is_ephemeral(message):
-        return f"{message['role']} (by Parley, context only)"
-    return f"{message['role']} (by Parley)" if message.get("synthetic") else message["role"]
-
-
-def standing(plan: ViewPlan, seq: int) -> str:
-    """Return what a plan makes of a message, in a few words."""
-    if plan.shows(seq):
-        kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
-        return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"
-    if any(summary.first_seq <= seq <= summary.last_seq for summary in plan.summaries):
-        return "summarised"
-    return "out of view"
-
-
 def _lines_of(message: ChatMessage) -> Iterator[str]:
     if text := text_with_labels(message):
         yield text
     for call in message.get("tool_calls", ()):
         yield f"  -> {call['function']['name']} {call['id']} {call['function']['arguments']}"
-
-
-def text_with_labels(message: ChatMessage) -> str:
-    """Return the text of a message; what is no text stands in it as a label."""
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "\n".join(str(part.get("text", _label(part.get("type", "part")))) for part in content)
-
-
-def _label(kind: str) -> str:
-    return "[image]" if kind in IMAGE_PARTS else f"[{kind}]"
 
 
 def show_lineage(

@@ -27,7 +27,7 @@ from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.active import Plugins
 from agent.turn.state import Agent
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.http.control import Operator
 from gateway.http.server import Health
 from gateway.settings.tree import Settings
@@ -51,6 +51,7 @@ class Inside:
 
     Attributes:
         facts: Returns the figures of a model as they are now; of the default one for None.
+        money: Returns the prices of models as they are now.
         operator: Does what changes something, and puts it on record.
     """
 
@@ -58,6 +59,7 @@ class Inside:
     database: Database
     health: Health
     facts: Callable[[str | None], StatusFacts]
+    money: Callable[[], MoneyRules]
     operator: Operator
     agent: Agent
     plugins: Plugins

@@ -23,7 +23,17 @@ from markupsafe import Markup
 from adapters.web.guard import VISIT, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
 from gateway.console import wording
-from gateway.console.pages import audit, budgets, livelog, overview, people, work
+from gateway.console.pages import (
+    audit,
+    budgets,
+    conversation,
+    conversations,
+    costs,
+    livelog,
+    overview,
+    people,
+    work,
+)
 from gateway.console.register import (
     HOME,
     MENU_GROUPS,
@@ -43,7 +53,7 @@ from gateway.settings.loading import redactor_of
 
 log = structlog.get_logger()
 
-PAGES = (overview, work, livelog, people, budgets, audit)
+PAGES = (overview, costs, conversations, conversation, work, livelog, people, budgets, audit)
 """All modules with pages, in the order of the menu: to be imported is to be registered."""
 
 HERE = Path(__file__).parent

@@ -25,6 +25,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "clock": partial(clock, zone=zone),
         "instant": partial(instant, zone=zone),
         "stretch": stretch,
+        "ago": ago,
         "number": number,
         "short": short,
         "share": share,
@@ -93,6 +94,11 @@ def stretch(seconds: float | None) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long something is past."""
+    return NOTHING if seconds is None else f"{stretch(seconds)} ago"
 
 
 def number(value: float | None) -> str:

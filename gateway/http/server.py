@@ -208,6 +208,11 @@ class Health:
         ready = partial(self._readyz, guard)
         return [web.get("/healthz", self._healthz), web.get("/readyz", ready)]
 
+    @property
+    def accounts(self) -> list[tuple[str, str]]:
+        """All accounts that this process serves: (platform, account)."""
+        return [(each.adapter.platform, each.adapter.account) for each in self._adapters]
+
     def control_route(self) -> web.RouteDef:
         """Return the route that tells all of it; for the Unix socket only."""
         return web.get("/control/ready", self._told)

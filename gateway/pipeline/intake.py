@@ -30,7 +30,7 @@ from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
-from gateway.commands.status_figures import StatusFacts
+from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
@@ -77,6 +77,10 @@ class GatewayIntake:
     def facts(self, chosen: str | None) -> StatusFacts:
         """Return what is said about the model that was chosen, None for the default, as it is."""
         return self.rules.model(chosen)
+
+    def money(self) -> MoneyRules:
+        """Return what is known about money, as it is."""
+        return self.rules.money
 
     async def accept(
         self,

@@ -1,10 +1,157 @@
-"""The overview: whether all is well, and what needs somebody."""
+"""The overview: whether all is well, what needs somebody, what goes on and what it costs."""
 
-from gateway.console.register import Ask, Result, Shown, page
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, tzinfo
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Connection
+
+from agent.money.costs import format_usd
+from gateway.agent_ports.budgets import day_of
+from gateway.console import charts
+from gateway.console.register import HOME, Ask, Result, Shown, page
+from gateway.console.wording import number, stretch
+from gateway.http.server import WORKING
+from gateway.storage.queue import alerts
+from gateway.storage.queue.alerts import Alert
+from gateway.storage.reports import conversation_list, costs, health, traffic
+from gateway.storage.reports.conversation_list import Listed, Wanted
+from gateway.storage.reports.costs import Rates
+from gateway.storage.reports.health import Waiting
+from gateway.storage.reports.ledger import Group, Span, Spent
+from gateway.storage.reports.traffic import DayTurns, ReplicaRow
+
+DAYS = 14
+LATE_S = 300.0
+"""What waits for longer should be looked at."""
+NEWEST = 6
+PAST_ALERTS = 5
 
 
-@page("/admin", "Overview", "Now")
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something that somebody should look at."""
+
+    text: str
+    where: str = ""
+    kind: str = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What one look at the database has found."""
+
+    waiting: Mapping[str, Waiting]
+    alerts: Sequence[Alert]
+    days: Sequence[DayTurns]
+    spent: Sequence[Group]
+    replicas: Sequence[ReplicaRow]
+    newest: Sequence[Listed]
+    dead_sends: int
+
+
+def days_until_now(zone: tzinfo, count: int) -> list[Span]:
+    """Return the last days of a time zone, today included, as stretches of time in order."""
+    today = datetime.now(zone).date()
+    spans = []
+    for n in range(count - 1, -1, -1):
+        day = today - timedelta(days=n)
+        start, end = day_of(day, zone)
+        spans.append(Span(str(day), start.timestamp(), end.timestamp()))
+    return spans
+
+
+def _read(conn: Connection, spans: Sequence[Span], rates: Rates) -> _Read:
+    looks = (health.unanswered, health.unsent, health.asked, health.quarantined, health.strangers)
+    return _Read(
+        waiting={look.__name__: look(conn) for look in looks},
+        alerts=alerts.found(conn, with_past=True, limit=50),
+        days=traffic.turns(conn, spans),
+        spent=costs.by_span(conn, spans, rates),
+        replicas=traffic.replicas(conn),
+        newest=conversation_list.listed(conn, Wanted(), limit=NEWEST).rows,
+        dead_sends=health.dead_sends(conn, health.DAY_S),
+    )
+
+
+@page(HOME, "Overview", "Now")
 async def overview(ask: Ask) -> Result:
     """Show how the gateway is."""
-    health = await ask.inside.health.look()
-    return Shown("overview.html", {"health": health})
+    inside = ask.inside
+    zone = ZoneInfo(inside.settings.sessions.timezone)
+    spans = days_until_now(zone, DAYS)
+    look = await inside.health.look()
+    read = await inside.database.read(_read, spans, inside.money().rates)
+    spent = {group.name: group.spent for group in read.spent}
+    opened = [each for each in read.alerts if each.over_at is None]
+    return Shown(
+        "overview.html",
+        {
+            "health": look,
+            "needs": [*_of_health(look), *_of_database(read, opened)],
+            "waiting": read.waiting,
+            "alerts": opened,
+            "past_alerts": [each for each in read.alerts if each not in opened][:PAST_ALERTS],
+            "today": spent.get(spans[-1].name, Spent()),
+            "turns_today": read.days[-1],
+            "all_days": sum((each for each in spent.values()), Spent()),
+            "days": DAYS,
+            "traffic": _traffic(read.days),
+            "costs": _costs(spans, spent),
+            "replicas": read.replicas,
+            "newest": read.newest,
+            "now": datetime.now(zone).timestamp(),
+        },
+    )
+
+
+def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
+    rows = [(day.name, [float(day.begun - day.dead), float(day.dead)]) for day in days]
+    return charts.bars("Turns by day", ["answered", "given up"], rows, number)
+
+
+def _costs(spans: Sequence[Span], spent: Mapping[str, Spent]) -> charts.BarChart:
+    rows = [(span.name, [spent.get(span.name, Spent()).money.usd]) for span in spans]
+    return charts.bars("Cost by day", ["cost"], rows, format_usd)
+
+
+def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:
+    if look["database"] != "writable":
+        yield Need(f"The database is {look['database']}.", kind="bad")
+    if look["descriptors"] != "free":
+        yield Need("The process has hardly any file descriptors left.", kind="bad")
+    for name, state in look["adapters"].items():
+        if state not in WORKING:
+            yield Need(f"{name} is {state}.", kind="bad")
+    for name, account in look["accounts"].items():
+        if account["silent_s"] is not None:
+            text = f"{name} has taken nothing for {stretch(account['silent_s'])}."
+            yield Need(text, f"{HOME}/conversations?state=unsent", "bad")
+
+
+def _of_database(read: _Read, opened: Sequence[Alert]) -> Iterator[Need]:
+    listed = f"{HOME}/conversations?state="
+    waiting = read.waiting
+    for each in opened:
+        yield Need(each.text, f"{HOME}#alerts", "bad")
+    for name, what, state in (
+        ("unanswered", "messages wait for an answer", "waiting"),
+        ("unsent", "answers wait to be shown", "unsent"),
+    ):
+        found = waiting[name]
+        if found.oldest_s > LATE_S:
+            text = f"{found.count:,} {what}, the oldest for {stretch(found.oldest_s)}."
+            yield Need(text, listed + state)
+    if (asked := waiting["asked"]).count:
+        yield Need(f"{asked.count:,} questions of tools wait for a person.", f"{listed}asking")
+    if (strangers := waiting["strangers"]).count:
+        yield Need(f"{strangers.count:,} strangers ask to be let in.", f"{HOME}/people")
+    if read.days[-1].dead:
+        yield Need(f"{read.days[-1].dead:,} turns were given up today.", f"{listed}failed")
+    if read.dead_sends:
+        yield Need(f"{read.dead_sends:,} answers were given up within a day.", f"{listed}failed")
+    for replica in read.replicas:
+        if replica.late_s:
+            yield Need(f"Replica {replica.name} is late by {stretch(replica.late_s)}.")

@@ -13,6 +13,7 @@ rest. `size` tells which calls can be compared with the least possible
 (agent/money/cache_simulator.py), and on which side of each model's shortest cached prefix they are.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -166,6 +167,37 @@ def by_span(conn: Connection, spans: Sequence[Span], rates: Rates) -> list[Group
     return [Group(name, spent) for name, spent in _added_up(named, rates, cached).items()]
 
 
+def by_span_and_model(
+    conn: Connection, spans: Sequence[Span]
+) -> list[tuple[Span, dict[str, Spent]]]:
+    """Return what was spent in each stretch of time by model, those without any call as well.
+
+    Prompts are not compared. One statement, which reads the sums of all these stretches.
+    """
+    columns = (spent_slot.c.slot, spent_slot.c.provider, spent_slot.c.model)
+    sums = (func.sum(spent_slot.c[name]).label(name) for name in MEASURES)
+    here = (spent_slot.c.slot >= _slot(spans[0].start), spent_slot.c.slot < _slot(spans[-1].end))
+    rows = conn.execute(select(*columns, *sums).where(*here).group_by(*columns))
+    found: list[tuple[Span, dict[str, Spent]]] = [(span, {}) for span in spans]
+    ends = [_slot(span.end) for span in spans]
+    for row in rows:
+        of_span = found[bisect_right(ends, row.slot)][1]
+        of_span[row.model] = of_span.get(row.model, Spent()) + _uncompared(row)
+    return found
+
+
+def by_platform(conn: Connection, since: float) -> list[Group]:
+    """Return what was spent by platform, the dearest first; "?" is what counts for nobody."""
+    # What stands before the first ":" of a sender.
+    place = func.strpos if conn.dialect.name == "postgresql" else func.instr
+    platform = func.substr(spent_by.c.sender, 1, place(spent_by.c.sender + ":", ":") - 1)
+    sums = (func.sum(spent_by.c[name]).label(name) for name in MEASURES)
+    named = case((spent_by.c.sender == "", "?"), else_=platform).label("platform")
+    query = select(named, *sums).where(spent_by.c.slot >= _slot(since)).group_by("platform")
+    groups = [Group(row.platform, _uncompared(row)) for row in conn.execute(query)]
+    return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
+
+
 def total(conn: Connection, since: float, rates: Rates) -> Spent:
     """Return what was spent since a moment."""
     named = (("", row) for row in conn.execute(_sums(spent_slot, since)))
@@ -247,15 +279,20 @@ def _added_up(
     return found
 
 
-def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
+def _uncompared(row: Row[Any]) -> Spent:
     money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
+    return Spent(row.calls, usage_in(row), money)
+
+
+def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
+    plain = _uncompared(row)
     # Of size 0 are calls that are not compared with the least (tables/costs.py).
     known = rates(row.model) if row.size else None
     compared = Compared()
     if known is not None and (known.rules.marked or (row.provider, row.model) in cached):
         billed = Usage(row.answer_input, 0, row.answer_read, row.answer_5m, row.answer_1h)
         compared = known.compared(row.answers, billed, _least(row, known))
-    return Spent(row.calls, usage_in(row), money, compared)
+    return replace(plain, prompts=compared)
 
 
 def _least(row: Row[Any], known: CachePrices) -> Usage:

@@ -4,12 +4,15 @@ Only the title of a conversation's newest lineage is stored; those of earlier on
 their first questions.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
+from agent.messages import IMAGE_PARTS, ChatMessage, is_ephemeral
+from agent.safety.redaction import printable
 from agent.view.view import ViewPlan, load_plan
 from gateway.errors import NotFound
 from gateway.storage.conversation import compactions, conversations
@@ -266,6 +269,12 @@ def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> l
     return [Overview(*row) for row in conn.execute(query)]
 
 
+def overviews_of(conn: Connection, conversation_ids: Collection[int]) -> list[Overview]:
+    """Return these conversations, as far as they are there, in no order."""
+    rows = conn.execute(_overviews().where(conversation.c.id.in_(conversation_ids)))
+    return [Overview(*row) for row in rows]
+
+
 def overview(conn: Connection, conversation_id: int) -> Overview:
     """Return one conversation.
 
@@ -472,3 +481,35 @@ def _first_questions(conversation_id: int) -> Select[Any]:
         .join(turn, turn.c.id == first.c.turn_id)
         .join(inbox, entry)
     )
+
+
+def speaker(message: ChatMessage) -> str:
+    """Return who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
+    if message["role"] == "tool":
+        named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
+        return printable(f"tool {named}".rstrip())
+    if is_ephemeral(message):
+        return f"{message['role']} (by Parley, context only)"
+    return f"{message['role']} (by Parley)" if message.get("synthetic") else message["role"]
+
+
+def standing(plan: ViewPlan, seq: int) -> str:
+    """Return what a plan makes of a message, in a few words."""
+    if plan.shows(seq):
+        kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
+        return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"
+    if any(summary.first_seq <= seq <= summary.last_seq for summary in plan.summaries):
+        return "summarised"
+    return "out of view"
+
+
+def text_with_labels(message: ChatMessage) -> str:
+    """Return the text of a message; what is no text stands in it as a label."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(str(part.get("text", _label(part.get("type", "part")))) for part in content)
+
+
+def _label(kind: str) -> str:
+    return "[image]" if kind in IMAGE_PARTS else f"[{kind}]"

@@ -548,3 +548,41 @@ def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) ->
     book_calls(store, current, Usage(10_000), Usage(10_000))
     rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
     assert costs.compare(recent(store, current), lambda _: rates).ratio == 1.0
+
+
+def test_the_sums_of_days_by_model_and_of_platforms_are_those_of_all(store: Store) -> None:
+    """A day without calls is there; what counts for nobody has no platform."""
+    current = store.run(turn_of, "one", chat="a")
+    here = current.lease.conversation
+    for sender, model, usd, at in (
+        ("telegram:1", "claude", 0.5, 1_000.0),
+        ("slack:U:2", "gpt", 0.25, 1_000.0),
+        ("", "claude", 0.125, 90_000.0),
+    ):
+        call = model_call(Usage(10, 5), model=model, cost_usd=usd, id=f"{sender}{at}")
+        store.run(ledger.append, here, None, sender, [call])
+        store.run(_date, f"{sender}{at}", at)
+    spans = [
+        Span("one", 0.0, 86_400.0),
+        Span("two", 86_400.0, 172_800.0),
+        Span("x", 172_800.0, 2e5),
+    ]
+    days = store.run(costs.by_span_and_model, spans)
+    assert [
+        (span.name, {name: s.money.usd for name, s in each.items()}) for span, each in days
+    ] == [
+        ("one", {"claude": 0.5, "gpt": 0.25}),
+        ("two", {"claude": 0.125}),
+        ("x", {}),
+    ]
+    found = store.run(costs.by_platform, 0.0)
+    assert [(group.name, group.spent.money.usd) for group in found] == [
+        ("telegram", 0.5),
+        ("slack", 0.25),
+        ("?", 0.125),
+    ]
+    assert ledger.total(found).usage == Usage(30, 15)
+
+
+def _date(conn: Connection, call_id: str, at: float) -> None:
+    conn.execute(table.update().where(table.c.call_id == call_id).values(at=at))

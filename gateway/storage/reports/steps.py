@@ -1,0 +1,436 @@
+"""What was done in a stretch of a conversation: turns with their calls, steps, questions and sends.
+
+The console reads a page of the transcript by `seq`, and then what belongs to the turns of its
+messages. No query here grows with the conversation but `lineage` and `prompts`, which have limits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, Select, func, select
+
+from agent.money.costs import Money
+from agent.usage import Usage
+from agent.view.view import ViewPlan
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.conversation.transcript import END, shown_ranges, without
+from gateway.storage.reports.history import Recorded
+from gateway.storage.reports.ledger import TOKENS, Spent, usage_in
+from gateway.storage.schema import (
+    attachment,
+    compaction,
+    inbox,
+    inquiry,
+    ledger,
+    message,
+    outbox,
+    session,
+    step,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+MOST_ASKED = 500
+"""Inbox rows of one page."""
+PROMPTS = 300
+SEGMENTS = 40
+SUMMED = 2_000
+"""Turns that the sums of a conversation have."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnHead:
+    """A turn; times are in seconds since the epoch.
+
+    Attributes:
+        usd: What it cost; None where that of a call is not known.
+        attempt: How often it was begun.
+        first_seq: The first entry of the inbox that it answers, by which its trace is known.
+    """
+
+    id: int
+    session_id: int
+    first_seq: int
+    state: str
+    outcome: str | None
+    error: str | None
+    attempt: int
+    started_at: float
+    finished_at: float | None
+    usd: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BilledCall:
+    """A call of a model as the ledger has it."""
+
+    call_id: str | None
+    turn_id: int | None
+    provider: str
+    model: str
+    purpose: str
+    usage: Usage
+    estimated: bool
+    usd: float | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class JournaledStep:
+    """A step of a turn's journal.
+
+    Attributes:
+        kind: model or tool.
+        status: What became of a tool's call; empty where that is not known.
+    """
+
+    turn_id: int
+    n: int
+    kind: str
+    name: str
+    call_id: str | None
+    effect: str | None
+    state: str
+    status: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person was asked while a turn waited."""
+
+    turn_id: int
+    call_id: str
+    kind: str
+    question: str
+    state: str
+    answer: str | None
+    answered_by: str | None
+    at: float
+    answered_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An inbox row."""
+
+    seq: int
+    kind: str
+    sender: str
+    sender_name: str
+    text: str
+    state: str
+    turn_id: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An outbox row.
+
+    Attributes:
+        text: What was to be shown.
+        error: Of the last try.
+    """
+
+    turn_id: int
+    seq: int
+    source_key: str
+    text: str
+    state: str
+    failures: int
+    error: str | None
+    at: float
+    sent_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """A file that came with a message, or that a turn made."""
+
+    id: int
+    inbox_seq: int | None
+    turn_id: int | None
+    name: str
+    mime: str
+    size_bytes: int | None
+    state: str
+    error: str | None
+
+
+def page(
+    conn: Connection, conversation_id: int, *, before: int | None, limit: int
+) -> list[Recorded]:
+    """Return the newest rows of the transcript, in order.
+
+    Args:
+        before: Only those with a smaller seq.
+    """
+    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body, message.c.turn_id)
+    here = (message.c.conversation == conversation_id, message.c.seq < (before or END))
+    query = select(*columns).where(*here).order_by(message.c.seq.desc()).limit(limit)
+    return [Recorded(*row) for row in conn.execute(query)][::-1]
+
+
+def turns(conn: Connection, ids: Iterable[int]) -> list[TurnHead]:
+    """Return these turns in order."""
+    rows = conn.execute(select(*_of(turn, TurnHead)).where(turn.c.id.in_(ids)).order_by(turn.c.id))
+    return [TurnHead(*row) for row in rows]
+
+
+def _of(table: Any, row: Any) -> list[Any]:
+    """Return the columns of a table that a row type names, in its order."""
+    return [table.c[each.name] for each in fields(row) if each.name in table.c]
+
+
+def calls(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> list[BilledCall]:
+    """Return the calls of models that turns made, in order."""
+    here = (ledger.c.conversation == conversation_id, ledger.c.turn_id.in_(turn_ids))
+    return [_billed(row) for row in conn.execute(select(ledger).where(*here).order_by(ledger.c.id))]
+
+
+def _billed(row: Row[Any]) -> BilledCall:
+    return BilledCall(
+        row.call_id,
+        row.turn_id,
+        row.provider,
+        row.model,
+        row.purpose,
+        usage_in(row),
+        row.estimated,
+        row.usd,
+        row.at,
+    )
+
+
+def spent(billed: Iterable[BilledCall]) -> Spent:
+    """Return the sum of calls."""
+    each = (Spent(1, call.usage, Money.of(call.usd, estimated=call.estimated)) for call in billed)
+    return sum(each, Spent())
+
+
+def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:
+    """Return the steps of turns, in order."""
+    rows = conn.execute(
+        select(step).where(step.c.turn_id.in_(turn_ids)).order_by(step.c.turn_id, step.c.n)
+    )
+    return [
+        JournaledStep(
+            row.turn_id,
+            row.n,
+            row.kind,
+            row.name,
+            row.call_id,
+            row.effect,
+            row.state,
+            str(orjson.loads(row.result).get("status", "")) if row.result else "",
+            row.at,
+        )
+        for row in rows
+    ]
+
+
+def questions(conn: Connection, turn_ids: Iterable[int]) -> list[Asked]:
+    """Return what people were asked while turns waited, in order."""
+    query = select(*_of(inquiry, Asked)).where(inquiry.c.turn_id.in_(turn_ids))
+    return [Asked(*row) for row in conn.execute(query.order_by(inquiry.c.id))]
+
+
+def received(
+    conn: Connection, conversation_id: int, turn_ids: Sequence[int]
+) -> tuple[list[Received], list[FileRow]]:
+    """Return what turns answer, with what came in between, and the files of both and of turns."""
+    spans = select(turn.c.first_seq, turn.c.upto_seq).where(turn.c.id.in_(turn_ids))
+    found = conn.execute(spans).all()
+    if not found:
+        return [], []
+    low, high = min(row.first_seq for row in found), max(row.upto_seq for row in found)
+    here = (inbox.c.conversation == conversation_id, inbox.c.seq.between(low, high))
+    rows = conn.execute(
+        select(*_of(inbox, Received)).where(*here).order_by(inbox.c.seq.desc()).limit(MOST_ASKED)
+    )
+    came = (
+        attachment.c.conversation == conversation_id,
+        attachment.c.inbox_seq.between(low, high),
+    )
+    query = select(*_of(attachment, FileRow))
+    files = [
+        FileRow(*row)
+        for which in (came, (attachment.c.turn_id.in_(turn_ids),))
+        for row in conn.execute(query.where(*which).order_by(attachment.c.id).limit(MOST_ASKED))
+    ]
+    return [Received(*row) for row in rows][::-1], files
+
+
+def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
+    """Return what turns had to show, in order."""
+    return [
+        Sent(turn_id, *row) for turn_id in turn_ids for row in conn.execute(*_sent(*_keys(turn_id)))
+    ]
+
+
+def _keys(turn_id: int) -> tuple[str, str]:
+    # As a range: for LIKE SQLite would look at all keys. Behind ":" comes ";".
+    return f"turn:{turn_id}:", f"turn:{turn_id};"
+
+
+@built_once
+def _sent(first: str, end: str) -> Any:
+    return (
+        select(
+            outbox.c.seq,
+            outbox.c.source_key,
+            outbox.c.payload,
+            outbox.c.state,
+            outbox.c.failures,
+            outbox.c.error,
+            outbox.c.at,
+            outbox.c.sent_at,
+        )
+        .where(outbox.c.source_key >= first, outbox.c.source_key < end)
+        .order_by(outbox.c.seq)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """How large a prompt was, as its model reported it."""
+
+    turn_id: int
+    model: str
+    tokens: int
+    at: float
+
+
+def prompts(conn: Connection, conversation_id: int) -> list[Prompt]:
+    """Return the newest prompts of a conversation's steps, `PROMPTS` at most, in order."""
+    columns = (ledger.c.turn_id, ledger.c.model, ledger.c.at, *(ledger.c[name] for name in TOKENS))
+    query = (
+        select(*columns)
+        .where(
+            ledger.c.conversation == conversation_id,
+            ledger.c.purpose == "answer",
+            ledger.c.turn_id.is_not(None),
+        )
+        # In the order of an index, which ends at the limit.
+        .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
+        .limit(PROMPTS)
+    )
+    rows = conn.execute(query).all()
+    return [Prompt(r.turn_id, r.model, usage_in(r).prompt_tokens, r.at) for r in reversed(rows)]
+
+
+@dataclass(frozen=True, slots=True)
+class LineageRow:
+    """A segment without what it shows; `made_by` is the compaction that began it."""
+
+    id: int
+    parent_session_id: int | None
+    number: int
+    start_reason: str
+    end_reason: str | None
+    started_at: float
+    ended_at: float | None
+    made_by: CompactionRow | None = None
+
+
+def lineage(conn: Connection, conversation_id: int) -> list[LineageRow]:
+    """Return the newest segments of a conversation, `SEGMENTS` at most, in order."""
+    query = select(*_of(session, LineageRow)).where(session.c.conversation == conversation_id)
+    rows = conn.execute(query.order_by(session.c.id.desc()).limit(SEGMENTS)).all()
+    ids = [row.id for row in rows]
+    made = {row.child_session_id: row for row in _compactions(conn, ids)}
+    return [replace(LineageRow(*row), made_by=made.get(row.id)) for row in reversed(rows)]
+
+
+def segment(conn: Connection, conversation_id: int, session_id: int) -> LineageRow | None:
+    """Return one segment of a conversation; None where it has none of this id."""
+    here = (session.c.conversation == conversation_id, session.c.id == session_id)
+    row = conn.execute(select(*_of(session, LineageRow)).where(*here)).one_or_none()
+    if row is None:
+        return None
+    made = _compactions(conn, [session_id])
+    return replace(LineageRow(*row), made_by=made[0] if made else None)
+
+
+def _compactions(conn: Connection, children: Sequence[int]) -> list[CompactionRow]:
+    query = select(*_of(compaction, CompactionRow))
+    return [
+        CompactionRow(*row)
+        for row in conn.execute(query.where(compaction.c.child_session_id.in_(children)))
+    ]
+
+
+def left_view(before: ViewPlan, after: ViewPlan) -> list[tuple[int, int]]:
+    """Return the ranges of seqs that one plan shows and the next one does not."""
+    gone = shown_ranges(before)
+    for kept in shown_ranges(after):
+        gone = [part for span in gone for part in without(kept, span)]
+    return gone
+
+
+def within(
+    conn: Connection, conversation_id: int, ranges: Iterable[tuple[int, int]], limit: int
+) -> list[Recorded]:
+    """Return the messages of ranges of seqs, in order, the first `limit` of them."""
+    found: list[Recorded] = []
+    for low, high in ranges:
+        found += [
+            Recorded(*row) for row in conn.execute(_within(conversation_id, low, high, limit))
+        ]
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
+def _within(conversation_id: int, low: int, high: int, limit: int) -> Select[Any]:
+    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)
+    here = (message.c.conversation == conversation_id, message.c.seq.between(low, high))
+    return select(*columns).where(*here).order_by(message.c.seq).limit(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What the newest turns of a conversation took.
+
+    Attributes:
+        usd: As far as it is known.
+        is_all: Whether there are no turns before them.
+    """
+
+    turns: int
+    tool_calls: int
+    tokens_in: int
+    tokens_out: int
+    usd: float
+    is_all: bool
+
+
+def sums(conn: Connection, conversation_id: int) -> Sums:
+    """Return what the newest turns of a conversation took, `SUMMED` at most."""
+    newest = (
+        select(turn)
+        .where(turn.c.conversation == conversation_id)
+        .order_by(turn.c.id.desc())
+        .limit(SUMMED)
+        .subquery()
+    )
+    into = newest.c.input_tokens + newest.c.cache_read_tokens + newest.c.cache_write_tokens
+    row = conn.execute(
+        select(
+            func.count().label("turns"),
+            *(
+                func.coalesce(func.sum(column), 0).label(name)
+                for name, column in (
+                    ("tool_calls", newest.c.tool_calls),
+                    ("tokens_in", into),
+                    ("tokens_out", newest.c.output_tokens),
+                    ("usd", newest.c.usd),
+                )
+            ),
+        )
+    ).one()
+    is_all = row.turns < SUMMED
+    return Sums(row.turns, row.tool_calls, row.tokens_in, row.tokens_out, row.usd, is_all)

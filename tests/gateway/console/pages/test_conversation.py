@@ -1,0 +1,115 @@
+"""One conversation: each step of its turns, its segments, whole texts, and nothing that runs."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from sqlalchemy import Connection
+
+from agent.tools.context import ToolContext
+from agent.tools.registry import Tool
+from agent.view.view import Summary, ViewPlan
+from gateway.storage.conversation import sessions, transcript
+from tests.support.console import ConsoleBrowser, ConsoleGateway, console
+from tests.support.gateway import RecordingModel, agent_of
+from tests.support.scripted_model import tool_call
+
+EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
+LONG = "word " * 2_000
+
+
+class Place(BaseModel):
+    """Where to look."""
+
+    at: str
+
+
+async def look(_: ToolContext, __: Place) -> str:
+    """Return something long and hostile."""
+    return EVIL + LONG
+
+
+LOOK = Tool("look", "Looks.", "read", Place, look)
+
+
+@asynccontextmanager
+async def worked(home: Path) -> AsyncIterator[tuple[ConsoleGateway, ConsoleBrowser]]:
+    """Run a gateway in which a tool was called with hostile texts, and an owner's browser."""
+    script = [[tool_call("look", {"at": EVIL})], f"It says {EVIL}"]
+    agent = agent_of(RecordingModel(script), tools=[LOOK])
+    async with console(home, agent) as running, running.browser() as browser:
+        await running.serving.chat.ask(f"Look! {EVIL}", sender_name=EVIL)
+        yield running, browser
+
+
+async def test_each_step_is_shown_and_nothing_runs(tmp_path: Path) -> None:
+    """Question, calls with tokens and cost, arguments, output, answer, what was sent."""
+    async with worked(tmp_path) as (_, browser):
+        found = (await browser.get("/admin/conversations/1")).text
+        for text in ("Turn 1", "final text", "<code>look</code>", "scripted", "Sent: 1 row"):
+            assert text in found
+        assert "turn:1:answer:1" in found
+        assert "Came in: 1 row" in found
+        assert found.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
+        assert "<script>alert" not in found
+        assert "<img src=x" not in found
+        assert "All " in found
+
+
+async def test_a_whole_text_has_its_own_page(tmp_path: Path) -> None:
+    """A message, and an output of which the transcript has a part."""
+    async with worked(tmp_path) as (running, browser):
+        found = (await browser.get("/admin/conversations/1/messages/3")).text
+        assert LONG.strip()[-100:] in found
+        assert "<script>alert" not in found
+        assert (await browser.get("/admin/conversations/1/messages/99")).status == 404
+        assert (await browser.get("/admin/conversations/2/messages/3")).status == 404
+        name = await running.database.write(transcript.store_blob, 1, 1, EVIL)
+        shown = await browser.get(f"/admin/conversations/1/outputs/{name}")
+        assert (shown.status, "<script>alert" in shown.text) == (200, False)
+        assert (await browser.get(f"/admin/conversations/2/outputs/{name}")).status == 404
+
+
+async def test_a_segment_tells_its_prompt_and_what_left_the_view(tmp_path: Path) -> None:
+    """By layer, with the summary that stands for what is gone."""
+    async with worked(tmp_path) as (running, browser):
+        await running.database.write(_split)
+        page = (await browser.get("/admin/conversations/1")).text
+        assert "Segment 2" in page
+        assert "summarised" in page
+        found = (await browser.get("/admin/conversations/1/segments/2")).text
+        assert "Summary of messages 2 to 3" in found
+        assert "&lt;script&gt;alert(1)" in found
+        assert "Messages 2 to 3" in found
+        assert "<script>alert" not in found
+        first = (await browser.get("/admin/conversations/1/segments/1")).text
+        assert "Layers of the prompt" in first
+        assert "identity" in first
+        assert (await browser.get("/admin/conversations/1/segments/99")).status == 404
+        assert (await browser.get("/admin/conversations/7/segments/1")).status == 404
+
+
+def _split(conn: Connection) -> None:
+    """Begin a segment that shows a summary in place of some messages."""
+    here = sessions.active(conn, 1)
+    plan = ViewPlan(head_upto=1, summaries=(Summary(EVIL, 2, 3),), tail_from=4)
+    sessions.split(conn, here, "compression", plan, here.planner_state)
+
+
+@pytest.mark.parametrize("path", ["/admin/conversations/9", "/admin/conversations/x"])
+async def test_there_is_no_such_conversation(tmp_path: Path, path: str) -> None:
+    """And that is said."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert (await browser.get(path)).status == 404
+
+
+async def test_secrets_of_the_settings_are_masked(tmp_path: Path) -> None:
+    """Also where somebody wrote one into a chat."""
+    web = {"port": 0, "token": "t0ken-that-nobody-may-read-123"}
+    async with console(tmp_path, web=web) as running, running.browser() as browser:
+        await running.serving.chat.ask("it is t0ken-that-nobody-may-read-123, right?")
+        for path in ("/admin/conversations/1", "/admin/conversations/1/messages/1", "/admin"):
+            found = (await browser.get(path)).text
+            assert "t0ken-that-nobody" not in found

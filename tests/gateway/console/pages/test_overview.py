@@ -1,0 +1,35 @@
+"""The overview: that all is well, and what needs somebody."""
+
+from pathlib import Path
+
+from gateway.storage.queue import alerts
+from gateway.storage.schema import replica, turn
+from tests.gateway.storage.reports.test_conversation_list import set_rows
+from tests.support.console import console
+
+
+async def test_all_is_well(tmp_path: Path) -> None:
+    """With its figures, its charts and the newest conversations."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("Good morning")
+        found = (await browser.get("/admin")).text
+        assert "All is well" in found
+        assert '<a href="/admin/conversations/1">Good morning</a>' in found
+        assert "Turns by day" in found
+        assert "telegram:default" in found
+        assert "There have been none." in found
+
+
+async def test_what_needs_somebody_is_named(tmp_path: Path) -> None:
+    """Alerts, turns that were given up, replicas that say nothing."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("Good morning")
+        write = running.database.write
+        await write(alerts.note, "model", "gpt", "The model <b>gpt</b> fails.", 1.0)
+        await write(set_rows, turn, turn.c.id == 1, state="dead")
+        await write(set_rows, replica, replica.c.id > 0, heartbeat_until=1.0)
+        found = (await browser.get("/admin")).text
+        assert "things need you" in found
+        assert "The model &lt;b&gt;gpt&lt;/b&gt; fails." in found
+        assert "1 turns were given up today." in found
+        assert "All is well" not in found

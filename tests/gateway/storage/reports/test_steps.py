@@ -1,0 +1,111 @@
+"""What was done in a stretch of a conversation."""
+
+from agent.messages import ChatMessage, assistant_message, decode
+from agent.usage import Usage
+from agent.view.view import Summary, ViewPlan
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.reports import steps
+from tests.agent.tools.doubles import call
+from tests.support.storage import Store, admit, compact, inbound, model_call, parts, turn_of
+
+STEP = ChatMessage(role="assistant", content=None, tool_calls=[call("look", call_id="a")])
+RESULT = ChatMessage(role="tool", tool_call_id="a", name="look", content="a cat")
+
+
+def worked(store: Store) -> Turn:
+    """Have a turn call a tool, and answer."""
+    current = store.run(turn_of, "What is there?", chat="42")
+    store.run(turn_journal.record_message, current, STEP, model_call(Usage(100, 20, 50), id="c1"))
+    store.run(turn_journal.start_tool, current, call("look", call_id="a"), "read")
+    store.run(turn_journal.record_result, current, RESULT, "ok")
+    end = TurnEnd("final_text", model_call(Usage(150, 5), id="c2", cost_usd=None))
+    store.run(turn_journal.commit, current, [assistant_message("A cat.")], parts(current), end)
+    return current
+
+
+def test_all_that_belongs_to_a_turn_is_found(store: Store) -> None:
+    """Its messages, calls, steps, and what came and went."""
+    current = worked(store)
+    rows = store.run(steps.page, 1, before=None, limit=10)
+    assert [(row.seq, decode(row.body)["role"]) for row in rows] == [
+        (1, "user"),
+        (2, "assistant"),
+        (3, "tool"),
+        (4, "assistant"),
+    ]
+    assert {row.turn for row in rows} == {current.id}
+    [head] = store.run(steps.turns, [current.id])
+    assert (head.state, head.outcome, head.attempt, head.usd) == ("done", "final_text", 1, None)
+    first, second = store.run(steps.calls, 1, [current.id])
+    assert (first.call_id, first.usage.prompt_tokens, first.usd) == ("c1", 150, 0.5)
+    assert (second.call_id, second.usd) == ("c2", None)
+    assert [(s.kind, s.name, s.status) for s in store.run(steps.journal, [current.id])] == [
+        ("model", "model-1", ""),
+        ("tool", "look", "ok"),
+        ("model", "model-1", ""),
+    ]
+    received, files = store.run(steps.received, 1, [current.id])
+    assert [(row.text, row.sender_name, row.turn_id) for row in received] == [
+        ("What is there?", "Ada", current.id)
+    ]
+    assert files == []
+    [sent] = store.run(steps.sent, [current.id])
+    assert (sent.source_key, sent.state) == (f"turn:{current.id}:answer:1", "pending")
+    assert store.run(steps.questions, [current.id]) == []
+
+
+def test_pages_of_the_transcript_go_back(store: Store) -> None:
+    """Each begins before the first message of the one after it."""
+    worked(store)
+    assert [row.seq for row in store.run(steps.page, 1, before=None, limit=3)] == [2, 3, 4]
+    assert [row.seq for row in store.run(steps.page, 1, before=2, limit=3)] == [1]
+    assert store.run(steps.page, 1, before=1, limit=3) == []
+
+
+def test_a_turn_takes_what_came_meanwhile_along(store: Store) -> None:
+    """What stands in the inbox between is told, of no other turn."""
+    current = worked(store)
+    store.run(admit, inbound("later", chat="42"))
+    received, _ = store.run(steps.received, 1, [current.id])
+    assert [row.text for row in received] == ["What is there?"]
+    assert store.run(steps.received, 1, []) == ([], [])
+
+
+def test_sums_and_prompts(store: Store) -> None:
+    """Of the newest turns; a cost that is not known is left out."""
+    current = worked(store)
+    found = store.run(steps.sums, 1)
+    assert (found.turns, found.tool_calls, found.tokens_in, found.is_all) == (1, 1, 300, True)
+    assert store.run(steps.sums, 99).turns == 0
+    assert [(p.turn_id, p.tokens) for p in store.run(steps.prompts, 1)] == [
+        (current.id, 150),
+        (current.id, 150),
+    ]
+    assert steps.spent(store.run(steps.calls, 1, [current.id])).money.unknown_calls == 1
+
+
+def test_a_lineage_knows_the_compactions_between_its_segments(store: Store) -> None:
+    """And which messages left the view with one of them."""
+    current = store.run(turn_of, "hello")
+    plan = ViewPlan(head_upto=2, summaries=(Summary("short", 3, 8),), tail_from=9)
+    store.run(compact, current, plan)
+    root, child = store.run(steps.lineage, 1)
+    assert (root.made_by, root.end_reason, child.number) == (None, "compression", 2)
+    assert child.made_by is not None
+    assert (child.made_by.tokens_before, child.parent_session_id) == (100_000, root.id)
+    assert store.run(steps.segment, 1, child.id) == child
+    assert store.run(steps.segment, 2, child.id) is None
+    assert steps.left_view(ViewPlan(), plan) == [(3, 8)]
+    assert steps.left_view(plan, plan) == []
+    pinned = ViewPlan(head_upto=2, pinned=(5,), tail_from=12)
+    assert steps.left_view(plan, pinned) == [(9, 11)]
+
+
+def test_messages_of_ranges_end_at_a_limit(store: Store) -> None:
+    """In order."""
+    worked(store)
+    found = store.run(steps.within, 1, [(1, 2), (4, 9)], 10)
+    assert [row.seq for row in found] == [1, 2, 4]
+    assert [row.seq for row in store.run(steps.within, 1, [(1, 2), (4, 9)], 2)] == [1, 2]
