@@ -41,7 +41,7 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, stored_files
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
-from gateway.alerts.watch import AlertWatch, Sources, alert_routes
+from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
 from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
 from gateway.context.memory import Recall
@@ -461,50 +461,30 @@ async def assembled(
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
-    watch, supervised = (
-        Watch(database, adapters, traffic, replica),
-        supervised_of(adapters.values(), receiving),
-    )
-    make = accounts.make
+    supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = Parts(
-        shared,
-        files,
-        intake,
-        worker,
-        delivery,
-        supervised,
+        *(shared, files, intake, worker, delivery, supervised),
         make and (lambda name, block: make(name, block, intake, chats, door)),
     )
     reloading = Reloading(settings, mind, parts, origin)
     health, operator = (
-        Health(database, replica, supervised, watch),
+        Health(database, replica, supervised, Watch(database, adapters, traffic, replica)),
         Operator(
             *(database, wakeups, intake.tell_approved, door, reloading),
             intake.answer_as_owner,
         ),
     )
-    sources = Sources(
-        supervised,
-        watch.look,
-        health.database_state,
-        mind.models,
-        mind.agent.recovery.rests,
-        budgets,
-    )
-    platforms = Platforms(
-        adapters,
-        supervised,
-        watch,
-        _others(database, replica, wakeups, stops, reloading, accounts),
-        build_alerts(settings, database, wakeups, burials.owners, sources),
-    )
+    sources = AlertSources(health, lambda: reloading.mind.standing, budgets)
+    alerts = build_alerts(settings, database, wakeups, burials.owners, sources)
+    others = _others(database, replica, wakeups, stops, reloading, accounts)
+    platforms = Platforms(adapters, supervised, health.watch, others, alerts)
     inside = Inside(
         *(settings, database, health, intake.facts, intake.money, operator),
         agent=mind.agent,
         plugins=origin.plugins,
     )
-    routes = [*alert_routes(platforms.alerts), *control.routes(operator)]
-    server = _server(settings, supervised, inside, [health.control_route(), *routes], door)
+    routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
+    server = _server(settings, supervised, inside, routes, door)
     async with _closed_at_the_end(reloading, server, adapters.values(), replica):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 

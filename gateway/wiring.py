@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -57,8 +58,8 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.search import Meanings
 from gateway.alerts.telling import Telling
-from gateway.alerts.watch import AlertWatch, Sources
-from gateway.alerts.webhook import Webhook
+from gateway.alerts.watch import AlertSources, AlertWatch
+from gateway.alerts.webhook import AlertWebhook
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
@@ -66,7 +67,7 @@ from gateway.context.window import ContextParts
 from gateway.context.writers import LearnedWindows
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
-from gateway.lifecycle import start_checks
+from gateway.lifecycle import backups, start_checks
 from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
@@ -428,7 +429,7 @@ def build_redactor(settings: Settings) -> Redactor | None:
 
 
 def build_alerts(
-    settings: Settings, database: Database, wakeups: Wakeups, owners: Owners, sources: Sources
+    settings: Settings, database: Database, wakeups: Wakeups, owners: Owners, sources: AlertSources
 ) -> AlertWatch | None:
     """Return what tells owners of troubles; None where the settings say that nothing does."""
     if not settings.alerts.enabled:
@@ -436,12 +437,13 @@ def build_alerts(
     location = location_of(settings)
     places = [settings.home, *([location.parent] if isinstance(location, Path) else [])]
     # A folder of each disk: two on the same one would tell the same.
+    disks = {place.stat().st_dev: place for place in places}
     sources = replace(
-        sources, places=tuple({place.stat().st_dev: place for place in places}.values())
+        sources, places=tuple(disks.values()), backup=partial(backups.overdue_s, settings)
     )
     zone, masked = ZoneInfo(settings.sessions.timezone), redactor_of(settings).text
     telling = Telling(settings.alerts, owners, zone, masked)
-    webhook = None if settings.alerts.webhook is None else Webhook(database, telling)
+    webhook = None if settings.alerts.webhook is None else AlertWebhook(database, telling)
     return AlertWatch(database, sources, telling, wakeups, webhook)
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address
 from gateway.access.policy import Owners
-from gateway.alerts.troubles import TROUBLES, Seen, Trouble
+from gateway.alerts.troubles import TROUBLES, Evidence, Trouble
 from gateway.session_keys import address_key
 from gateway.settings.tree import AlertSettings
 from gateway.storage.conversation import conversations, sessions
@@ -50,7 +50,7 @@ class Judgement:
         unsure: Those of which nobody can tell.
     """
 
-    seen: dict[Key, Seen] = field(default_factory=dict)
+    seen: dict[Key, Evidence] = field(default_factory=dict)
     unsure: frozenset[Key] = frozenset()
     unknown_kinds: frozenset[str] = frozenset()
 
@@ -62,7 +62,7 @@ class Judgement:
 
 
 @dataclass(slots=True)
-class Told:
+class AlertsTold:
     """What a transaction has told.
 
     Attributes:
@@ -93,9 +93,9 @@ class Telling:
     zone: tzinfo = UTC
     masked: Callable[[str], str] = str
 
-    def apply(self, conn: Connection, judgement: Judgement) -> Told:
+    def apply(self, conn: Connection, judgement: Judgement) -> AlertsTold:
         """Note what a look has found, and tell of what is new and of what is over."""
-        told = Told()
+        told = AlertsTold()
         for (kind, subject), seen in judgement.seen.items():
             what = TROUBLES[kind]
             text, since = self.text_of(what, seen), now(conn) - seen.since_s
@@ -114,7 +114,7 @@ class Telling:
         chats = self.chats(conn)
         return {each.id for each in chats if self._say(conn, each, f"test:{key}", TEST)}
 
-    def text_of(self, what: Trouble, seen: Seen) -> str:
+    def text_of(self, what: Trouble, seen: Evidence) -> str:
         """Return what happened, in a sentence without its full stop; holds no secret."""
         values = {
             name: " ".join(value.split())[:REASON_CHARS] for name, value in seen.values.items()
@@ -146,7 +146,7 @@ class Telling:
             known = conversations.locked(conn, here)
         return known
 
-    def _begin(self, conn: Connection, what: Trouble, alert: Alert, told: Told) -> None:
+    def _begin(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
         told.begun.append(alert)
         if what.announced and not self.settings.to:
             alerts.mark_told(conn, alert.id, over=False)
@@ -158,7 +158,7 @@ class Telling:
             told.unheard.append(alert)
         alerts.mark_told(conn, alert.id, over=False)
 
-    def _end(self, conn: Connection, what: Trouble, alert: Alert, told: Told) -> None:
+    def _end(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
         told.ended.append(alert)
         # Who was not told of its begin wonders about its end.
         if what.over and alert.told_at is not None and self._may_tell(conn, told):
@@ -166,14 +166,14 @@ class Telling:
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
-    def _may_tell(self, conn: Connection, told: Told) -> bool:
+    def _may_tell(self, conn: Connection, told: AlertsTold) -> bool:
         """Whether there is room for one more within the hour; says once that there is none."""
         if alerts.told_lately(conn, HOUR_S) < self.settings.per_hour:
             return True
         self._say_all(conn, f"flood:{int(now(conn) // HOUR_S)}", FLOOD, told)
         return False
 
-    def _say_all(self, conn: Connection, key: str, text: str, told: Told) -> bool:
+    def _say_all(self, conn: Connection, key: str, text: str, told: AlertsTold) -> bool:
         """Say something in all chats; False where there is none."""
         chats = self.chats(conn)
         told.chats |= {each.id for each in chats if self._say(conn, each, key, text)}
@@ -214,7 +214,7 @@ def escaped(text: str) -> str:
     return "`".join(parts)
 
 
-def log_told(told: Told) -> None:
+def log_told(told: AlertsTold) -> None:
     """Log what was told, once it is committed."""
     for alert in told.begun:
         log.warning("alert_raised", alert=alert.id, kind=alert.kind, subject=alert.subject)

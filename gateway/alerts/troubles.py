@@ -28,7 +28,7 @@ DATABASE_AFTER_S = 30.0
 LOW_SHARE = 0.8
 ROOMIER = 1.2
 """Times the least room there has to be before a full disk is over."""
-DAY_S = 86_400.0
+DAY_S, HOUR_S = 86_400.0, 3_600.0
 
 Account = tuple[str, str]
 Level = Literal["error", "warning", "note"]
@@ -75,18 +75,16 @@ class Stored:
         given_up: Dead letters of the last day.
         strangers: Those who ask to be let in, and whom nobody has answered.
         budgets: Those that are spent by `LOW_SHARE` or more.
-        backup_s: Age of the newest backup; None where there never was one.
     """
 
     unsent: Mapping[Account, Waiting] = field(default_factory=dict)
     given_up: Sequence[GivenUp] = ()
     strangers: int = 0
     budgets: Sequence[BudgetUse] = ()
-    backup_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class AlertFacts:
     """What there is to judge by; one look of one process.
 
     Attributes:
@@ -95,6 +93,7 @@ class Facts:
         room: Free bytes of each disk, by a folder on it.
         database: Why nothing could be stored, and for how many seconds; None where all was.
         stored: None where the database cannot be read.
+        backup_s: Age of the newest backup, where it should not be that old.
     """
 
     settings: AlertSettings
@@ -104,10 +103,11 @@ class Facts:
     room: Mapping[Path, int] = field(default_factory=dict)
     database: tuple[str, float] | None = None
     stored: Stored | None = None
+    backup_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Evidence:
     """A trouble that is there.
 
     Attributes:
@@ -128,7 +128,7 @@ class Unsure:
     subject: str
 
 
-Look = Callable[[Facts], Iterator[Seen | Unsure]]
+Look = Callable[[AlertFacts], Iterator[Evidence | Unsure]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +187,10 @@ def trouble(  # noqa: PLR0913 - what a trouble is
     remedy="correct its token, or its rights on the platform; then restart Parley",
     quiet_s=120.0,
 )
-def _stopped(facts: Facts) -> Iterator[Seen | Unsure]:
+def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for name, state in facts.adapters.items():
         if state.stopped is not None:
-            yield Seen(name, {"reason": state.stopped})
+            yield Evidence(name, {"reason": state.stopped})
         elif state.connecting_s is not None:
             yield Unsure(name)
 
@@ -203,12 +203,14 @@ def _stopped(facts: Facts) -> Iterator[Seen | Unsure]:
     " Parley tries again by itself",
     quiet_s=120.0,
 )
-def _unreachable(facts: Facts) -> Iterator[Seen | Unsure]:
+def _unreachable(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for name, state in facts.adapters.items():
         if state.stopped is None and state.connecting_s is not None:
             if state.connecting_s >= UNREACHABLE_S:
                 reason = state.trouble or "the platform does not answer"
-                yield Seen(name, _minutes(state.connecting_s, reason=reason), state.connecting_s)
+                yield Evidence(
+                    name, _minutes(state.connecting_s, reason=reason), state.connecting_s
+                )
             else:
                 yield Unsure(name)
 
@@ -221,7 +223,7 @@ def _unreachable(facts: Facts) -> Iterator[Seen | Unsure]:
     " it says. What waits is sent once it does",
     quiet_s=120.0,
 )
-def _silent(facts: Facts) -> Iterator[Seen | Unsure]:
+def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for account, health in facts.accounts.items():
         name = ":".join(account)
         if health.silent_s is None:
@@ -231,7 +233,7 @@ def _silent(facts: Facts) -> Iterator[Seen | Unsure]:
         # What tells of a trouble and cannot be shown is no trouble of its own.
         elif (waiting := facts.stored.unsent.get(account)) is not None:
             values = _minutes(health.silent_s, waiting=f"{waiting.count:,}")
-            yield Seen(name, values, health.silent_s)
+            yield Evidence(name, values, health.silent_s)
 
 
 @trouble(
@@ -241,11 +243,11 @@ def _silent(facts: Facts) -> Iterator[Seen | Unsure]:
     remedy="put a valid key into the settings and run `parley secrets reload`, or restart Parley",
     quiet_s=0.0,
 )
-def _refused(facts: Facts) -> Iterator[Seen | Unsure]:
+def _refused(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     wrong = _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))
     for each in wrong:
         # A key that is taken is none that is refused, whatever else its model lacks.
-        if isinstance(each, Seen) or each.subject not in facts.models.accepted:
+        if isinstance(each, Evidence) or each.subject not in facts.models.accepted:
             yield each
 
 
@@ -256,7 +258,7 @@ def _refused(facts: Facts) -> Iterator[Seen | Unsure]:
     remedy="add credit at the provider, or put another key into the settings",
     quiet_s=0.0,
 )
-def _broke(facts: Facts) -> Iterator[Seen | Unsure]:
+def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, _is_broke)
 
 
@@ -267,7 +269,7 @@ def _broke(facts: Facts) -> Iterator[Seen | Unsure]:
     remedy="look at the provider's status page; name another model below `fallbacks`",
     quiet_s=0.0,
 )
-def _failing(facts: Facts) -> Iterator[Seen | Unsure]:
+def _failing(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
 
 
@@ -283,13 +285,13 @@ def _lasts(failing: Failing) -> bool:
     return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
 
 
-def _of_models(facts: Facts, is_it: Callable[[Failing], bool]) -> Iterator[Seen | Unsure]:
+def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[Evidence | Unsure]:
     models = facts.models
     for label in models.configured:
         failing = models.failing.get(label)
         if failing is not None and is_it(failing):
             reason = str(failing.failure) or type(failing.failure).__name__
-            yield Seen(label, _minutes(failing.for_s, reason=reason), failing.for_s)
+            yield Evidence(label, _minutes(failing.for_s, reason=reason), failing.for_s)
         elif label not in models.answered:
             # An answer alone shows that it is over: another failure or a restart does not.
             yield Unsure(label)
@@ -301,7 +303,7 @@ def _of_models(facts: Facts, is_it: Callable[[Failing], bool]) -> Iterator[Seen 
     remedy="`parley usage` shows what for; raise `budget.*` if that is as it should be",
     level="warning",
 )
-def _low(facts: Facts) -> Iterator[Seen | Unsure]:
+def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_budgets(facts, is_used_up=False)
 
 
@@ -311,11 +313,11 @@ def _low(facts: Facts) -> Iterator[Seen | Unsure]:
     over="a new day has begun for the budget of {subject}",
     remedy="wait, or raise `budget.*`; `parley usage` shows what it was spent for",
 )
-def _used_up(facts: Facts) -> Iterator[Seen | Unsure]:
+def _used_up(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_budgets(facts, is_used_up=True)
 
 
-def _of_budgets(facts: Facts, *, is_used_up: bool) -> Iterator[Seen | Unsure]:
+def _of_budgets(facts: AlertFacts, *, is_used_up: bool) -> Iterator[Evidence | Unsure]:
     for each in facts.stored.budgets if facts.stored else ():
         if each.refuses == is_used_up:
             values = {
@@ -324,7 +326,7 @@ def _of_budgets(facts: Facts, *, is_used_up: bool) -> Iterator[Seen | Unsure]:
                 "limit": format_usd(each.limit.usd),
                 "until": f"{each.until:%H:%M} {each.until.tzinfo}",
             }
-            yield Seen(each.limit.sender or "everybody together", values)
+            yield Evidence(each.limit.sender or "everybody together", values)
 
 
 @trouble(
@@ -334,7 +336,7 @@ def _of_budgets(facts: Facts, *, is_used_up: bool) -> Iterator[Seen | Unsure]:
     level="warning",
     announced=True,
 )
-def _answers(facts: Facts) -> Iterator[Seen | Unsure]:
+def _answers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_letters(facts, "send", "answer")
 
 
@@ -345,15 +347,15 @@ def _answers(facts: Facts) -> Iterator[Seen | Unsure]:
     " why",
     level="warning",
 )
-def _messages(facts: Facts) -> Iterator[Seen | Unsure]:
+def _messages(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_letters(facts, "turn", "question")
 
 
-def _of_letters(facts: Facts, kind: str, noun: str) -> Iterator[Seen | Unsure]:
+def _of_letters(facts: AlertFacts, kind: str, noun: str) -> Iterator[Evidence | Unsure]:
     for each in facts.stored.given_up if facts.stored else ():
         if each.kind == kind:
             many = f"{each.letters} {noun}s" if each.letters > 1 else f"1 {noun}"
-            yield Seen(each.account, {"count": many})
+            yield Evidence(each.account, {"count": many})
 
 
 @trouble(
@@ -363,11 +365,11 @@ def _of_letters(facts: Facts, kind: str, noun: str) -> Iterator[Seen | Unsure]:
     remedy="make room: on a full disk nothing is stored, and messages wait at the platforms."
     " `retention.*` keeps less, `parley db compact` gives back what is unused",
 )
-def _full(facts: Facts) -> Iterator[Seen | Unsure]:
+def _full(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     least = facts.settings.disk_free_bytes
     for place, free in facts.room.items():
         if free < least:
-            yield Seen(str(place), {"free": f"{free / 1e6:,.0f} MB"})
+            yield Evidence(str(place), {"free": f"{free / 1e6:,.0f} MB"})
         elif free < least * ROOMIER:
             yield Unsure(str(place))
 
@@ -380,12 +382,12 @@ def _full(facts: Facts) -> Iterator[Seen | Unsure]:
     " a dead letter",
     quiet_s=120.0,
 )
-def _old(facts: Facts) -> Iterator[Seen | Unsure]:
+def _old(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for account, waiting in facts.stored.unsent.items() if facts.stored else ():
         # Rows of accounts that are switched off wait for them, and nobody is to be told.
         if account in facts.accounts and waiting.oldest_s >= OVERDUE_S:
             values = _minutes(waiting.oldest_s, count=f"{waiting.count:,}")
-            yield Seen(":".join(account), values, waiting.oldest_s)
+            yield Evidence(":".join(account), values, waiting.oldest_s)
 
 
 @trouble(
@@ -394,11 +396,11 @@ def _old(facts: Facts) -> Iterator[Seen | Unsure]:
     over="messages are stored again",
     remedy="look at the disk or at the database server; platforms send again what was not stored",
 )
-def _down(facts: Facts) -> Iterator[Seen | Unsure]:
+def _down(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     if facts.database is not None:
         reason, for_s = facts.database
         yield (
-            Seen("the database", {"reason": reason}, for_s)
+            Evidence("the database", {"reason": reason}, for_s)
             if (for_s >= DATABASE_AFTER_S)
             else Unsure("the database")
         )
@@ -411,22 +413,21 @@ def _down(facts: Facts) -> Iterator[Seen | Unsure]:
     level="note",
     announced=True,
 )
-def _strangers(facts: Facts) -> Iterator[Seen | Unsure]:
+def _strangers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     if facts.stored and facts.stored.strangers:
-        yield Seen("access", {"count": f"{facts.stored.strangers:,}"})
+        yield Evidence("access", {"count": f"{facts.stored.strangers:,}"})
 
 
 @trouble(
     "backup-overdue",
-    "the newest backup is {days} days old",
+    "the newest backup is {hours} hours old",
     over="there is a new backup",
-    remedy="`parley backup`; look why the timer does not run",
+    remedy="`parley logs --event 'backup_*'` says why; `parley backup` makes one",
     level="warning",
 )
-def _backup(facts: Facts) -> Iterator[Seen | Unsure]:
-    age_s, days = facts.stored.backup_s if facts.stored else None, facts.settings.backup_days
-    if age_s is not None and days is not None and age_s > days * DAY_S:
-        yield Seen("backup", {"days": f"{age_s / DAY_S:,.0f}"})
+def _backup(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
+    if facts.backup_s is not None:
+        yield Evidence("backup", {"hours": f"{facts.backup_s / HOUR_S:,.0f}"})
 
 
 def _minutes(seconds: float, **values: str) -> dict[str, str]:

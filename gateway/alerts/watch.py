@@ -7,7 +7,7 @@ nothing can be entered: then the webhook is told at once, and chats as soon as r
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -20,21 +20,23 @@ from adapters.base import Clock
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
 from gateway.agent_ports.budgets import Budgets, BudgetUse
-from gateway.alerts.telling import Judgement, Key, Telling, Told, log_told
+from gateway.alerts.telling import AlertsTold, Judgement, Key, Telling, log_told
 from gateway.alerts.troubles import (
     DAY_S,
     LOW_SHARE,
     OF_DATABASE,
     TROUBLES,
     AdapterState,
-    Facts,
+    AlertFacts,
+    Evidence,
     Models,
-    Seen,
     Stored,
     Unsure,
 )
-from gateway.alerts.webhook import Webhook
+from gateway.alerts.webhook import AlertWebhook
 from gateway.errors import StorageError
+from gateway.http.control import TEST_ALERTS
+from gateway.http.server import Health
 from gateway.lifecycle.supervision import AccountHealth, Supervised
 from gateway.signals import Wakeups
 from gateway.storage.database import Database
@@ -48,23 +50,44 @@ LOOK_EVERY_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sources:
+class AlertSources:
     """Who is asked how things stand.
 
     Attributes:
-        accounts: Returns how the accounts send.
-        database: Tries a commit; returns "writable", or why not.
-        models: All that may be asked.
+        health: Of database and accounts.
+        models: Returns all that may be asked, and how they stand.
         places: A folder of each disk that is written to.
+        backup: Returns the age of the newest backup where it is overdue, else None; it reads files.
     """
 
-    supervised: Sequence[Supervised]
-    accounts: Callable[[], Awaitable[Mapping[tuple[str, str], AccountHealth]]]
-    database: Callable[[], Awaitable[str]]
-    models: Sequence[ChatModel]
-    rests: Rests
+    health: Health
+    models: Callable[[], tuple[Sequence[ChatModel], Rests]]
     budgets: Budgets
     places: Sequence[Path] = ()
+    backup: Callable[[], float | None] = lambda: None
+
+
+@dataclass(slots=True)
+class LookMemory:
+    """What one look leaves for the next one, in this process.
+
+    Attributes:
+        since: When a state began that still lasts, in monotonic seconds.
+        outage: Why nothing could be stored, and for how long, until chats could be told of it.
+        open: The alerts that were open when the database was last read.
+    """
+
+    clock: Clock = time.monotonic
+    since: dict[str, float] = field(default_factory=dict)
+    outage: tuple[str, float] | None = None
+    open: frozenset[Key] = frozenset()
+
+    def lasts(self, name: str, *, is_so: bool) -> float | None:
+        """Return for how long something has been so, by the looks of this process."""
+        if not is_so:
+            self.since.pop(name, None)
+            return None
+        return self.clock() - self.since.setdefault(name, self.clock())
 
 
 @dataclass(slots=True)
@@ -72,20 +95,16 @@ class AlertWatch:
     """Finds troubles, and has owners told of them.
 
     Args:
-        wakeups: Told where there is something to be sent.
+        wakeups: AlertsTold where there is something to be sent.
         webhook: The second way; None where there is none.
-        clock: Monotonic seconds.
     """
 
     database: Database
-    sources: Sources
+    sources: AlertSources
     telling: Telling
     wakeups: Wakeups
-    webhook: Webhook | None = None
-    clock: Clock = time.monotonic
-    _since: dict[str, float] = field(default_factory=dict)
-    _outage: tuple[str, float] | None = None
-    _open: frozenset[Key] = frozenset()
+    webhook: AlertWebhook | None = None
+    memory: LookMemory = field(default_factory=LookMemory)
 
     async def run(self) -> NoReturn:
         """Look every few seconds, until cancelled; what a webhook is told keeps nobody waiting."""
@@ -99,7 +118,7 @@ class AlertWatch:
                 except StorageError as exc:
                     log.warning("alerts_not_looked_for", error=str(exc))
 
-    async def look(self) -> Told:
+    async def look(self) -> AlertsTold:
         """Look once, and tell what has changed.
 
         Raises:
@@ -109,15 +128,15 @@ class AlertWatch:
         judgement = judged(facts)
         if found is None:
             if self.webhook is not None:
-                new = {key: judgement.seen[key] for key in judgement.seen.keys() - self._open}
+                new = {key: judgement.seen[key] for key in judgement.seen.keys() - self.memory.open}
                 await self.webhook.tell_unstored(new)
-            return Told()
-        self._open = frozenset((each.kind, each.subject) for each in found)
+            return AlertsTold()
+        self.memory.open = frozenset((each.kind, each.subject) for each in found)
         if not judgement.seen and not found:
-            self._outage = None
-            return Told()
+            self.memory.outage = None
+            return AlertsTold()
         told = await self.database.write(self.telling.apply, judgement)
-        self._outage = None
+        self.memory.outage = None
         for conversation_id in told.chats:
             self.wakeups.outbox(conversation_id)
         log_told(told)
@@ -139,22 +158,24 @@ class AlertWatch:
             self.wakeups.outbox(conversation_id)
         return len(chats), None if self.webhook is None else await self.webhook.test()
 
-    async def _facts(self) -> tuple[Facts, list[Alert] | None]:
+    async def _facts(self) -> tuple[AlertFacts, list[Alert] | None]:
         """Return what there is to judge by, and the open alerts; None where nothing is stored."""
-        sources, rests = self.sources, self.sources.rests
+        sources = self.sources
         accounts, stored, found, state = await self._stored()
-        if (for_s := self._lasts("database", is_so=state != "writable")) is not None:
+        if (for_s := self.memory.lasts("database", is_so=state != "writable")) is not None:
             # It stands here until chats could be told of it.
-            self._outage = state, for_s
-        models = frozenset(each.label for each in sources.models)
-        facts = Facts(
+            self.memory.outage = state, for_s
+        models, rests = sources.models()
+        labels = frozenset(each.label for each in models)
+        facts = AlertFacts(
             settings=self.telling.settings,
-            adapters={each.name: self._state_of(each) for each in sources.supervised},
+            adapters={each.name: self._state_of(each) for each in sources.health.adapters},
             accounts=accounts,
-            models=Models(models, rests.failing, rests.answered, rests.accepted),
+            models=Models(labels, rests.failing, rests.answered, rests.accepted),
             room={place: shutil.disk_usage(place).free for place in sources.places},
-            database=self._outage,
+            database=self.memory.outage,
             stored=stored,
+            backup_s=await asyncio.to_thread(sources.backup),
         )
         return facts, found
 
@@ -163,10 +184,10 @@ class AlertWatch:
     ) -> tuple[Mapping[tuple[str, str], AccountHealth], Stored | None, list[Alert] | None, str]:
         """Return what the database says, and whether it can be written."""
         sources = self.sources
-        if (state := await sources.database()) != "writable":
+        if (state := await sources.health.database_state()) != "writable":
             return {}, None, None, state
         try:
-            accounts = await sources.accounts()
+            accounts = await sources.health.watch.look()
             budgets = await sources.budgets.uses(LOW_SHARE)
             stored, found = await self.database.read(stored_facts, budgets)
         except StorageError as exc:
@@ -176,18 +197,8 @@ class AlertWatch:
     def _state_of(self, supervised: Supervised) -> AdapterState:
         is_working = supervised.connected or supervised.is_standby
         is_connecting = supervised.stopped is None and not is_working
-        for_s = self._lasts(supervised.name, is_so=is_connecting)
+        for_s = self.memory.lasts(supervised.name, is_so=is_connecting)
         return AdapterState(supervised.stopped, supervised.trouble, for_s)
-
-    def _lasts(self, name: str, *, is_so: bool) -> float | None:
-        """Return for how long something has been so, by the looks of this process."""
-        if not is_so:
-            self._since.pop(name, None)
-            return None
-        return self.clock() - self._since.setdefault(name, self.clock())
-
-
-TEST = "test-alerts"
 
 
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
@@ -202,7 +213,7 @@ def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
             return web.json_response({"error": str(exc)}, status=409)
         return web.json_response({"result": {"chats": chats, "webhook": is_posted}})
 
-    return [web.post(f"/control/{TEST}", test)]
+    return [web.post(f"/control/{TEST_ALERTS}", test)]
 
 
 def stored_facts(conn: Connection, budgets: Sequence[BudgetUse]) -> tuple[Stored, list[Alert]]:
@@ -216,9 +227,9 @@ def stored_facts(conn: Connection, budgets: Sequence[BudgetUse]) -> tuple[Stored
     return stored, alerts.found(conn)
 
 
-def judged(facts: Facts) -> Judgement:
+def judged(facts: AlertFacts) -> Judgement:
     """Return what is there, and what nobody can tell."""
-    seen: dict[Key, Seen] = {}
+    seen: dict[Key, Evidence] = {}
     unsure: set[Key] = set()
     for kind in TROUBLES.values():
         for each in kind.look(facts):

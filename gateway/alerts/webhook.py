@@ -21,7 +21,7 @@ import structlog
 from pydantic import SecretStr
 
 from gateway.alerts.telling import Key, Telling, prefix_of_begin
-from gateway.alerts.troubles import TROUBLES, Seen
+from gateway.alerts.troubles import TROUBLES, Evidence
 from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
@@ -43,12 +43,12 @@ BEGIN, END = 1, 2
 Event = Literal["begin", "over", "test"]
 
 
-class NotTaken(Exception):
+class PostRefused(Exception):
     """The receiver did not take a request; it may take another one."""
 
 
 @dataclass(slots=True)
-class Webhook:
+class AlertWebhook:
     """Posts alerts.
 
     Args:
@@ -87,7 +87,7 @@ class Webhook:
             else:
                 await self.database.write(alerts.put_off, alert.id, AGAIN_S)
 
-    async def tell_unstored(self, seen: Mapping[Key, Seen]) -> None:
+    async def tell_unstored(self, seen: Mapping[Key, Evidence]) -> None:
         """Post what cannot be stored, each once in a process; its row is made later."""
         for key in seen.keys() - self.unstored:
             kind, subject = key
@@ -131,14 +131,18 @@ class Webhook:
         trying = tenacity.AsyncRetrying(
             stop=tenacity.stop_after_attempt(TRIES),
             wait=tenacity.wait_exponential(self.pause_s),
-            retry=tenacity.retry_if_exception_type((NotTaken, aiohttp.ClientError, TimeoutError)),
+            retry=tenacity.retry_if_exception_type((
+                PostRefused,
+                aiohttp.ClientError,
+                TimeoutError,
+            )),
         )
         try:
             await trying(self._send, url.get_secret_value(), body)
         except tenacity.RetryError as exc:
             # Not the error itself: its text may hold the address, and that a token.
             reason = exc.last_attempt.exception()
-            why = str(reason) if isinstance(reason, NotTaken) else type(reason).__name__
+            why = str(reason) if isinstance(reason, PostRefused) else type(reason).__name__
             log.warning("alert_not_posted", id=id_, reason=why)
             return False
         log.info("alert_posted", id=id_, kind=alert.kind, state=event)
@@ -154,7 +158,7 @@ class Webhook:
             http.post(url, data=body, headers=headers, allow_redirects=False) as response,
         ):
             if not response.ok or response.status >= 300:
-                raise NotTaken(f"HTTP {response.status}")
+                raise PostRefused(f"HTTP {response.status}")
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:

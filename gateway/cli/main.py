@@ -23,6 +23,7 @@ COMMANDS = {
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
     "logs": "Print the log readably.",
+    "alerts": "Troubles that owners are told of.",
     "doctor": "Say what is not as it should be, why that matters, and how to fix it.",
     "web": "Users of the web chat, and who is signed in.",
     "pair": "Say who may write to the bot.",
@@ -88,6 +89,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.run import run_app as found
         case "setup":
             from gateway.cli.setup import setup_app as found
+        case "alerts":
+            from gateway.cli.alerts import alerts_app as found
         case "doctor":
             from gateway.cli.doctor import doctor_app as found
         case "open":

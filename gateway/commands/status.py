@@ -12,9 +12,12 @@ from gateway.commands.status_figures import (
 )
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import Question
+from gateway.storage.queue import alerts
+from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import history, usage
 from gateway.storage.reports.history import Status
 from gateway.storage.reports.usage import ContextFill
+from gateway.storage.schema import iso_time
 
 
 @Command("status", "show the state of this conversation", IMMEDIATE, 60, urgent=True)
@@ -25,7 +28,10 @@ def show_status(context: CommandContext) -> CommandResult:
     standing = usage.standing(conn, conversation_id, model.fixed_tokens)
     status = history.status(conn, conversation_id)
     waits_for = [_waits_for(each) for each in questions.pending(conn, conversation_id)]
-    return CommandResult(status_text(status, standing, model, waits_for))
+    text = status_text(status, standing, model, waits_for)
+    # Troubles are the operator's business, and nobody's in a group.
+    troubles = alerts.found(conn) if context.is_owner and context.is_private else []
+    return CommandResult(text + troubles_text(troubles))
 
 
 def _waits_for(question: Question) -> str:
@@ -63,6 +69,14 @@ def status_text(
     if status.last_outcome and not status.turn_running:
         lines["Last turn"] = status.last_outcome.replace("_", " ")
     return listed(lines)
+
+
+def troubles_text(open_ones: Sequence[Alert]) -> str:
+    """Return what an owner reads of troubles below; empty where there is none."""
+    if not open_ones:
+        return ""
+    lines = [f"- {quoted(each.text)}, since {iso_time(each.since)}" for each in open_ones]
+    return "\n".join(["\n\n**Troubles** (`parley doctor` says what to do):", *lines])
 
 
 def _model_text(standing: ContextFill, model: StatusFacts) -> str:

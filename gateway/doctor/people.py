@@ -4,9 +4,15 @@ from collections.abc import Iterator, Mapping
 
 from adapters.registry import account_types
 from adapters.web.platform import is_private_way
-from gateway.doctor.checks import Examined, Sight, check
+from gateway.access.policy import Access, Owners
+from gateway.alerts.troubles import TROUBLES
+from gateway.doctor.checks import Examined, Level, Sight, check
+from gateway.storage.people.members import newest_direct_chat
+from gateway.storage.queue import alerts
 from gateway.storage.reports import health
+from gateway.storage.schema import iso_time
 
+LEVELS: Mapping[str, Level] = {"error": "wrong", "warning": "warning", "note": "note"}
 WORKING = ("connected", "standby")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -101,6 +107,49 @@ def _reachable(examined: Examined) -> Iterator[Sight]:
 
 def _runs(examined: Examined, platform: str) -> bool:
     return any(each.is_on for each in examined.settings.platforms.accounts(platform))
+
+
+@check(
+    "alerts-heard",
+    "Owners are told of troubles",
+    why="Else nobody knows that something is wrong until somebody misses an answer.",
+    remedy="Write to the bot directly once, or name a chat in `alerts.to`; `parley alerts test`"
+    " tries it.",
+    needs="database",
+)
+def _heard_of_troubles(examined: Examined) -> Iterator[Sight]:
+    settings = examined.settings
+    if not settings.alerts.enabled:
+        yield Sight("note", "alerts.enabled is false", "Set `alerts.enabled: true`.")
+        return
+    if settings.alerts.to:
+        return
+    accounts = {
+        (name, each.name)
+        for name in account_types()
+        for each in settings.platforms.accounts(name)
+        if each.is_on
+    }
+    owners = Owners(Access(settings.access, settings.web), dict.fromkeys(accounts, list))
+    for platform, sender in owners.everybody(examined.database):
+        on = _runs(examined, platform)
+        if on and not newest_direct_chat(examined.database, platform, sender, accounts):
+            yield Sight("warning", f"{platform}:{sender} has no direct chat with the bot")
+
+
+@check(
+    "alerts-open",
+    "No trouble is open",
+    why="Owners were told of it, and it is not over.",
+    remedy="`parley alerts` lists them.",
+    needs="database",
+)
+def _open_troubles(examined: Examined) -> Iterator[Sight]:
+    for each in alerts.found(examined.database):
+        kind = TROUBLES.get(each.kind)
+        remedy = f"{kind.remedy[0].upper()}{kind.remedy[1:]}." if kind else ""
+        level: Level = LEVELS[kind.level] if kind else "note"
+        yield Sight(level, f"{each.text}, since {iso_time(each.since)}", remedy)
 
 
 @check(

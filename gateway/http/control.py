@@ -40,6 +40,8 @@ from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
 
 SOCKET = "parley.sock"
+TEST_ALERTS = "test-alerts"
+"""Answered by gateway/alerts/watch.py."""
 S = TypeVar("S", bound=Section)
 
 
@@ -324,6 +326,21 @@ async def ask_settings(home: Path, question: SettingsQuestion, target: str = "")
     except aiohttp.ClientConnectorError as exc:
         text = f"no gateway runs in {home}; settings and secrets are read when it starts"
         raise GatewayNotRunning(text) from exc
+
+
+async def test_alerts(home: Path) -> dict[str, Any]:
+    """Have the gateway that runs in `home` send a test of its alerts each way.
+
+    Raises:
+        GatewayNotRunning: None does.
+        NotFound: It tells nobody of anything.
+    """
+    try:
+        found: dict[str, Any] = await _ask(home / SOCKET, TEST_ALERTS, "")
+    except aiohttp.ClientConnectorError as exc:
+        text = f"no gateway runs in {home}; start it with `parley run`"
+        raise GatewayNotRunning(text) from exc
+    return found
 
 
 async def carry_out(database: Database, action: Action, target: str, by: str = COMMAND_LINE) -> Any:

@@ -194,8 +194,8 @@ class Health:
     ) -> None:
         self._database = database
         self._replica = replica
-        self._adapters = adapters
-        self._watch = watch
+        self.adapters = adapters
+        self.watch = watch
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
 
@@ -211,7 +211,7 @@ class Health:
     @property
     def accounts(self) -> list[tuple[str, str]]:
         """All accounts that this process serves: (platform, account)."""
-        return [(each.adapter.platform, each.adapter.account) for each in self._adapters]
+        return [(each.adapter.platform, each.adapter.account) for each in self.adapters]
 
     def control_route(self) -> web.RouteDef:
         """Return the route that tells all of it; for the Unix socket only."""
@@ -242,7 +242,7 @@ class Health:
     async def look(self) -> dict[str, Any]:
         """Return all of it, as it is now; each look is a commit."""
         database = await self.database_state()
-        adapters = {supervised.name: supervised.state for supervised in self._adapters}
+        adapters = {supervised.name: supervised.state for supervised in self.adapters}
         working = all(state in WORKING for state in adapters.values())
         accounts: dict[str, dict[str, Any]] = {}
         if database == "writable":
@@ -271,7 +271,7 @@ class Health:
     async def _account_states(self) -> tuple[str, dict[str, dict[str, Any]]]:
         """Return the database's state again, and how each account stands; seconds, rounded."""
         try:
-            found = await self._watch.look()
+            found = await self.watch.look()
         except StorageError as exc:
             return f"not readable: {exc}", {}
         return "writable", {

@@ -88,6 +88,16 @@ def newest(to: Path | None) -> Backup | None:
     return next(_found(to), None) if to is not None else None
 
 
+def overdue_s(settings: Settings) -> float | None:
+    """Return the age of the newest backup where it should not be that old, else None.
+
+    None as well where Parley makes none, and where there never was one.
+    """
+    last = newest(folder_of(settings))
+    age_s = 0.0 if last is None else last.age_s(datetime.now(UTC))
+    return age_s if age_s > LATE * settings.backup.every_h * HOUR_S else None
+
+
 def _found(to: Path) -> Iterator[Backup]:
     """Yield the whole backups in a folder, the newest first; nothing where there is no folder."""
     try:

@@ -4,11 +4,12 @@ A reload makes a new kit, and turns that begin from then on go by it. What is th
 the settings say, is `TurnParts`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from adapters.base import Adapter
 from agent.models.base import ChatModel
+from agent.models.recovery import Rests
 from agent.plugins.active import Plugins
 from agent.turn.state import Agent
 from gateway.access.policy import Access, Quotas
@@ -79,6 +80,11 @@ class Mind:
     context: ContextParts
     prompts: Prompts
     models: tuple[ChatModel, ...]
+
+    @property
+    def standing(self) -> tuple[Sequence[ChatModel], Rests]:
+        """All models, and which of them fail."""
+        return self.models, self.agent.recovery.rests
 
 
 async def build_mind(

@@ -297,7 +297,7 @@ class AlertSettings(Section):
     `to`: chats as `platform:chat` or `platform:account:chat`; none: the owners' direct chats.
     `webhook` is told where no chat was shown an alert within a minute, or always; with a secret
     its requests are signed. `per_hour`: as many messages at most, then one line. `disk_free_bytes`:
-    less room than that is a trouble. `backup_days`: an older newest backup is; null: never.
+    less room than that is a trouble.
     """
 
     enabled: bool = True
@@ -307,7 +307,6 @@ class AlertSettings(Section):
     webhook_when: Literal["unheard", "always"] = "unheard"
     per_hour: int = Field(default=10, ge=1, le=1000)
     disk_free_bytes: int = Field(default=500_000_000, ge=0, le=10**15)
-    backup_days: Days | None = 7
 
 
 class LoggingSettings(Section):

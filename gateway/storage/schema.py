@@ -5,7 +5,6 @@ Uniqueness rules are indexes; `message` rows are never updated.
 Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
 """
 
-from gateway.storage.tables.alerts import alert, is_open
 from gateway.storage.tables.columns import Whole, metadata
 from gateway.storage.tables.conversations import (
     SEARCH_INDEX,
@@ -61,12 +60,14 @@ from gateway.storage.tables.people import (
 from gateway.storage.tables.queue import (
     UNSENT,
     adapter_lease,
+    alert,
     chat_preview,
     chat_watch,
     cursor,
     identity,
     inbox,
     is_noted,
+    is_open,
     is_pending,
     is_said,
     is_unsent,

@@ -18,7 +18,7 @@ from agent.errors import (
     RateLimited,
 )
 from gateway.alerts import telling, watch
-from gateway.alerts.telling import FLOOD, Told
+from gateway.alerts.telling import FLOOD, AlertsTold
 from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.storage import schema
@@ -26,6 +26,7 @@ from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
 from tests.support.gateway import Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.scripted_model import ScriptedModel
 
 HERE = "telegram:default"
 
@@ -45,7 +46,7 @@ def watch_of(chat: Running) -> AlertWatch:
     return found
 
 
-async def look(chat: Running) -> Told:
+async def look(chat: Running) -> AlertsTold:
     return await watch_of(chat).look()
 
 
@@ -72,7 +73,7 @@ async def test_a_stopped_adapter_is_told_once_and_when_it_is_over(tmp_path: Path
         supervised.stopped = None
         assert kinds((await look(chat)).ended) == ["adapter-stopped"]
         assert (await chat.answers(3))[2].startswith(f"**Over:** {HERE} works again.")
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
 
 
 async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:
@@ -80,12 +81,12 @@ async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         now = [0.0]
-        watch_of(chat).clock = lambda: now[0]
+        watch_of(chat).memory.clock = lambda: now[0]
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
         await look(chat)
         supervised.stopped, chat.adapter.connected = None, False
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         now[0] = UNREACHABLE_S
         told = await look(chat)
         assert (kinds(told.begun), told.ended) == (["adapter-unreachable"], [])
@@ -112,9 +113,9 @@ async def test_a_key_is_told_of_until_the_model_answers(
         assert kinds((await look(chat)).begun) == [kind]
         assert str(failure) in (await chat.answers(2))[1]
     async with running(tmp_path) as chat:
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         fail(chat, failure)
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         await chat.ask("again")
         assert kinds((await look(chat)).ended) == [kind]
         assert "answers again" in (await chat.answers(2))[1]
@@ -132,7 +133,7 @@ async def test_a_key_that_is_taken_is_no_refused_one(tmp_path: Path) -> None:
         fail(chat, CreditUsedUp("402"))
         assert kinds((await look(chat)).begun) == ["money-gone"]
         rests.note_accepted(label)
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
 
 
 async def test_a_model_that_fails_is_told_of_after_five_minutes(tmp_path: Path) -> None:
@@ -142,9 +143,9 @@ async def test_a_model_that_fails_is_told_of_after_five_minutes(tmp_path: Path) 
         rests, now = chat.agent.recovery.rests, [0.0]
         rests._now = lambda: now[0]
         fail(chat, RateLimited("529 overloaded"))
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         now[0] = FAILING_S
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         fail(chat, ModelUnreachable("no answer"))
         assert kinds((await look(chat)).begun) == ["model-failing"]
         assert "has failed for 5 minutes: no answer" in (await chat.answers(2))[1]
@@ -181,7 +182,7 @@ async def test_a_disk_that_is_full_is_told_of(
             (await chat.answers(2))[1].replace("\\", "")
         )
         free[0] = 1_100_000
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         free[0] = 1_200_000
         assert kinds((await look(chat)).ended) == ["disk-full"]
 
@@ -202,7 +203,7 @@ async def test_an_old_answer_is_told_of_but_no_old_alert(tmp_path: Path) -> None
         is_answer = ~schema.outbox.c.source_key.startswith(outbox.ALERT)
         await chat.execute(update(schema.outbox).where(is_answer).values(state="sent"))
         assert kinds((await look(chat)).ended) == ["outbox-old"]
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
 
 
 async def test_an_alert_nobody_takes_is_no_dead_letter(tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ async def test_an_alert_nobody_takes_is_no_dead_letter(tmp_path: Path) -> None:
         await look(chat)
         await chat.logged("message_buried")
         assert [row.state for row in await chat.rows(schema.outbox)] == ["sent", "dropped"]
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
 
 
 async def test_a_question_that_got_no_answer_is_told_of(tmp_path: Path) -> None:
@@ -254,28 +255,31 @@ async def change_alert(chat: Running, **values: Any) -> None:
     await chat.execute(update(schema.alert).values(values))
 
 
-async def test_a_database_that_was_away_is_told_of_afterwards(tmp_path: Path) -> None:
+async def test_a_database_that_was_away_is_told_of_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While it is, nothing can be entered; a moment of it is no trouble."""
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         here, now, states = watch_of(chat), [0.0], ["not writable: full", "not writable: full"]
-        here.clock = lambda: now[0]
-        real = here.sources.database
+        here.memory.clock = lambda: now[0]
+        health = here.sources.health
+        real = health.database_state
 
         async def state() -> str:
             return states.pop() if states else await real()
 
-        here.sources = replace(here.sources, database=state)
-        assert await look(chat) == Told()
+        monkeypatch.setattr(health, "database_state", state)
+        assert await look(chat) == AlertsTold()
         now[0] = 45.0
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         now[0] = 60.0
         assert kinds((await look(chat)).begun) == ["database-down"]
         assert "nothing can be stored: not writable: full" in (await chat.answers(2))[1]
         assert kinds((await look(chat)).ended) == ["database-down"]
         states.append("not writable: full")
         await look(chat)
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
 
 
 async def test_a_flapping_account_is_told_of_less_and_less(tmp_path: Path) -> None:
@@ -296,21 +300,30 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
     """What was not told begins and ends in silence; it is on record."""
     async with running(tmp_path, alerts={"per_hour": 2}) as chat:
         await chat.ask("hello")
-        names = [f"m{n}" for n in range(4)]
-        here = watch_of(chat)
-        here.sources = replace(here.sources, models=[replace_label(each) for each in names])
-        for name in names:
-            chat.agent.recovery.rests.note_failure(name, CredentialsRefused("401"))
+        here, rests = watch_of(chat), chat.agent.recovery.rests
+        named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
+        here.sources = replace(here.sources, models=lambda: (named, rests))
+        for each in named:
+            rests.note_failure(each.label, CredentialsRefused("401"))
         assert len((await look(chat)).begun) == 4
         texts = await chat.answers(4)
         assert [text == FLOOD for text in texts] == [False, False, False, True]
-        here.sources = replace(here.sources, models=())
+        here.sources = replace(here.sources, models=lambda: ([], rests))
         assert len((await look(chat)).ended) == 4
         assert len(chat.texts()) == 4
 
 
-def replace_label(name: str) -> Any:
-    return type("Named", (), {"label": name})()
+async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
+    """Until there is a new one."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        here = watch_of(chat)
+        assert await look(chat) == AlertsTold()
+        here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
+        assert kinds((await look(chat)).begun) == ["backup-overdue"]
+        assert "the newest backup is 40 hours old" in (await chat.answers(2))[1]
+        here.sources = replace(here.sources, backup=lambda: None)
+        assert kinds((await look(chat)).ended) == ["backup-overdue"]
 
 
 async def test_nobody_to_tell_is_logged(tmp_path: Path) -> None:
@@ -380,6 +393,6 @@ async def test_what_a_restart_left_open_is_told_once(tmp_path: Path) -> None:
         await look(chat)
     async with running(tmp_path) as chat:
         fail(chat, CreditUsedUp("402"))
-        assert await look(chat) == Told()
+        assert await look(chat) == AlertsTold()
         texts = await chat.answers(2)
         assert sum("no credit left" in text for text in texts) == 1

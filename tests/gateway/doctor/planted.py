@@ -116,6 +116,15 @@ setting("plugins-there", "wrong", plugins__enabled=["diary"])
 setting("engine-there", "note", context__engine="somebody-elses")
 
 
+setting("alerts-heard", "note", alerts__enabled=False)
+
+
+@fault("alerts-open", "wrong")
+def _told_of(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    known = {"since": LONG_AGO, "at": LONG_AGO, "seen_at": LONG_AGO}
+    patient.enter(schema.alert, kind="money-gone", subject="m", text="no credit", **known)
+
+
 @fault("settings-file-mode", "wrong")
 def _readable_secrets(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.set(web__token="hunter-hunter-hunter-hunter-22")

@@ -65,6 +65,16 @@ def test_a_planted_fault_is_found(
     assert all(each.remedy or found.check.remedy for each in found.seen)
 
 
+def test_an_owner_who_never_wrote_is_told_nothing(patient: Patient) -> None:
+    """A chat that the settings name does as well."""
+    patient.set(access__owners=["telegram:7"], platforms={"telegram": {"token": "env:T_TOKEN"}})
+    [seen] = patient.results()["alerts-heard"].seen
+    assert (seen.level, seen.text) == ("warning", "telegram:7 has no direct chat with the bot")
+    patient.set(alerts__to=["telegram:7"])
+    patient.config()
+    assert patient.results()["alerts-heard"].level == "fine"
+
+
 def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its version; who has nothing against it, or does not answer, is told apart."""
     asked = advisories(patient, monkeypatch, answer={"results": None})
