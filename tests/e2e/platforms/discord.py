@@ -101,7 +101,13 @@ class DiscordDriver:
 
     def block(self) -> dict[str, Any]:
         urls = {"api_url": self._server.api_url, "gateway_url": self._server.gateway_url}
-        return {"token": TOKEN, **urls}
+        return {"token": self._server.bot.token, **urls}
+
+    def rotate(self) -> None:
+        bot = self._server.bot
+        self._server._bots.pop(bot.token)
+        bot.token = f"{TOKEN}-NEW"
+        self._server._bots[bot.token] = bot
 
     async def connected(self, port: int) -> None:
         await self._server.wait_for(lambda: self._server.bot.commands)

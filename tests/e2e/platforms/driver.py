@@ -83,6 +83,10 @@ class Driver(Protocol):
         """Return the settings of the platform's account; empty for the web chat."""
         ...
 
+    def rotate(self) -> None:
+        """Replace the bot's tokens; the old ones are refused from now on."""
+        ...
+
     async def connected(self, port: int) -> None:
         """Return once the bot is connected; `port` is that of the gateway's HTTP server."""
         ...

@@ -1,6 +1,7 @@
 """Slack in the scenarios: direct chats, and the thread that a mention opens."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Self
 
 from adapters.rendering.chunks import PREVIEW_END
@@ -95,6 +96,10 @@ class SlackDriver:
         identity = self._server.identity
         tokens = {"bot_token": identity.bot_token, "app_token": identity.app_token}
         return {"base_url": self._server.base_url, **tokens}
+
+    def rotate(self) -> None:
+        tokens = {"bot_token": "xoxb-1-loopback-NEW", "app_token": "xapp-1-A0APP-new"}
+        self._server.identity = replace(self._server.identity, **tokens)
 
     async def connected(self, port: int) -> None:
         await self._server.wait_for(lambda: self._server.delivering.sockets)

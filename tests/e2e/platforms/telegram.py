@@ -107,7 +107,10 @@ class TelegramDriver:
     def block(self) -> dict[str, Any]:
         # Of gateways before: the one that gets this may poll before anybody asks whether it does.
         self._polls = len(self._api.made("getUpdates"))
-        return {"token": TOKEN, "base_url": self._api.root}
+        return {"token": self._api.token, "base_url": self._api.root}
+
+    def rotate(self) -> None:
+        self._api.token = f"{TOKEN}-new"
 
     async def connected(self, port: int) -> None:
         await self._api.wait_for(lambda: len(self._api.made("getUpdates")) > self._polls)

@@ -138,6 +138,9 @@ class WebDriver:
     def block(self) -> dict[str, Any]:
         return {}
 
+    def rotate(self) -> None:
+        raise AssertionError("the web chat has no token of a platform")
+
     async def connected(self, port: int) -> None:
         """Look at the chats that are known, at the gateway that is there now."""
         await self._leave()

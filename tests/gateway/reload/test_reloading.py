@@ -163,8 +163,11 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
         assert done.code == 1
         assert done.stderr.startswith("nothing was changed: ")
         assert "never" not in file.read_text()
-        rows = parley.rows("SELECT body FROM audit_log ORDER BY seq")
-        assert rows[-2:] == [("queue.debounce_ms",), ("agent.max_iterations",)]
+        rows = parley.rows(
+            "SELECT said FROM audit_log WHERE kind = 'settings_changed' ORDER BY seq"
+        )
+        subjects = [json.loads(said)[2] for (said,) in rows]
+        assert subjects[-2:] == ["queue.debounce_ms", "agent.max_iterations"]
 
 
 async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Path) -> None:
