@@ -25,7 +25,8 @@ ENV PATH="/opt/parley/bin:$PATH" \
     PYTHONUNBUFFERED=1 \
     PARLEY_HOME=/data \
     PARLEY_WEB__HOST=0.0.0.0
-USER parley
+# By its number: Kubernetes refuses a name where it asks for a user that is not root.
+USER 10001
 VOLUME ["/data"]
 EXPOSE 8765
 STOPSIGNAL SIGTERM

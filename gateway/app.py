@@ -68,7 +68,7 @@ from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.origin import Origin, Source
 from gateway.reload.reloading import Parts, Reloading
-from gateway.settings.loading import fingerprinted
+from gateway.settings.loading import fingerprinted, service_manager
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
@@ -263,11 +263,26 @@ async def run(
                         gateway.intake.rules.model(None).summaries,
                     )
                 ),
-                lambda: {
-                    "crash journal": journal.run(),
-                    "reload": gateway.reloading.run(),
-                },
+                lambda: (
+                    {
+                        "crash journal": journal.run(),
+                        "reload": gateway.reloading.run(),
+                    }
+                    | _told(gateway)
+                ),
             )
+
+
+def _told(gateway: Gateway) -> Work:
+    """Return what tells the service manager how it goes; nothing where none has asked for it."""
+    manager = service_manager()
+    if manager is None:
+        return {}
+    from gateway.lifecycle.service_manager import Pulse, ServiceManager  # noqa: PLC0415
+
+    still_s = gateway.worker.still_s
+    pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
+    return {"service manager": pulse.run()}
 
 
 async def _sign_in(database: Database, settings: Settings) -> str | None:

@@ -107,6 +107,14 @@ class Worker:
         self._stopping = False
         self._looked = -POLL_S
         self._full = False
+        self._passed_at: float | None = None
+
+    def still_s(self) -> float:
+        """Return how long ago it has passed through its loop, in seconds; 0 while it does not run.
+
+        Each pass ends within `POLL_S` unless the database holds it up.
+        """
+        return 0.0 if self._passed_at is None else time.monotonic() - self._passed_at
 
     def take(self, kit: TurnKit) -> TurnKit:
         """Have turns that begin from now on go by another kit; returns the one before."""
@@ -147,10 +155,12 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             sweeps = tasks.create_task(self._keep_sweeping(), name="stuck conversations")
             while not self._stopping:
+                self._passed_at = time.monotonic()
                 self._serve_hinted(tasks)
                 if time.monotonic() - self._looked >= POLL_S:
                     await self._serve_line(tasks)
                 await self._wait_for_work()
+            self._passed_at = None
             await self._slots.wait_idle()
             sweeps.cancel()
 

