@@ -10,7 +10,7 @@ and two gateways in one process do not hear each other. Without one a span costs
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,8 +18,9 @@ from hashlib import blake2b
 from random import getrandbits
 from typing import Protocol
 
-Value = str | int | float | bool
+Value = str | int | float | bool | tuple[str, ...]
 """What a span may say: an identifier or a number."""
+Told = Mapping[str, Value | None]
 
 
 @dataclass(slots=True)
@@ -84,11 +85,14 @@ def root_of(trace: str) -> int:
 
 
 @contextmanager
-def span(name: str, *, trace: str = "", **attributes: Value | None) -> Iterator[Span]:
+def span(
+    name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
+) -> Iterator[Span]:
     """Record what the body does, below the span that is open here.
 
     Args:
         name: What is done.
+        told: Attributes whose names are no words of Python.
         trace: Of the message, where this is the first thing that is done about it here: the span
             then stands below the root.
         attributes: None is left out.
@@ -103,7 +107,7 @@ def span(name: str, *, trace: str = "", **attributes: Value | None) -> Iterator[
     if recorder is None:
         yield here
         return
-    here.note(**attributes)
+    here.note(**(told or {}), **attributes)
     token = _CURRENT.set(here)
     try:
         yield here

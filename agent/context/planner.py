@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import structlog
 
+from agent import spans
 from agent.context.meter import Measure, TokenMeter
 from agent.context.phases.boundaries import Newest
 from agent.context.phases.payback import EARLIEST_SHARE, Rates, due_tokens, early_pays
@@ -243,6 +244,18 @@ class Planner:
         Returns:
             What was done; None where nothing could be left out.
         """
+        with spans.span("compaction", trigger=trigger) as here:
+            done = await self._compacted(view, trigger, focus, timeout_s)
+            if done is None:
+                here.note(outcome="nothing")
+            else:
+                here.note(outcome="done", level=done.level, engine=done.engine)
+                here.note(tokens_before=done.tokens_before, tokens_after=done.tokens_after)
+        return done
+
+    async def _compacted(
+        self, view: View, trigger: Trigger, focus: str | None, timeout_s: float | None
+    ) -> Compaction | None:
         started = time.monotonic()
         prepared, unasked = await self._prepared(trigger, timeout_s)
         if timeout_s is not None:

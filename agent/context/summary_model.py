@@ -29,6 +29,7 @@ from agent.errors import (
     SummaryOverflow,
 )
 from agent.messages import text_of, user_message
+from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
@@ -322,7 +323,7 @@ class SummaryCalls:
         # Noted before it is sent: a call that is given up is billed for what was read.
         self._pending.append(lambda: lost_call(model, expected()))
         try:
-            completion = await model.complete(request, _Silent())
+            completion = await observed.complete(model, request, _Silent(), "summary")
         except ModelError as exc:
             self._end(failed_call(model, exc, expected()))
             exc.args = (self._summariser.redact(str(exc)),)

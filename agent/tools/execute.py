@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from agent import spans
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import Files, ToolStatus, TurnJournal
@@ -18,6 +19,11 @@ from agent.tools.registry import ToolBox
 from agent.tools.truncate import TruncationStats, truncate
 from agent.view.view import Entry
 
+TOOL = "execute_tool"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_STATUS = "parley.tool.status"
+"""Of the span of a call. Source: OpenTelemetry's conventions for generative AI."""
+MOST_NAME_CHARS = 100
 MAX_CONCURRENT = 8
 """Calls of one message that run at the same time."""
 MAX_ASKED = 8
@@ -122,7 +128,9 @@ class _Batch:
             return refused
         if context.services.progress is not None:
             context.services.progress.working(call)
-        outcome = self._masked(await self.toolbox.execute(call, context))
+        with spans.span(TOOL, _told(call)) as here:
+            outcome = self._masked(await self.toolbox.execute(call, context))
+            here.note(**{TOOL_STATUS: outcome.status})
         if context.services.hooks is not None:
             await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)
         return outcome
@@ -173,6 +181,15 @@ class CheckedFiles:
                 " is not sent. Take that out first"
             )
         return await self.files.offer(name, mime, content)
+
+
+def _told(call: ToolCall) -> spans.Told:
+    # The name is the model's word: it may have made it up.
+    return {
+        "gen_ai.operation.name": TOOL,
+        TOOL_NAME: call["function"]["name"][:MOST_NAME_CHARS],
+        "gen_ai.tool.call.id": call["id"][:MOST_NAME_CHARS],
+    }
 
 
 def _pointer(stats: TruncationStats, output_id: str) -> str:

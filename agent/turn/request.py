@@ -14,6 +14,7 @@ import structlog
 from agent.context.phases.sanitise import sanitise
 from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
+from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.images import with_pictures
 from agent.models.recovery import complete_with_recovery
@@ -189,7 +190,7 @@ class LoopRequest:
         redactor = self.agent.calls.redactor
         sink = MaskedSink(self.ports.sink, redactor, partial_text(self.view.messages[-2:]))
         try:
-            completion = await model.complete(request, sink)
+            completion = await observed.complete(model, request, sink)
         except ModelError as exc:
             lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)

@@ -114,7 +114,7 @@ class TurnRunner:
             structlog.contextvars.bound_contextvars(
                 conversation=conversation, session=turn.session.id, turn=turn.id, trace=trace
             ),
-            spans.span("turn", trace=trace, turn=turn.id, attempt=turn.attempt, **whose),
+            spans.span("turn", whose, trace=trace, turn=turn.id, attempt=turn.attempt),
         ):
             error = self._why_hopeless(turn)
             if error is None or turn.stopped:

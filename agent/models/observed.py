@@ -1,0 +1,86 @@
+"""A call of a model as a span, in the words of OpenTelemetry's conventions for generative AI.
+
+Names, numbers and times; nothing of what was sent or answered. Source of the names:
+opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans; those with `parley.` are our own.
+"""
+
+import time
+
+from agent import spans
+from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
+from agent.spans import Span
+
+CHAT = "chat"
+FIRST_TEXT = "parley.first_token_s"
+PURPOSE = "parley.purpose"
+PROVIDER = "gen_ai.provider.name"
+MODEL = "gen_ai.request.model"
+INPUT = "gen_ai.usage.input_tokens"
+OUTPUT = "gen_ai.usage.output_tokens"
+CACHE_READ = "gen_ai.usage.cache_read.input_tokens"
+CACHE_WRITE = "gen_ai.usage.cache_creation.input_tokens"
+
+
+class _Timed:
+    """Passes a growing answer on, and notes when its first text came."""
+
+    def __init__(self, sink: TextSink) -> None:
+        self._sink = sink
+        self._began = time.perf_counter()
+        self.first_s: float | None = None
+
+    def push(self, delta: str) -> None:
+        """Append visible text."""
+        if self.first_s is None:
+            self.first_s = time.perf_counter() - self._began
+        self._sink.push(delta)
+
+    def restart(self) -> None:
+        """Forget what was pushed."""
+        self._sink.restart()
+
+
+async def complete(
+    model: ChatModel, request: ModelRequest, sink: TextSink, purpose: str = "answer"
+) -> Completion:
+    """Make a call as `ChatModel.complete` does, and record it.
+
+    Args:
+        model: Who is asked.
+        request: What is sent.
+        sink: Gets the growing answer.
+        purpose: answer, or summary.
+
+    Raises:
+        ModelError: Only its subclasses; see agent/errors.py.
+    """
+    told: spans.Told = {
+        "gen_ai.operation.name": CHAT,
+        PROVIDER: model.provider,
+        MODEL: model.name,
+        "gen_ai.request.max_tokens": request.max_output_tokens,
+        "gen_ai.conversation.id": request.conversation,
+        PURPOSE: purpose,
+    }
+    with spans.span(CHAT, told) as here:
+        timed = _Timed(sink)
+        try:
+            completion = await model.complete(request, timed)
+        finally:
+            here.note(**{FIRST_TEXT: timed.first_s})
+        _note(here, completion)
+    return completion
+
+
+def _note(here: Span, completion: Completion) -> None:
+    here.note(**{
+        "gen_ai.response.model": completion.model or None,
+        "gen_ai.response.finish_reasons": (completion.stop_reason,),
+    })
+    if (usage := completion.usage) is not None:
+        here.note(**{
+            INPUT: usage.prompt_tokens,
+            OUTPUT: usage.output_tokens,
+            CACHE_READ: usage.cache_read_tokens,
+            CACHE_WRITE: usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
+        })
