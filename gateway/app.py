@@ -2,7 +2,7 @@
 
 `run` is the whole story; its caller holds the home (`own_home` in gateway/lifecycle/home.py).
 `assembled` is the list of parts, `serve` is what runs side by side and in which order it stops.
-Parts that the settings name are built in gateway/wiring.py.
+LookedAt that the settings name are built in gateway/wiring.py.
 """
 
 import asyncio
@@ -61,6 +61,8 @@ from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.lifecycle.rotation import Rotation
 from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
+from gateway.metrics.instruments import Instruments
+from gateway.metrics.state import LookedAt
 from gateway.pipeline.delivery import Burials, Delivery, Enclosures
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
@@ -499,8 +501,12 @@ async def assembled(
         plugins=origin.plugins,
     )
     routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
-    server = _server(settings, supervised, inside, routes, door)
-    async with _closed_at_the_end(reloading, server, adapters.values(), replica):
+    instruments = Instruments(LookedAt(reloading, database, supervised, watch, worker))
+    server = _server(instruments, inside, routes, door)
+    async with (
+        _closed_at_the_end(reloading, server, adapters.values(), replica),
+        instruments.recording(),
+    ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
 
 
@@ -590,8 +596,7 @@ async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, 
 
 
 def _server(
-    settings: Settings,
-    supervised: Sequence[Supervised],
+    instruments: Instruments,
     inside: Inside,
     private: Sequence["web.RouteDef"],
     door: WebDoor,
@@ -601,6 +606,8 @@ def _server(
     from adapters.web.guard import Guard  # noqa: PLC0415
     from gateway.console.routes import Console  # noqa: PLC0415
 
+    settings, supervised = inside.settings, instruments.parts.supervised
+    on = settings.web
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
     # An adapter that receives over several connections is there as often.
@@ -608,12 +615,12 @@ def _server(
         # Only adapters with a page or a webhook have routes.
         routes: list[web.RouteDef] = getattr(adapter, "routes", list)()
         (chat_page if adapter.platform == BUILT_IN else webhooks).extend(routes)
-    on = settings.web
     apart = on.webhook_port is not None
     guard, health = Guard(door, on), inside.health
     console = Console(inside, guard).routes() if on.admin else []
     page = [*chat_page, *console] if on.enabled else []
-    public = [*health.routes(guard), *([] if apart else webhooks), *page]
+    own = [*health.routes(guard), *instruments.page.routes()]
+    public = [*own, *([] if apart else webhooks), *page]
     # `parley chat` reaches the web chat through the socket also where the page is not served.
     hidden = [] if on.enabled else chat_page
     return HttpServer(

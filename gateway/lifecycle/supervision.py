@@ -182,6 +182,12 @@ class Watch:
             except StorageError as exc:
                 log.warning("accounts_not_looked_at", error=str(exc))
 
+    @property
+    def silent_s(self) -> dict[Account, float]:
+        """For how long each account is silent, as the last look has found it; 0 for who is not."""
+        now = self.traffic.clock()
+        return {each: now - self._silent.get(each, now) for each in self._adapters}
+
     async def look(self) -> dict[Account, AccountHealth]:
         """Return how all accounts stand, and tell what has changed; one statement.
 

@@ -129,7 +129,10 @@ def change_logging(settings: Settings) -> None:
         sink.redactor.learn(secret_values(settings))
         for _, secret in references_in(settings):
             secret.tell(sink.redactor)
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(number))
+        for each in structlog.get_config()["processors"]:
+            if isinstance(each, Tapped):
+                each.write_from(number)
+        structlog.configure(wrapper_class=_wrapper(number))
         logging.getLogger().setLevel(max(number, logging.INFO))
 
 
@@ -294,12 +297,16 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
             structlog.processors.format_exc_info,
             _ordered,
         ],
-        # Listeners hear what is no line (gateway/logging/taps.py).
-        wrapper_class=structlog.make_filtering_bound_logger(min(level, logging.INFO)),
+        wrapper_class=_wrapper(level),
         logger_factory=lambda *_: sink,
         # A cached logger would go on writing to this sink after a later configuration.
         cache_logger_on_first_use=False,
     )
+
+
+def _wrapper(level: int) -> Any:
+    # Listeners hear what is no line (gateway/logging/taps.py).
+    return structlog.make_filtering_bound_logger(min(level, logging.INFO))
 
 
 def _ordered(_: Any, __: str, event: "EventDict") -> tuple[tuple["EventDict"], dict[str, Any]]:

@@ -58,9 +58,13 @@ class Tapped:
     """A processor of structlog: tells who listens, then drops what is below a level."""
 
     def __init__(self, level: int, taps: Taps = TAPS) -> None:
+        self._taps = taps
+        self.write_from(level)
+
+    def write_from(self, level: int) -> None:
+        """Have events of this level and above be written, from now on."""
         numbers = structlog.processors.NAME_TO_LEVEL
         self._written = frozenset(name for name, number in numbers.items() if number >= level)
-        self._taps = taps
 
     def __call__(self, _logger: Any, _method: str, event: "EventDict") -> "EventDict":
         """Pass an event on.

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 
 from adapters.base import Renderer
 from adapters.messages import MessageRef
+from agent import spans
 from agent.messages import Content
 from agent.ports import Origin
 from agent.settings import AgentSettings
@@ -82,6 +83,8 @@ class TurnStarter:
         step = await self.database.write(self.next_turn.begin, take, recalled, origins)
         if step is None:
             return None
+        if step.turn is not None and not step.goes_on:
+            _record_wait(step.turn)
         for command in step.carried_out:
             self.wakeups.outbox(conversation_id)
             question = MessageRef(step.lease.address, command.sender, command.message_ref)
@@ -101,6 +104,13 @@ class TurnStarter:
         return turn
 
 
+def _record_wait(turn: Turn) -> None:
+    """Record how long the first message of a turn has waited for it."""
+    place, trace = turn.lease.address, spans.trace_of(turn.lease.conversation, turn.first_seq)
+    whose = {"platform": place.platform, "account": place.account}
+    spans.record("queued", trace, turn.asked[0].at, **whose)
+
+
 def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) -> None:
     """Tell everybody who waits for it that a turn is a dead letter now."""
     wakeups.outbox(turn.lease.conversation)
@@ -116,11 +126,13 @@ class NextStep:
         lease: The right to work on it, which was given back where there is no turn.
         turn: The turn to run; None where nothing can be answered yet.
         carried_out: The commands before it, which have been replied to.
+        goes_on: Whether the turn had begun before.
     """
 
     lease: Lease
     turn: Turn | None
     carried_out: Sequence[InboxEntry] = ()
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +173,7 @@ class NextTurn:
         base = replace(self.base(held.model), context=recalled, context_origins=origins)
         running = turns.find_running(conn, held, base)
         if running is not None:
-            return NextStep(lease, running)
+            return NextStep(lease, running, goes_on=True)
         waiting, active = inbox.queued_in(conn, lease.conversation)
         # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):

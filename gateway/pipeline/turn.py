@@ -108,8 +108,6 @@ class TurnRunner:
         conversation, place = turn.lease.conversation, turn.lease.address
         trace = spans.trace_of(conversation, turn.first_seq)
         whose = {"platform": place.platform, "account": place.account}
-        if turn.attempt == 1 and turn.asked:
-            spans.record("queued", trace, turn.asked[0].at, **whose)
         with (
             structlog.contextvars.bound_contextvars(
                 conversation=conversation, session=turn.session.id, turn=turn.id, trace=trace

@@ -123,6 +123,16 @@ class Worker:
         self.wake()
         return before
 
+    @property
+    def serving(self) -> int:
+        """How many conversations are in work, those that wait for a place included."""
+        return len(self._serving)
+
+    @property
+    def running(self) -> int:
+        """How many turns run now."""
+        return self._slots.running
+
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation's inbox has something new."""
         self._arrived[conversation_id] = time.monotonic()
@@ -444,6 +454,11 @@ class Slots:
         self._idle = asyncio.Event()
         self._idle.set()
         self.suspects = 0
+
+    @property
+    def running(self) -> int:
+        """How many turns have a place."""
+        return self._running
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:

@@ -42,6 +42,8 @@ SECTIONS: Mapping[str, Mark] = {
     "search": "restart",
     "alerts": "restart",
     "logging": "restart",
+    "metrics": "restart",
+    "telemetry": "restart",
 }
 """The default of each section of the tree."""
 

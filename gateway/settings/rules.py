@@ -53,6 +53,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _sandbox(settings)
     yield from _embeddings(settings)
     yield from _alerts(settings)
+    yield from _telemetry(settings)
 
 
 def _alerts(settings: Settings) -> Iterator[Contradiction]:
@@ -70,6 +71,12 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
         yield "alerts.webhook", "must begin with http:// or https://"
     if alerts.webhook_secret is not None and alerts.webhook is None:
         yield "alerts.webhook_secret", "signs nothing without alerts.webhook"
+
+
+def _telemetry(settings: Settings) -> Iterator[Contradiction]:
+    wanted = settings.telemetry.otlp_endpoint is not None
+    if wanted and find_spec("opentelemetry") is None:
+        yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
 
 
 def _embeddings(settings: Settings) -> Iterator[Contradiction]:

@@ -331,6 +331,44 @@ class LoggingSettings(Section):
             raise ValueError("must not name a user that there is not") from exc
 
 
+class MetricsSettings(Section):
+    """`/metrics` on the web port; `token`: for who does not come from this machine directly."""
+
+    enabled: bool = True
+    token: SecretStr | None = None
+
+    @field_validator("token")
+    @classmethod
+    def _long_enough(cls, token: SecretStr | None) -> SecretStr | None:
+        if token is not None and len(token.get_secret_value()) < LEAST_TOKEN_CHARS:
+            raise ValueError(f"must have at least {LEAST_TOKEN_CHARS} characters")
+        return token
+
+
+class TelemetrySettings(Section):
+    """Traces for an OpenTelemetry collector; `otlp_endpoint` null: none.
+
+    `otlp_endpoint`: of OTLP over HTTP, with or without its path `/v1/traces`. `otlp_headers`: sent
+    with each export; they are secrets. `sampling_ratio`: part of the messages that are traced.
+    """
+
+    otlp_endpoint: str | None = None
+    otlp_headers: dict[str, SecretStr] = Field(default={})
+    sampling_ratio: float = Field(default=1.0, ge=0, le=1)
+    service_name: str = Field(default="parley", min_length=1, max_length=100)
+
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return url
+
+
+LEAST_TOKEN_CHARS = 16
+"""Of a secret that anybody may try who reaches the port."""
+
+
 class Settings(Section):
     """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet."""
 
@@ -363,6 +401,8 @@ class Settings(Section):
     search: SearchSettings = SearchSettings()
     alerts: AlertSettings = AlertSettings()
     logging: LoggingSettings = LoggingSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
 
 KeyPath = tuple[str | int, ...]
@@ -447,7 +487,8 @@ def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
         here = (*path, name)
         kind, inner = _classify(field.annotation)
         block = _block(field.annotation)
-        secret = inner is SecretStr or (block is not None and has_secrets(block))
+        secret = SecretStr in {inner, *get_args(field.annotation)}
+        secret = secret or (block is not None and has_secrets(block))
         if kind == "section":
             yield Key(here, "section", secret=False, default=None)
         else:

@@ -1,11 +1,13 @@
 """What stands in the database that somebody should look at: what waits, what was given up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, func, select
 
+from gateway.storage.queue.outbox import waiting as waiting_rows
+from gateway.storage.reports.ledger import spent_usd
 from gateway.storage.schema import (
     adapter_lease,
     conversation,
@@ -32,6 +34,26 @@ class Waiting:
 
     count: int
     oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the database stands, at one moment.
+
+    Attributes:
+        waits: What waits: for an answer (`inbox`), a person's word (`asked`), to be let in
+            (`strangers`), for somebody who can read it (`quarantined`).
+        unsent: What is still to be shown, by platform and account.
+        counts: Numbers of other rows, by name.
+        spent_usd: What calls have cost since a moment.
+        size_bytes: Of the database; of a server's alone, None of a file's.
+    """
+
+    waits: Mapping[str, Waiting]
+    unsent: Mapping[tuple[str, str], Waiting]
+    counts: Mapping[str, int]
+    spent_usd: float
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +87,60 @@ def quarantined(conn: Connection) -> Waiting:
 def strangers(conn: Connection) -> Waiting:
     """Return those who have asked to be let in, and whom nobody has answered."""
     return _waiting(conn, pairing.c.at, pairing.c.state == "pending", pairing.c.sender.is_not(None))
+
+
+def standing(conn: Connection, since: float) -> Standing:
+    """Return all that metrics tell of the database; reads indexes of what is unfinished.
+
+    Args:
+        since: From when on money counts; see `ledger.spent_usd`.
+    """
+    here = {
+        "inbox": unanswered(conn),
+        "asked": asked(conn),
+        "strangers": strangers(conn),
+        "quarantined": quarantined(conn),
+    }
+    size = None
+    if conn.dialect.name == "postgresql":
+        size = int(conn.execute(_DATABASE_BYTES).scalar_one())
+    return Standing(here, _unsent_by_account(conn), _counts(conn), spent_usd(conn, since), size)
+
+
+_DATABASE_BYTES = select(func.pg_database_size(func.current_database()))
+
+
+def _counts(conn: Connection) -> dict[str, int]:
+    lag = func.coalesce(func.sum(conversation.c.message_head - conversation.c.searched_seq), 0)
+    unsearched = conversation.c.message_head > conversation.c.searched_seq
+    searched = conn.execute(
+        select(func.count().label("n"), lag.label("lag")).where(unsearched)
+    ).one()
+    late = len(silent_replicas(conn))
+    return {
+        "dead_turns": _count(conn, turn.c.state == "dead"),
+        "dead_sends": _count(conn, outbox.c.state == "dead"),
+        "unsearched": int(searched.lag),
+        "unsearched_in": searched.n,
+        "leases": _count(conn, conversation.c.owner.is_not(None)),
+        "replicas_late": late,
+        "replicas_alive": _count(conn, replica.c.id.is_not(None)) - late,
+        "unowned": len(unowned_accounts(conn)),
+    }
+
+
+def _count(conn: Connection, condition: ColumnElement[bool]) -> int:
+    return int(conn.execute(select(func.count()).where(condition)).scalar_one())
+
+
+def _unsent_by_account(conn: Connection) -> dict[tuple[str, str], Waiting]:
+    found: dict[tuple[str, str], Waiting] = {}
+    for each in waiting_rows(conn):
+        key = each.platform, each.account
+        before = found.get(key, Waiting(0, 0.0))
+        oldest_s = max(before.oldest_s, each.age_s)
+        found[key] = Waiting(before.count + each.rows, oldest_s)
+    return found
 
 
 def _waiting(conn: Connection, at: Any, *conditions: Any) -> Waiting:

@@ -9,8 +9,9 @@ import pytest
 import structlog
 
 from agent.safety.redaction import Redactor
-from gateway.logging.setup import configure_logging
+from gateway.logging.setup import change_logging, configure_logging
 from gateway.logging.taps import EVERYTHING, TAPS, Taps
+from gateway.settings.loading import load_settings
 from gateway.settings.tree import LoggingSettings
 
 log = structlog.get_logger()
@@ -50,3 +51,19 @@ def test_whoever_listens_to_everything_hears_each_event_once() -> None:
     end()
     taps.tell({"event": "e_f"})
     assert heard == ["a_b", "c_d"]
+
+
+def test_a_changed_level_holds_for_lines_alone(stream: io.StringIO, tmp_path: Path) -> None:
+    """Listeners hear the same before and after a reload."""
+    heard: list[str] = []
+    end = TAPS.listen(["a_thing_happened"], lambda event: heard.append(event["level"]))
+    for level in ("debug", "error"):
+        overrides = {"home": tmp_path, "logging.level": level}
+        change_logging(load_settings(environ={}, overrides=overrides).settings)
+        log.info("a_thing_happened", at=level)
+    log.debug("a_thing_happened", at="below")
+    end()
+    assert heard == ["info", "info"]
+    assert [line for line in stream.getvalue().splitlines() if "a_thing" in line] != []
+    assert '"at":"debug"' in stream.getvalue()
+    assert '"at":"error"' not in stream.getvalue()

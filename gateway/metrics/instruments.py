@@ -1,0 +1,127 @@
+"""What a gateway measures itself with: one object, which hears events and spans while it runs.
+
+`recording` puts itself into the context of whoever enters it, and with it of all tasks that begin
+there: so the parts on the path of a message know nothing of metrics (decision 331).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from adapters.registry import platforms
+from agent import spans
+from agent.spans import Span
+from gateway.logging.taps import TAPS
+from gateway.metrics.counts import Counts, Vocabulary
+from gateway.metrics.page import MetricsPage
+from gateway.metrics.state import LookedAt, LoopLag, State
+from gateway.metrics.traces import Traces
+from gateway.reload.kit import Mind
+from gateway.settings.tree import Settings
+from gateway.storage import identity
+from gateway.storage.database import location_of
+
+
+class Instruments:
+    """Counts, the page that shows them, and traces where they are wanted."""
+
+    def __init__(self, parts: LookedAt) -> None:
+        self.parts = parts
+        self._lag = LoopLag()
+        self.counts = Counts(Vocabulary(Known(parts)))
+        self.page = MetricsPage(
+            parts.settings.metrics, self.counts, State(parts, self.counts, self._lag)
+        )
+
+    @asynccontextmanager
+    async def recording(self) -> AsyncIterator[None]:
+        """Hear all that happens in the context of the caller, until the body ends."""
+        settings = self.parts.settings
+        seed = seed_of(settings)
+        traces = _traces(settings)
+        before = spans.RECORDER.get()
+        ends = []
+        if settings.metrics.enabled:
+            ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self._heard()]
+        spans.RECORDER.set(CountsAndTraces(seed, self.counts, traces))
+        self._lag.begin()
+        try:
+            yield
+        finally:
+            self._lag.end()
+            for end in ends:
+                end()
+            # Not by its token: a fixture of a test may end in another context than it began in.
+            spans.RECORDER.set(before)
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
+
+    def _heard(self) -> Sequence[str]:
+        return list(self.counts.heard)
+
+
+class CountsAndTraces:
+    """`agent.spans.Recorder`: counts spans, and hands them to who exports them."""
+
+    def __init__(self, seed: bytes, counts: Counts, traces: Traces | None) -> None:
+        self.seed = seed
+        self._counts = counts
+        self._traces = traces
+
+    def ended(self, span: Span) -> None:
+        """Take note of a span."""
+        self._counts.span(span)
+        if self._traces is not None:
+            self._traces.ended(span)
+
+
+def _traces(settings: Settings) -> Traces | None:
+    if settings.telemetry.otlp_endpoint is None:
+        return None
+    return Traces.to(settings.telemetry)
+
+
+def seed_of(settings: Settings) -> bytes:
+    """Return what tells this installation from others; all replicas have the same."""
+    location = location_of(settings)
+    if isinstance(location, Path):
+        # Beside the database, since a start asks that for nothing that a file tells.
+        seen = identity.read_mark(identity.mark_of(location, settings.home))
+        name = "" if seen is None else seen.name
+    else:
+        # Without user and password: those may change.
+        parts = urlsplit(location.url.get_secret_value())
+        name = f"{parts.hostname}:{parts.port}{parts.path}"
+    return blake2b(name.encode(), digest_size=16).digest()
+
+
+class Known:
+    """The values that labels may have: what is configured now, also after a reload."""
+
+    def __init__(self, parts: LookedAt) -> None:
+        self._parts = parts
+        self._mind: Mind | None = None
+        self._values: Mapping[str, Collection[str]] = {}
+
+    def __call__(self) -> Mapping[str, Collection[str]]:
+        """Return all values of each label that has such a list."""
+        if self._mind is not self._parts.mind:
+            self._mind = self._parts.mind
+            self._values = {label: frozenset(values) for label, values in _known(self._parts)}
+        return self._values
+
+
+def _known(parts: LookedAt) -> Iterator[tuple[str, Iterable[str]]]:
+    mind, settings = parts.mind, parts.settings
+    own = [each.adapter.platform for each in parts.supervised]
+    yield "platform", [*own, *(each.name for each in platforms())]
+    yield "account", [each.adapter.account for each in parts.supervised]
+    yield "adapter", [each.name for each in parts.supervised]
+    yield "model", [word for each in mind.models for word in (each.name, each.label)]
+    yield "tool", [each.name for each in mind.agent.tools.schemas]
+    yield "server", settings.tools.mcp
+    yield "plugin", settings.plugins.enabled

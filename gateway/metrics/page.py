@@ -1,0 +1,170 @@
+"""Serves `/metrics`: who may read it, and in which of Prometheus' formats.
+
+Read by whoever is on this machine and comes to it directly, as `/readyz` tells nobody else its
+details: a request over loopback without any header that a proxy adds, under a name of loopback. All
+others show `metrics.token`. prometheus-client, which writes the formats, is imported by the first
+scrape.
+"""
+
+import asyncio
+import hmac
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from aiohttp import web
+
+from gateway.metrics.counts import Counts
+from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series, every_series
+from gateway.metrics.state import Sample, State
+from gateway.settings.tree import MetricsSettings
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+log = structlog.get_logger()
+
+PATH = "/metrics"
+REFUSED = (
+    "Metrics are read on this machine itself, or with the token of `metrics.token` in the header"
+    " Authorization: Bearer.\n"
+)
+
+
+class MetricsPage:
+    """The route, and what it shows."""
+
+    def __init__(self, settings: MetricsSettings, counts: Counts, state: State) -> None:
+        self._settings = settings
+        self._counts = counts
+        self._state = state
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return the route; none where `metrics.enabled` is false."""
+        return [web.get(PATH, self._metrics)] if self._settings.enabled else []
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self._may_read(request):
+            log.info("metrics_refused", address=request.remote or "")
+            headers = {"WWW-Authenticate": 'Bearer realm="parley metrics"'}
+            return web.Response(text=REFUSED, status=401, headers=headers)
+        samples = await self._state.look()
+        accepted = ",".join(request.headers.getall("Accept", []))
+        body, content_type = await asyncio.to_thread(shown, self._counts, samples, accepted)
+        headers = {"Content-Type": content_type, "Cache-Control": "no-store"}
+        return web.Response(body=body, headers=headers)
+
+    def _may_read(self, request: web.Request) -> bool:
+        # With the web chat, which is loaded by the time that anything is served.
+        from adapters.web.proxies import over_unix_socket  # noqa: PLC0415
+
+        if over_unix_socket(request):
+            return True
+        scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._is_token(offered.strip())
+        return _is_from_here(request)
+
+    def _is_token(self, offered: str) -> bool:
+        token = self._settings.token
+        wanted = b"" if token is None else token.get_secret_value().encode()
+        same = hmac.compare_digest(offered.encode(errors="replace"), wanted)
+        return same and bool(wanted)
+
+
+def _is_from_here(request: web.Request) -> bool:
+    """Whether a program of this machine asks, and no page that a browser here has opened."""
+    from adapters.web.proxies import connection_of, forwarding_header  # noqa: PLC0415
+
+    try:
+        is_loopback = ip_address(request.remote or "").is_loopback
+    except ValueError:
+        return False
+    if not is_loopback or forwarding_header(request) is not None or "Origin" in request.headers:
+        return False
+    from adapters.web.guard import names_loopback  # noqa: PLC0415
+
+    # A foreign page may make its own name lead here (DNS rebinding).
+    return names_loopback(request.headers.get("Host", ""), connection_of(request).getsockname()[1])
+
+
+def shown(counts: Counts, samples: Sequence[Sample], accepted: str) -> tuple[bytes, str]:
+    """Return the page and its content type, in the format that was asked for; blocks.
+
+    Args:
+        counts: What was counted.
+        samples: What was read.
+        accepted: The header Accept: OpenMetrics where it is wanted, else the plain text format.
+    """
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
+
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(_Families(counts, samples))
+    encode, content_type = choose_encoder(accepted)
+    return encode(registry), content_type
+
+
+class _Families:
+    """What prometheus-client collects."""
+
+    def __init__(self, counts: Counts, samples: Sequence[Sample]) -> None:
+        self._counts = counts
+        self._samples = samples
+
+    def collect(self) -> "Iterable[Metric]":
+        """Yield each family with its values."""
+        moved = {rule.series.name: rule.series for rule in (*EVENTS, *SPANS)}
+        for series in moved.values():
+            if series.kind == "counter":
+                yield _family(series, self._counts.counters(series))
+            else:
+                yield self._histogram(series)
+        read: dict[str, tuple[Series, list[Any]]] = {}
+        for sample in self._samples:
+            _, values = read.setdefault(sample.series.name, (sample.series, []))
+            values.append((sample.labels, sample.value))
+        for series, values in read.values():
+            yield _family(series, values)
+
+    def _histogram(self, series: Series) -> "Metric":
+        from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
+
+        family = HistogramMetricFamily(series.name, series.about, labels=series.labels)
+        # As other clients write them.
+        bounds = [*(str(float(each)) for each in SECONDS), "+Inf"]
+        for labels, buckets, total in self._counts.histograms(series):
+            below, passed = [], 0
+            for bound, count in zip(bounds, buckets, strict=True):
+                passed += count
+                below.append((bound, passed))
+            family.add_metric(labels, buckets=below, sum_value=total)
+        return family
+
+
+def _family(series: Series, values: Iterable[tuple[Sequence[str], float]]) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
+
+    made: Callable[..., Any] = (
+        CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    )
+    family: Metric = made(series.name, series.about, labels=series.labels)
+    for labels, value in values:
+        family.add_metric(labels, value)  # type: ignore[attr-defined]
+    return family
+
+
+def described() -> str:
+    """Return the table of docs/metrics.md."""
+    rows = ["| series | kind | labels | whose | |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{each.shown}` | {each.kind} | {_listed(each.labels)} | {each.scope} | {each.about} |"
+        for each in every_series().values()
+    ]
+    return "\n".join(rows)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)

@@ -1,0 +1,108 @@
+"""docs/metrics.md has the series of the code, and so do the dashboard and the alert rules.
+
+`python -m tests.docs.test_metrics` writes the table of the page anew.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from gateway.metrics.page import described
+from gateway.metrics.series import EVENTS, SPANS, every_series
+from tests.docs.test_events import PAGE as EVENTS_PAGE
+from tests.docs.test_events import documented_events
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
+TABLE = re.compile(r"(?<=<!-- series -->\n).*?(?=<!-- end of series -->)", re.DOTALL)
+DASHBOARD = ROOT / "deploy" / "grafana" / "parley.json"
+RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+NAMED = re.compile(r"\b(?:parley|process)_[a-z0-9_]+\b")
+SUFFIXES = re.compile(r"_(?:bucket|sum|count)$")
+
+
+def queries(value: Any) -> Iterator[str]:
+    """Yield every query of a dashboard or of rules."""
+    match value:
+        case dict():
+            for key, inner in value.items():
+                if key in {"expr", "query", "definition"} and isinstance(inner, str):
+                    yield inner
+                yield from queries(inner)
+        case list():
+            for inner in value:
+                yield from queries(inner)
+
+
+def unknown(expressions: Iterator[str]) -> set[str]:
+    """Return the series that queries name and the code does not have."""
+    known = every_series()
+    histograms = {name for name, each in known.items() if each.kind == "histogram"}
+    found = set()
+    for name in (name for text in expressions for name in NAMED.findall(text)):
+        plain = SUFFIXES.sub("", name)
+        if name not in known and plain not in histograms:
+            found.add(name)
+    return found
+
+
+def test_the_page_has_every_series() -> None:
+    """As they are in the table of the code, in its order."""
+    found = TABLE.search(PAGE.read_text("utf-8"))
+    assert found is not None
+    assert found[0].strip() == described()
+
+
+def test_there_are_enough_of_them() -> None:
+    """And each has a sentence of its own."""
+    every = every_series()
+    assert len(every) >= 60
+    assert all(each.about.endswith(".") for each in every.values())
+
+
+def test_rules_name_events_of_the_log_and_their_fields() -> None:
+    """What is no event moves nothing, and nobody would notice."""
+    events = documented_events(EVENTS_PAGE.read_text("utf-8"))
+    for rule in EVENTS:
+        if not rule.source:
+            continue
+        here = events[rule.source].fields | events[rule.source].optional
+        wanted = {source for source in rule.sources if not source.startswith("=")}
+        wanted |= {rule.amount} - {""}
+        assert wanted <= here, rule.source
+
+
+def test_every_label_has_a_source() -> None:
+    """A label that is no field of what moves the series stands in the rule."""
+    for rule in (*EVENTS, *SPANS):
+        assert set(rule.fields) <= set(rule.series.labels), rule
+
+
+def test_the_dashboard_names_series_of_the_code() -> None:
+    """A panel of another one would stay empty."""
+    dashboard = orjson.loads(DASHBOARD.read_bytes())
+    named = list(queries(dashboard))
+    assert len(named) >= 20
+    assert unknown(iter(named)) == set()
+
+
+def test_alert_rules_name_series_of_the_code() -> None:
+    """An alert of another one would never fire."""
+    named = list(queries(yaml.safe_load(RULES.read_text("utf-8"))))
+    assert len(named) >= 15
+    assert unknown(iter(named)) == set()
+
+
+def test_an_unknown_series_is_found() -> None:
+    """Of a histogram the three that it is scraped as are known."""
+    text = "rate(parley_turns_total[5m]) / parley_turn_seconds_count + parley_turns_bucket"
+    assert unknown(iter([text])) == {"parley_turns_bucket"}
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text("utf-8")
+    PAGE.write_text(TABLE.sub(lambda _: f"{described()}\n", text), "utf-8")

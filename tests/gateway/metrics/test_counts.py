@@ -1,0 +1,122 @@
+"""Events and spans move series; labels are bounded."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models import observed
+from agent.spans import Span
+from gateway.logging.taps import EVERYTHING
+from gateway.metrics.counts import MOST_VALUES, NONE, OTHER, Counts, Vocabulary
+from gateway.metrics.series import EVENTS, SECONDS, SPANS, every_series
+
+KNOWN = {"platform": ["telegram", "web"], "account": ["default"], "model": ["m"], "tool": ["look"]}
+FINISHED = {
+    "event": "turn_finished",
+    "level": "info",
+    "platform": "telegram",
+    "account": "default",
+    "outcome": "final_text",
+    "duration_ms": 1500,
+    "iterations": 2,
+    "input_tokens": 100,
+    "cache_read_tokens": 300,
+    "cache_write_tokens": 0,
+    "output_tokens": 20,
+    "cost_usd": None,
+}
+
+
+@pytest.fixture
+def counts() -> Counts:
+    """Nothing has happened yet."""
+    return Counts(Vocabulary(lambda: KNOWN))
+
+
+def test_an_event_moves_all_of_its_series(counts: Counts) -> None:
+    """A turn counts, takes its time and its tokens; what is not known is not counted."""
+    counts.event("turn_finished", FINISHED)
+    known = every_series()
+    assert counts.counters(known["parley_turns_total"]) == [
+        (("telegram", "default", "final_text"), 1.0)
+    ]
+    tokens = dict(counts.counters(known["parley_turn_tokens_total"]))
+    assert tokens["telegram", "cache_read"] == 300.0
+    assert counts.counters(known["parley_turn_cost_usd_total"]) == []
+    [(labels, buckets, total)] = counts.histograms(known["parley_turn_seconds"])
+    assert (labels, total) == (("telegram",), 1.5)
+    assert buckets[SECONDS.index(2.5)] == 1
+
+
+def test_a_rule_may_want_a_word(counts: Counts) -> None:
+    """A failed call that is tried again is no fallback."""
+    failed = {"model": "m", "error": "RateLimited", "action": "retry"}
+    counts.event("model_call_failed", failed)
+    counts.event("model_call_failed", failed | {"action": "next_model"})
+    known = every_series()
+    assert counts.counters(known["parley_model_fallbacks_total"]) == [(("m",), 1.0)]
+    assert len(counts.counters(known["parley_model_failures_total"])) == 2
+
+
+def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
+    """Time, first text and tokens come from its span."""
+    told = {observed.MODEL: "m", observed.PURPOSE: "answer", observed.FIRST_TEXT: 0.2}
+    told |= {observed.INPUT: 500, observed.CACHE_READ: 400}
+    counts.span(Span("chat", "", 1, None, 0, 3_000_000_000, dict(told)))
+    known = every_series()
+    assert counts.counters(known["parley_model_calls_total"]) == [(("m", "answer", NONE), 1.0)]
+    assert dict(counts.counters(known["parley_model_tokens_total"])) == {
+        ("m", "answer", "input"): 500.0,
+        ("m", "answer", "cache_read"): 400.0,
+    }
+    [(_, _, first_s)] = counts.histograms(known["parley_first_token_seconds"])
+    assert first_s == 0.2
+
+
+def test_what_the_settings_do_not_name_is_folded(counts: Counts) -> None:
+    """A model may make up the name of a tool, a server that of a model."""
+    counts.event("tool_failed", {"tool": "made_up_by_a_model"})
+    counts.event("tool_failed", {"tool": "look"})
+    found = dict(counts.counters(every_series()["parley_tool_failures_total"]))
+    assert found == {(OTHER,): 1.0, ("look",): 1.0}
+
+
+def test_a_sentence_is_no_label(counts: Counts) -> None:
+    """A provider's text may hold anything."""
+    counts.event("cache_missed", {"miss_reason": "the tools of Ann's request have changed"})
+    counts.event("cache_missed", {"miss_reason": None})
+    found = dict(counts.counters(every_series()["parley_cache_misses_total"]))
+    assert found == {(OTHER,): 1.0, (NONE,): 1.0}
+
+
+@given(st.lists(st.text() | st.none() | st.booleans() | st.integers(), max_size=200))
+def test_no_label_has_more_values_than_it_may(values: list[object]) -> None:
+    """Whatever comes."""
+    vocabulary = Vocabulary(dict)
+    found = {vocabulary.folded("outcome", each) for each in values}
+    assert len(found) <= MOST_VALUES + 2
+
+
+def test_a_flood_of_names_is_not_kept() -> None:
+    """What is folded costs no memory either."""
+    vocabulary = Vocabulary(lambda: {"tool": ["look"]})
+    for n in range(1000):
+        assert vocabulary.folded("tool", f"tool_{n}") == OTHER
+    assert len(vocabulary._seen["tool"]) == 0
+
+
+def test_every_rule_counts_something(counts: Counts) -> None:
+    """Labels, amounts and kinds of all rules fit together."""
+    for rule in EVENTS:
+        event = dict.fromkeys(rule.sources, "word") | ({rule.amount: 2} if rule.amount else {})
+        if rule.only is not None:
+            event[rule.only[0]] = rule.only[1]
+        counts.event(rule.source or EVERYTHING, event)
+    for rule in SPANS:
+        told = dict.fromkeys((each for each in rule.sources if each != "error"), "word")
+        number = {} if rule.amount in {"", "=1"} else {rule.amount: 2}
+        counts.span(Span(rule.source, "", 1, None, 0, 10, {**told, **number}))
+    for rule in (*EVENTS, *SPANS):
+        is_counter = rule.series.kind == "counter"
+        found = counts.counters(rule.series) if is_counter else counts.histograms(rule.series)
+        assert found, rule.series.name

@@ -1,0 +1,56 @@
+"""What a gateway measures itself with begins and ends with it."""
+
+from pathlib import Path
+
+import pytest
+import structlog
+
+from agent import spans
+from gateway.logging.taps import TAPS
+from gateway.metrics.instruments import seed_of
+from gateway.settings.loading import load_settings
+from tests.support.gateway import running
+
+log = structlog.get_logger()
+
+
+async def test_nobody_listens_once_it_has_ended(tmp_path: Path) -> None:
+    """Taps and recorder are taken back: another gateway of the process counts its own."""
+    async with running(tmp_path) as chat:
+        assert spans.RECORDER.get() is not None
+        await chat.ask("hello")
+    assert spans.RECORDER.get() is None
+    assert all(not listeners for listeners in TAPS._listeners.values())
+
+
+async def test_where_metrics_are_off_nothing_is_heard(tmp_path: Path) -> None:
+    """Traces in the log go on all the same."""
+    async with running(tmp_path, metrics={"enabled": False}) as chat:
+        await chat.ask("hello")
+        await chat.logged("message_sent")
+        assert all(not listeners for listeners in TAPS._listeners.values())
+    [admitted], [sent] = chat.events("message_admitted"), chat.events("message_sent")
+    assert admitted["trace"] == sent["trace"]
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+async def test_two_installations_have_two_seeds(tmp_path: Path) -> None:
+    """They may send to one collector; a restart has the same."""
+    seeds = []
+    for home in ("one", "one", "other"):
+        async with running(tmp_path / home) as chat:
+            seeds.append(seed_of(chat.gateway.settings))
+    first, again, other = seeds
+    assert first == again != other
+
+
+def test_a_password_does_not_change_the_seed(tmp_path: Path) -> None:
+    """It is replaced now and then; all replicas have the same, whatever their home."""
+
+    def seed(home: str, url: str) -> bytes:
+        overrides = {"home": tmp_path / home, "storage.url": url}
+        return seed_of(load_settings(environ={}, overrides=overrides).settings)
+
+    first = seed("a", "postgresql://me:old-password-1@db/parley")
+    assert first == seed("b", "postgresql://you:new-password-2@db/parley?sslmode=require")
+    assert first != seed("a", "postgresql://me:old-password-1@db/other")

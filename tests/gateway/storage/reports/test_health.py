@@ -1,0 +1,39 @@
+"""How the database stands: what waits, what was given up, and how much of it there is."""
+
+from pathlib import Path
+
+from gateway.storage.reports import health
+from tests.support.gateway import HeldModel, echo, running
+
+
+async def test_what_waits_is_counted_with_its_age(tmp_path: Path) -> None:
+    """A message that is being answered waits; its conversation is leased."""
+    held = HeldModel(echo)
+    held.hold("hello")
+    async with running(tmp_path, held) as chat:
+        await chat.say("hello")
+        await chat.until(lambda: held.waiting)
+        found = await chat.gateway.database.read(health.standing, 0.0)
+        assert found.waits["inbox"].count == 1
+        assert 0 <= found.waits["inbox"].oldest_s < 60
+        assert found.waits["asked"].count == found.waits["strangers"].count == 0
+        assert found.counts["leases"] == 1
+        assert found.counts["replicas_alive"] == 1
+        assert found.unsent == {}
+        held.held["hello"].set()
+        await chat.logged("message_sent")
+
+
+async def test_what_is_still_to_be_shown_is_told_by_account(tmp_path: Path) -> None:
+    """Nobody sends it where delivery does not run."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        await chat.logged("message_sent")
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/help")
+        found = await chat.gateway.database.read(health.standing, 0.0)
+    assert found.unsent["telegram", "default"].count >= 1
+    # Fed beside the path, and here nobody does.
+    assert found.counts["unsearched_in"] == 1
+    assert found.counts["unsearched"] >= 2
+    assert found.spent_usd == 0
