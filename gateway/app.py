@@ -501,7 +501,7 @@ async def assembled(
         plugins=origin.plugins,
     )
     routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
-    instruments = Instruments(LookedAt(reloading, database, supervised, watch, worker))
+    instruments = Instruments(LookedAt(reloading, database, supervised, health.watch, worker))
     server = _server(instruments, inside, routes, door)
     async with (
         _closed_at_the_end(reloading, server, adapters.values(), replica),
