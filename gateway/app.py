@@ -47,6 +47,7 @@ from gateway.console.register import Inside
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
+from gateway.doctor.running import RunningLooks
 from gateway.http import control
 from gateway.http.connections import Connections
 from gateway.http.control import Operator
@@ -495,10 +496,9 @@ async def assembled(
     alerts = build_alerts(settings, database, wakeups, burials.owners, sources)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)
+    looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)
     inside = Inside(
-        *(settings, database, health, intake.facts, intake.money, operator),
-        agent=mind.agent,
-        plugins=origin.plugins,
+        *(database, health, intake.facts, intake.money, operator, looks), origin.plugins
     )
     routes = [health.control_route(), *alert_routes(alerts), *control.routes(operator)]
     instruments = Instruments(LookedAt(reloading, database, supervised, health.watch, worker))

@@ -52,7 +52,7 @@ from agent.settings import (
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
-from agent.tools.mcp import mcp_tools
+from agent.tools.mcp import NO_SERVERS, ServedTools, mcp_tools
 from agent.tools.registry import Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access, Owners
@@ -534,13 +534,13 @@ def accounts_of(*adapters: Adapter) -> Accounts:
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
-def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]]:
+def open_tools(settings: Settings) -> AbstractAsyncContextManager[ServedTools]:
     """Return what connects to the enabled servers, and yields their tools while it is open.
 
     Entering takes as long as the slowest server needs, `start_timeout_s` at most.
     """
     if not any(server.enabled for server in settings.tools.mcp.values()):
-        return nullcontext(())
+        return nullcontext(NO_SERVERS)
     return mcp_tools(settings.tools.mcp, settings.home, settings.tools.sandbox)
 
 

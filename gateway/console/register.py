@@ -17,16 +17,17 @@ leads to a page, so that a reload repeats nothing. Only owners come so far (rout
 """
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from urllib.parse import urlencode
 
 from aiohttp import web
 
 from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.active import Plugins
-from agent.turn.state import Agent
+from agent.tools.mcp import ServerState
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.http.control import Operator
 from gateway.http.server import Health
@@ -45,6 +46,40 @@ class Missing(Exception):
     """There is nothing at this address; the text says what is not there."""
 
 
+Level: TypeAlias = Literal["fine", "note", "warning", "wrong", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Noticed:
+    """What a check of the doctor saw: its id, how bad it is, why that matters, how it is fixed."""
+
+    id: str
+    level: Level
+    text: str
+    why: str
+    remedy: str
+
+
+class Looks(Protocol):
+    """What is looked at around the gateway (gateway/doctor/running.py).
+
+    Attributes:
+        last: What the doctor saw when it looked last; None before the first look.
+        looked_at: When that was, in seconds since the epoch.
+    """
+
+    last: Sequence[Noticed] | None
+    looked_at: float | None
+
+    async def look(self) -> Sequence[Noticed]:
+        """Have the doctor look; nothing is changed, and no provider is asked."""
+        ...
+
+    def servers(self) -> Sequence[ServerState]:
+        """Return how each enabled MCP server stands now."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Inside:
     """The running gateway, as far as pages look into it.
@@ -55,14 +90,18 @@ class Inside:
         operator: Does what changes something, and puts it on record.
     """
 
-    settings: Settings
     database: Database
     health: Health
     facts: Callable[[str | None], StatusFacts]
     money: Callable[[], MoneyRules]
     operator: Operator
-    agent: Agent
+    looks: Looks
     plugins: Plugins
+
+    @property
+    def settings(self) -> Settings:
+        """What the gateway goes by now."""
+        return self.operator.settings.settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +233,35 @@ def find(method: str, path: str) -> tuple[Entry, Mapping[str, str]] | None:
             if found:
                 return entry, found.groupdict()
     return None
+
+
+T = TypeVar("T")
+PAGE = 50
+"""Rows of a page of a list; one more is read, to know whether there is another page."""
+
+
+def listed(rows: Sequence[T]) -> Sequence[T]:
+    """Return the rows that are shown of those that were read."""
+    return rows[:PAGE]
+
+
+def older(
+    path: str,
+    rows: Sequence[T],
+    key: Callable[[T], object],
+    filters: Mapping[str, str] | None = None,
+) -> str:
+    """Return the address of the next page of a list; "" where there is none.
+
+    A page begins behind the last row of the one before it: what comes meanwhile moves nothing.
+
+    Args:
+        path: Of the list.
+        rows: As they were read, one more than is shown where there is another page.
+        key: Names a row, for `after`.
+        filters: What else the address asks for.
+    """
+    if len(rows) <= PAGE:
+        return ""
+    kept = {name: value for name, value in (filters or {}).items() if value}
+    return f"{path}?{urlencode({**kept, 'after': key(rows[PAGE - 1])})}"

@@ -32,6 +32,7 @@ from gateway.console.pages import (
     livelog,
     overview,
     people,
+    system,
     work,
 )
 from gateway.console.register import (
@@ -53,7 +54,10 @@ from gateway.settings.loading import redactor_of
 
 log = structlog.get_logger()
 
-PAGES = (overview, costs, conversations, conversation, work, livelog, people, budgets, audit)
+PAGES = (
+    *(overview, costs, conversations, conversation, work, livelog),
+    *(people, budgets, system, audit),
+)
 """All modules with pages, in the order of the menu: to be imported is to be registered."""
 
 HERE = Path(__file__).parent

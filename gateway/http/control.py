@@ -30,7 +30,7 @@ from gateway.errors import GatewayError, GatewayNotRunning, NotFound
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from gateway.settings.changes import SettingChange, SettingsQuestion
-from gateway.settings.tree import RetentionSettings
+from gateway.settings.tree import RetentionSettings, Settings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance
 from gateway.storage.database import Database, Location
@@ -119,6 +119,11 @@ ACTIONS: dict[str, Action] = {
 
 class Reloads(Protocol):
     """What has the gateway go by its settings as they are now (gateway/reload/reloading.py)."""
+
+    @property
+    def settings(self) -> Settings:
+        """What the gateway goes by."""
+        ...
 
     async def reload(self) -> SettingsReloaded:
         """Read settings and secrets again, and go by them; what is wrong changes nothing."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.plugins.active import Plugins
 from agent.settings import ReferencedSecret
-from agent.tools.registry import Tool
+from agent.tools.mcp import NO_SERVERS, ServedTools
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.lifecycle.start_checks import Finding
@@ -97,7 +97,7 @@ class Origin:
     """
 
     plugins: Plugins = NO_PLUGINS
-    foreign: Sequence[Tool] = ()
+    foreign: ServedTools = NO_SERVERS
     line: Sequence[Configured] = ()
     source: Source | None = None
 

@@ -48,6 +48,8 @@ AuditKind = Literal[
     "web_user_invited",
     "web_user_removed",
     "settings_changed",
+    "settings_reloaded",
+    "account_restarted",
     "pruned",
 ]
 """What can happen; docs/audit.md has a row for each."""

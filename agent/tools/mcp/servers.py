@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -39,7 +39,7 @@ from pydantic import ValidationError
 from agent.errors import ToolError
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
-from agent.tools.mcp import transports
+from agent.tools.mcp import ServedTools, ServerState, transports
 from agent.tools.mcp.listing import (
     MAX_TOOLS,
     Listing,
@@ -89,7 +89,7 @@ async def mcp_tools(
     servers: Mapping[str, McpServerSettings],
     home: Path,
     sandbox: SandboxSettings = AUTO,
-) -> AsyncIterator[tuple[Tool, ...]]:
+) -> AsyncIterator[ServedTools]:
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
 
     Args:
@@ -99,7 +99,9 @@ async def mcp_tools(
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
     async with connected(servers, home, sandbox) as started:
-        yield tuple(_distinct(started).values())
+        tools = ServedTools(_distinct(started).values())
+        tools.states = lambda: [each.state() for each in started]
+        yield tools
 
 
 @asynccontextmanager
@@ -186,12 +188,24 @@ class Server:
         problem, said = self.connection.problem, self.connection.said
         return ServerReport(self.name, problem, said, self._remembered, self.listing)
 
+    def state(self) -> ServerState:
+        """Return how it stands now."""
+        told = self.report()
+        return ServerState(
+            *(told.name, told.problem, told.said, told.remembered),
+            [(each.name, self._effect(each), each.description) for each in told.listing.tools],
+            [(each.server_name, each.reason) for each in told.listing.skipped],
+        )
+
+    def _effect(self, offered: Offered) -> Literal["read", "side_effect"]:
+        return "read" if offered.server_name in self._server.read_only else "side_effect"
+
     def tool(self, offered: Offered) -> Tool:
         """Return a tool as the agent runs it."""
         return Tool(
             name=offered.name,
             description=offered.description,
-            effect="read" if offered.server_name in self._server.read_only else "side_effect",
+            effect=self._effect(offered),
             arguments=SchemaArguments(offered.schema),
             run=partial(self._run, offered.server_name),
             timeout_s=self._server.timeout_s,

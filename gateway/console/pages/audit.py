@@ -4,9 +4,19 @@ from typing import get_args
 
 from sqlalchemy import Connection
 
-from gateway.console.pages import lists
-from gateway.console.pages.lists import listed, older
-from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
+from gateway.console import register
+from gateway.console.register import (
+    HOME,
+    Ask,
+    Missing,
+    Moved,
+    Result,
+    Shown,
+    action,
+    listed,
+    older,
+    page,
+)
 from gateway.errors import NotFound
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditFault, AuditHead, AuditKind
@@ -26,7 +36,7 @@ async def record(ask: Ask) -> Result:
         raise Missing(f"There is no kind {kind}.")
     read = ask.inside.database.read
     try:
-        rows = await read(audit_log.listed, lists.PAGE + 1, kind=kind, after=after)
+        rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
     except NotFound as exc:
         raise Missing(f"There is no row {after}.") from exc
     head = await read(audit_log.head)
@@ -64,7 +74,7 @@ async def calls(ask: Ask) -> Result:
     """Show which tools were called, who allowed it and what came of it, the newest turn first."""
     tool, conversation = ask.query("tool"), ask.position("conversation")
     before = _place(ask.query("after"))
-    wanted = AuditFilter(0.0, lists.PAGE + 1, conversation, tool or None, before)
+    wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
     rows = await ask.inside.database.read(audit.calls, wanted)
     filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
     return Shown(

@@ -8,9 +8,17 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Connection
 
 from gateway.agent_ports.budgets import Day, day_of, today
-from gateway.console.pages import lists
-from gateway.console.pages.lists import listed, older
-from gateway.console.register import HOME, Ask, Missing, Result, Shown, page
+from gateway.console import register
+from gateway.console.register import (
+    HOME,
+    Ask,
+    Missing,
+    Result,
+    Shown,
+    listed,
+    older,
+    page,
+)
 from gateway.errors import NotFound
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage
@@ -106,7 +114,7 @@ async def budgets(ask: Ask) -> Result:
     here, after = today(zone), ask.query("after")
     try:
         found = await ask.inside.database.read(
-            _read, here, zone, GroupPage(lists.PAGE + 1, after or None)
+            _read, here, zone, GroupPage(register.PAGE + 1, after or None)
         )
     except NotFound as exc:
         raise Missing(f"{after} has spent nothing today.") from exc

@@ -14,9 +14,19 @@ from adapters.door import OWNER
 from adapters.registry import account_types
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
-from gateway.console.pages import lists
-from gateway.console.pages.lists import listed, older
-from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
+from gateway.console import register
+from gateway.console.register import (
+    HOME,
+    Ask,
+    Missing,
+    Moved,
+    Result,
+    Shown,
+    action,
+    listed,
+    older,
+    page,
+)
 from gateway.errors import GatewayError, NotFound
 from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.members import Member, PairingRequest
@@ -41,7 +51,7 @@ async def people(ask: Ask) -> Result:
     """Show who asks to be let in, who was, and whom the settings name."""
     after = ask.query("after")
     try:
-        rows = await ask.inside.database.read(members.listed, lists.PAGE + 1, after or None)
+        rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     except NotFound as exc:
         raise Missing(f"{after} is not on the list any more.") from exc
     shown = listed(rows)
@@ -101,7 +111,7 @@ def _web_users(conn: Connection, access: Access) -> _Seen:
         for each in web_users.everybody(conn)
         if each.role != "removed"
     ]
-    sessions = web_users.sessions(conn, access.web.oidc.session_s)[: lists.PAGE]
+    sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
     return _Seen(users, [(name_of(each.sender), each) for each in sessions])
 
 
@@ -166,7 +176,7 @@ async def memory(ask: Ask) -> Result:
     """Show what is remembered of people and conversations, the newest first."""
     whose, after = ask.query("whose"), ask.position("after")
     read = ask.inside.database.read
-    rows: Sequence[Note] = await read(notebook.all_notes, whose or None, lists.PAGE + 1, after)
+    rows: Sequence[Note] = await read(notebook.all_notes, whose or None, register.PAGE + 1, after)
     filters = {"whose": whose}
     return Shown(
         "memory.html",

@@ -7,9 +7,19 @@ import time
 
 from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
-from gateway.console.pages import lists
-from gateway.console.pages.lists import listed, older
-from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
+from gateway.console import register
+from gateway.console.register import (
+    HOME,
+    Ask,
+    Missing,
+    Moved,
+    Result,
+    Shown,
+    action,
+    listed,
+    older,
+    page,
+)
 from gateway.errors import NotFound
 from gateway.storage.conversation import questions
 from gateway.storage.queue import dead_letters
@@ -29,7 +39,7 @@ RETRIED = {
 async def approvals(ask: Ask) -> Result:
     """Show what turns wait for, in all conversations."""
     read, after = ask.inside.database.read, ask.position("after")
-    rows = await read(questions.waiting, lists.PAGE + 1, after)
+    rows = await read(questions.waiting, register.PAGE + 1, after)
     return Shown(
         "approvals.html",
         {
@@ -65,7 +75,9 @@ async def letters(ask: Ask) -> Result:
     """Show turns that were given up, and messages that no platform took."""
     after = ask.query("after")
     try:
-        rows = await ask.inside.database.read(dead_letters.find_all, lists.PAGE + 1, after or None)
+        rows = await ask.inside.database.read(
+            dead_letters.find_all, register.PAGE + 1, after or None
+        )
     except NotFound as exc:
         raise Missing(f"There is no dead letter {after} any more.") from exc
     return Shown(

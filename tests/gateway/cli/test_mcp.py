@@ -105,3 +105,6 @@ async def test_the_gateway_gets_the_tools_of_its_servers(tmp_path: Path) -> None
     settings = load_settings(overrides={"home": tmp_path, **servers}).settings
     async with open_tools(settings) as tools:
         assert [tool.name for tool in tools] == ["mcp_s_one"]
+        [state] = tools.states()
+        assert (state.name, state.problem) == ("s", None)
+        assert [name for name, _, _ in state.tools] == ["mcp_s_one"]

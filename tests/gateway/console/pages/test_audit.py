@@ -15,7 +15,7 @@ async def test_the_record_is_shown_by_kind_and_in_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest first, escaped; unknown kinds and rows are told."""
-    monkeypatch.setattr("gateway.console.pages.lists.PAGE", 2)
+    monkeypatch.setattr("gateway.console.register.PAGE", 2)
     async with console(tmp_path) as running, running.browser() as browser:
         for n in range(3):
             entry = AuditEntry("forgotten", by="web:web", subject=f"<b>{n}</b>", detail={"n": n})

@@ -104,7 +104,7 @@ async def test_a_dead_letter_is_dropped(tmp_path: Path) -> None:
 
 async def test_dead_letters_have_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each letter once; a page behind one that is gone says so."""
-    monkeypatch.setattr("gateway.console.pages.lists.PAGE", 1)
+    monkeypatch.setattr("gateway.console.register.PAGE", 1)
     adapter = RecordingAdapter()
     for chat_id in ("a", "b"):
         adapter.failures[chat_id] = deque([SendRejected("blocked")])

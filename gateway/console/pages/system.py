@@ -1,0 +1,156 @@
+"""What runs here: settings with origin and reload, plugins, MCP servers, what the doctor sees."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.plugins import engines, finding
+from agent.plugins.engines import EngineInfo
+from agent.plugins.finding import PluginInfo
+from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
+from gateway.errors import GatewayError, SettingsError
+from gateway.lifecycle.rotation import SettingsReloaded
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry
+
+SETTINGS = f"{HOME}/settings"
+ACCOUNTS = f"{HOME}/settings/accounts"
+PLUGINS = f"{HOME}/plugins"
+SERVERS = f"{HOME}/mcp"
+DOCTOR = f"{HOME}/doctor"
+LOOK_S = 60.0
+"""How long the doctor may look."""
+KINDS: Mapping[Level, str] = {
+    "wrong": "bad",
+    "warning": "warn",
+    "unknown": "plain",
+    "note": "plain",
+    "fine": "good",
+}
+
+
+@page(SETTINGS, "Settings", "System")
+async def settings(ask: Ask) -> Result:
+    """Show what the gateway goes by, where each value comes from, and what waits in the file."""
+    running = ask.inside.operator.settings.running()
+    wanted, set_only = ask.query("key"), ask.query("all") == ""
+    rows = [
+        (key, row)
+        for key, row in running.items()
+        if wanted.lower() in key and not (set_only and row["origin"] == "default")
+    ]
+    try:
+        differences = await ask.inside.operator.settings.differences()
+        problem = ""
+    except SettingsError as exc:
+        differences, problem = [], str(exc)
+    health = await ask.inside.health.look()
+    return Shown(
+        "settings.html",
+        {
+            "rows": rows,
+            "total": len(running),
+            "key": wanted,
+            "all": not set_only,
+            "differences": differences,
+            "problem": problem,
+            "accounts": sorted(health["adapters"].items()),
+        },
+    )
+
+
+@action(f"{SETTINGS}/reload")
+async def reload(ask: Ask) -> Result:
+    """Read the settings and their secrets again; what is wrong there changes nothing."""
+    done = await ask.inside.operator.settings.reload()
+    if done.problems:
+        raise GatewayError("Nothing was changed. " + " ".join(done.problems))
+    entry = AuditEntry("settings_reloaded", by=ask.by)
+    await ask.inside.database.write(audit_log.append, entry)
+    return Moved(SETTINGS, told(done))
+
+
+def told(done: SettingsReloaded) -> str:
+    """Return what became of a reload in a few sentences."""
+    parts = (
+        ("In use now", (*done.live, *done.secrets.renewed)),
+        ("In use from the next turn on", done.next_turn),
+        ("Needs a restart", (*done.restart, *done.secrets.restart)),
+        ("Restarted", done.adapters),
+        ("Refused by its provider", done.secrets.refused),
+        ("Cannot be read", done.secrets.unreadable),
+    )
+    said = [f"{words}: {', '.join(names)}." for words, names in parts if names]
+    return " ".join(said) or "Read again; nothing has changed."
+
+
+@action(f"{ACCOUNTS}/{{name}}/restart")
+async def restart(ask: Ask) -> Result:
+    """Restart the adapter of an account, with its token as it is now."""
+    name = ask.names["name"]
+    said = await ask.inside.operator.settings.restart_account(name)
+    entry = AuditEntry("account_restarted", by=ask.by, subject=name)
+    await ask.inside.database.write(audit_log.append, entry)
+    return Moved(SETTINGS, "Restarted. " + " ".join(said))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    plugins: Sequence[PluginInfo]
+    engines: Sequence[EngineInfo]
+
+
+@page(PLUGINS, "Plugins", "System")
+async def plugins(ask: Ask) -> Result:
+    """Show the plugins and context engines that were found; none of their code is run for it."""
+    settings_ = ask.inside.settings
+    home = settings_.home
+    found = await asyncio.to_thread(
+        lambda: _Found(finding.available(home), engines.available(home))
+    )
+    known = {info.name for info in found.plugins}
+    return Shown(
+        "plugins.html",
+        {
+            "plugins": found.plugins,
+            "engines": found.engines,
+            "enabled": settings_.plugins.enabled,
+            "loaded": {each.name: each for each in ask.inside.plugins.loaded},
+            "missing": [name for name in settings_.plugins.enabled if name not in known],
+            "engine": settings_.context.engine,
+        },
+    )
+
+
+@page(SERVERS, "MCP servers", "System")
+async def servers(ask: Ask) -> Result:
+    """Show how each MCP server stands, what it said last, and its tools."""
+    off = [name for name, each in ask.inside.settings.tools.mcp.items() if not each.enabled]
+    return Shown("mcp.html", {"servers": ask.inside.looks.servers(), "off": sorted(off)})
+
+
+@page(DOCTOR, "Doctor", "System")
+async def doctor(ask: Ask) -> Result:
+    """Show what the doctor saw when it was last asked, the worst first."""
+    found = ask.inside.looks.last
+    counts = Counter(each.level for each in found or ())
+    return Shown(
+        "doctor.html",
+        {
+            "found": found and sorted(found, key=lambda each: list(KINDS).index(each.level)),
+            "at": ask.inside.looks.looked_at,
+            "counts": [(counts[level], level) for level in KINDS if counts[level]],
+            "kinds": KINDS,
+        },
+    )
+
+
+@action(DOCTOR)
+async def look(ask: Ask) -> Result:
+    """Have the doctor look; no provider is asked, and nothing is changed."""
+    async with asyncio.timeout(LOOK_S):
+        found = await ask.inside.looks.look()
+    worst = [each for each in found if each.level in {"wrong", "warning"}]
+    said = f"{len(worst)} need attention." if worst else "Nothing needs attention."
+    return Moved(DOCTOR, f"Looked. {said}")

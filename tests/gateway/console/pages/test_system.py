@@ -1,0 +1,121 @@
+"""What runs here: settings and their reload, plugins, MCP servers, what the doctor sees."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.tools.mcp import ServerState
+from gateway.console.pages import system
+from gateway.console.pages.system import told
+from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
+from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
+from tests.support.console import console
+from tests.support.door import TOKEN
+
+
+async def test_settings_are_shown_with_origin_mark_and_no_secret(tmp_path: Path) -> None:
+    """What was set, or all of it; by a part of the key."""
+    async with (
+        console(tmp_path, budget={"daily_usd": 3.0}) as running,
+        running.browser() as browser,
+    ):
+        page = (await browser.get("/admin/settings?all=1")).text
+        assert "budget.daily_usd" in page
+        assert "sha256:" in page
+        assert TOKEN not in page
+        some = (await browser.get("/admin/settings?all=1&key=budget.daily")).text
+        assert "sender_daily_usd" not in some
+        assert ">at once<" in some
+        assert "No such key" in (await browser.get("/admin/settings?key=nonsense")).text
+
+
+async def test_settings_are_read_again(tmp_path: Path) -> None:
+    """It is on record who wanted it, and said what became of it."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        done = await browser.submit("/admin/settings", "/admin/settings/reload")
+        assert (done.status, done.headers["Location"]) == (303, "/admin/settings")
+        assert "nothing has changed" in (await browser.get("/admin/settings")).text
+        assert await said(running, "settings_reloaded") == [BY_WEB_OWNER]
+
+
+async def test_a_wrong_file_changes_nothing_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the line of each mistake; an account that cannot be restarted is told as well."""
+    async with console(tmp_path) as running, running.browser() as browser:
+
+        async def refused(_: object) -> SettingsReloaded:
+            return SettingsReloaded(problems=("parley.yaml:3: budget.daily_usd: no number",))
+
+        monkeypatch.setattr("gateway.reload.reloading.Reloading.reload", refused)
+        wrong = await browser.submit("/admin/settings", "/admin/settings/reload")
+        assert (wrong.status, "parley.yaml:3" in wrong.text) == (409, True)
+        assert await said(running, "settings_reloaded") == []
+        account = "/admin/settings/accounts/telegram:nobody/restart"
+        assert (await browser.submit("/admin/settings", account)).status == 409
+
+
+def test_a_reload_is_told_in_words() -> None:
+    """By when each key takes effect."""
+    done = SettingsReloaded(
+        live=("budget.daily_usd",),
+        next_turn=("model.name",),
+        restart=("web.port",),
+        secrets=Reloaded(refused=("model.api_key",)),
+    )
+    assert told(done) == (
+        "In use now: budget.daily_usd. In use from the next turn on: model.name."
+        " Needs a restart: web.port. Refused by its provider: model.api_key."
+    )
+
+
+async def test_plugins_are_shown_without_running_them(tmp_path: Path) -> None:
+    """Those that were found, what is enabled and missing, and the engines."""
+    folder = tmp_path / "plugins" / "greeter"
+    folder.mkdir(parents=True)
+    (folder / "plugin.yaml").write_text("description: says <b>hello</b>\n")
+    (folder / "plugin.py").write_text("raise SystemExit\n")
+    enabled = {"enabled": ["nowhere"]}
+    async with console(tmp_path, plugins=enabled) as running, running.browser() as browser:
+        page = (await browser.get("/admin/plugins")).text
+        assert "says &lt;b&gt;hello&lt;/b&gt;" in page
+        assert "plugins.enabled names nowhere" in page
+        assert "compressor" in page
+
+
+async def test_mcp_servers_are_shown_as_they_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Secrets in what they said are masked."""
+    states = [
+        ServerState(
+            *("files", None, "", False),
+            [("mcp_files_read", "read", "Reads.")],
+            [("odd", "no schema")],
+        ),
+        ServerState("notes", "the program has ended", f"token {TOKEN}", remembered=True),
+    ]
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert "No MCP server is enabled" in (await browser.get("/admin/mcp")).text
+        monkeypatch.setattr("gateway.doctor.running.RunningLooks.servers", lambda _: states)
+        page = (await browser.get("/admin/mcp")).text
+        for words in ("mcp_files_read", "no schema", "the program has ended", "those that it had"):
+            assert words in page
+        assert TOKEN not in page
+
+
+async def test_the_doctor_looks_when_asked(tmp_path: Path) -> None:
+    """What needs attention first; before that nobody has looked."""
+    settings: dict[str, Any] = {"access": {"mode": "open", "rate_per_min": 0}}
+    async with console(tmp_path, **settings) as running, running.browser() as browser:
+        assert "Nobody has looked" in (await browser.get("/admin/doctor")).text
+        done = await browser.submit("/admin/doctor", "/admin/doctor")
+        assert (done.status, done.headers["Location"]) == (303, "/admin/doctor")
+        page = (await browser.get("/admin/doctor")).text
+        assert "the check itself failed" not in page
+        levels = re.findall(r'class="badge (?:bad|warn|plain|good)">(\w+)</span></td>', page)
+        assert len(levels) >= 50
+        order = [list(system.KINDS).index(level) for level in levels]  # type: ignore[arg-type]
+        assert order == sorted(order)
