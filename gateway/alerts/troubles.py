@@ -184,7 +184,8 @@ def trouble(  # noqa: PLR0913 - what a trouble is
     "adapter-stopped",
     "{subject} has stopped: {reason}",
     over="{subject} works again",
-    remedy="correct its token, or its rights on the platform; then restart Parley",
+    remedy="correct its token in parley.yaml, which is read again when it is saved; or its rights"
+    " on the platform, then `parley adapter restart`",
     quiet_s=120.0,
 )
 def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -240,8 +241,8 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "key-refused",
     "the provider refuses the key of {subject}: {reason}",
     over="{subject} answers again",
-    remedy="put a valid key into the settings and run `parley secrets reload`, or restart Parley",
-    quiet_s=0.0,
+    remedy="put a valid key into parley.yaml, which is read again when it is saved; one that is"
+    " kept elsewhere is read again by `parley secrets reload`",
 )
 def _refused(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     wrong = _of_models(facts, lambda each: _is_refused(each) and not _is_broke(each))
@@ -256,7 +257,6 @@ def _refused(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "the account behind {subject} has no credit left: {reason}",
     over="{subject} answers again",
     remedy="add credit at the provider, or put another key into the settings",
-    quiet_s=0.0,
 )
 def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, _is_broke)
@@ -267,7 +267,6 @@ def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "{subject} has failed for {minutes} minutes: {reason}",
     over="{subject} answers again",
     remedy="look at the provider's status page; name another model below `fallbacks`",
-    quiet_s=0.0,
 )
 def _failing(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))

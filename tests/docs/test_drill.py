@@ -1,0 +1,51 @@
+"""docs/operations.md, *At 3 am*: each planted fault leads to what the code tells and finds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.alerts.telling import PAGE as TOLD_PAGE
+from gateway.alerts.troubles import TROUBLES, page
+from gateway.cli import doctor
+from gateway.doctor.checks import CHECKS
+
+ROOT = Path(__file__).resolve().parents[2]
+SECTION = (ROOT / "docs" / "operations.md").read_text("utf-8").partition("## At 3 am\n")[2]
+ROWS = re.findall(
+    r"^\| (\d+) \| (.+?) \| `([a-z-]+)`: (.+?) \| (.+?) \| (.+?) \|$",
+    SECTION.partition("\n## ")[0],
+    re.MULTILINE,
+)
+EVENTS = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "logging.md").read_text("utf-8"), re.M))
+
+
+def test_there_are_twenty() -> None:
+    """Of every kind at least one."""
+    assert [int(row[0]) for row in ROWS] == list(range(1, 21))
+    assert {row[2] for row in ROWS} == TROUBLES.keys()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_what_is_told_is_what_the_code_tells(row: tuple[str, ...]) -> None:
+    """Word for word; the table of docs/alerts.md has it as well."""
+    told = re.sub(r"[{}]", "*", TROUBLES[row[2]].begin)
+    assert row[3] == told
+    assert f"| {told} |" in page()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_checks_and_events_are_there(row: tuple[str, ...]) -> None:
+    """Who reads the row at night types what is there."""
+    assert doctor.LOOKED_AT
+    named = re.findall(r"`([a-z]+(?:[-_][a-z]+)+)`", row[4])
+    known = EVENTS | CHECKS.keys() | {"delay_s"}
+    assert [name for name in named if name not in known] == []
+    assert named or "parley" in row[4]
+
+
+def test_each_alert_leads_to_a_row() -> None:
+    """The link in a chat ends with the anchor of the kind."""
+    anchors = re.findall(r'<a id="([a-z-]+)"></a>', SECTION)
+    assert TOLD_PAGE == "docs/operations.md"
+    assert sorted(anchors) == sorted(TROUBLES)
