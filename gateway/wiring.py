@@ -25,7 +25,6 @@ from adapters.registry import (
     Host,
     PlatformSection,
     account_of,
-    account_types,
     build,
     load,
     renderer,
@@ -522,9 +521,7 @@ def load_adapters(settings: Settings) -> None:
 def _blocks(settings: Settings) -> list[tuple[str, PlatformSection]]:
     """Return (platform, settings) of each account that is on, the web chat first."""
     blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
-    for platform in account_types():
-        accounts = settings.platforms.accounts(platform)
-        blocks += [(platform, account) for account in accounts if account.is_on]
+    blocks += settings.platforms.on()
     return blocks
 
 

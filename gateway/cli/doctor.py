@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adapters.registry import AccountReport, check
 from gateway.cli.common import loaded, opened
 from gateway.cli.output import out, say, show_json
 from gateway.doctor import checks, database, home, models, people, safety, settings, versions
@@ -93,11 +94,20 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     except SettingsError as exc:
         return {"running": running, "problems": tuple(str(exc).splitlines())}
     try:
-        findings = None if offline else await learn_windows(line)
+        if offline:
+            return {"running": running, "line": line}
+        findings, accounts = await asyncio.gather(learn_windows(line), _tokens(found))
     finally:
         for model in models_of(line):
             await model.close()
-    return {"running": running, "line": line, "findings": findings}
+    return {"running": running, "line": line, "findings": findings, "accounts": accounts}
+
+
+async def _tokens(found: Loaded) -> dict[str, AccountReport]:
+    """Ask each platform about the tokens of its accounts, side by side."""
+    on = found.settings.platforms.on()
+    reports = await asyncio.gather(*(check(*each) for each in on))
+    return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 
 def _show(results: Sequence[Result], *, everything: bool) -> None:

@@ -78,12 +78,16 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":
-        lines += ["  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
+        lines += [f"  a real model:          {sys.argv[0]} setup"]
+        lines += ["                         or set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]
     if welcome.owner_code is not None:
         lines += [
             f"  become its owner:      send {welcome.owner_code} to your bot, in a direct chat"
         ]
+        for each in welcome.checks:
+            if each.greeting:
+                lines += [f"                         or open {each.greeting}{welcome.owner_code}"]
     if not settings.platforms.is_any_on:
         lines += _of_platforms()
     typer.echo("\n".join([*lines, ""]), err=True)

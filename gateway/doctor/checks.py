@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 from sqlalchemy import Connection
 
+from adapters.registry import AccountReport
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
@@ -57,6 +58,8 @@ class Examined:
         opened: The database, to read; None where it cannot be read by this version.
         database_trouble: Why not.
         line: The models in order, with the windows that their providers told.
+        accounts: What the platforms say of the tokens, by `platform:account`; None where nobody was
+            asked.
         findings: What became of their keys; None where nobody was asked.
         running: What the gateway that runs here says of itself; None where none runs.
         deep: Whether to look at everything that takes long, too.
@@ -68,6 +71,7 @@ class Examined:
     opened: Connection | None = None
     database_trouble: str = ""
     line: Sequence[Configured] = ()
+    accounts: Mapping[str, AccountReport] | None = None
     findings: Sequence[Finding] | None = None
     running: Mapping[str, object] | None = None
     deep: bool = False

@@ -29,6 +29,28 @@ def _on(examined: Examined) -> Iterator[Sight]:
 
 
 @check(
+    "platform-tokens",
+    "Each platform takes its token, and lets the bot do its work",
+    why="Nothing comes in with a wrong token; with a switch or a scope missing a part does not.",
+    remedy="The line names the setting, or the page where it is switched on.",
+    needs="answers",
+)
+def _tokens(examined: Examined) -> Iterator[Sight]:
+    for name, report in (examined.accounts or {}).items():
+        yield Sight(_LEVELS[report.outcome], f"{name}: {report.text}")
+        for lack in report.lacks:
+            yield Sight("warning", f"{name}: {lack}")
+
+
+_LEVELS: dict[str, Level] = {
+    "accepted": "fine",
+    "refused": "wrong",
+    "unreachable": "warning",
+    "not_checked": "note",
+}
+
+
+@check(
     "platform-connected",
     "Each platform is connected",
     why="Messages wait there, or are lost where the platform does not keep them.",

@@ -1,19 +1,21 @@
 """What is found out at the start, before "ready" is said: are keys and tokens taken?
 
 The models are asked when their windows are (gateway/wiring.py). A platform shows it by the
-first steps of its adapter, which has begun to receive by then: nothing is asked twice.
+first steps of its adapter, which has begun to receive by then; one that has taken its token is
+asked what else its app lacks.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import structlog
 
-from adapters.registry import BUILT_IN
+from adapters.registry import BUILT_IN, AccountReport, AccountSettings, check
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
@@ -26,6 +28,8 @@ PLATFORMS_WITHIN_S = 2.5
 """Longest wait for all platforms together; with that for the models (`wiring.LOOK_UP_S`) a start
 is held up by less than 5 s."""
 LOOK_AGAIN_S = 0.01
+LEAST_S = 0.5
+"""What is left for the second question at least."""
 
 Outcome = Literal["accepted", "refused", "no_credit", "unreachable", "not_checked"]
 WRONG: frozenset[Outcome] = frozenset({"refused", "no_credit"})
@@ -40,11 +44,15 @@ class Finding:
         subject: The model and which of its keys ("claude-sonnet-5 (key 2)"), or
             `platform:account`.
         text: For the operator; where something is wrong it names the setting.
+        lacks: What else has to be switched on at a platform; a sentence each, with the link.
+        greeting: Of a platform: an address that sends the code behind it to the bot.
     """
 
     subject: str
     outcome: Outcome
     text: str
+    lacks: tuple[str, ...] = ()
+    greeting: str = ""
 
 
 def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked: bool) -> Finding:
@@ -83,10 +91,20 @@ def note(rests: Rests, findings: Sequence[Finding]) -> None:
                 rests.note_failure(each.subject, CreditUsedUp("so it was said at the start"))
 
 
-async def of_platforms(adapters: Sequence[Supervised], stop: asyncio.Event) -> list[Finding]:
+async def of_platforms(
+    adapters: Sequence[Supervised],
+    stop: asyncio.Event,
+    accounts: Iterable[tuple[str, AccountSettings]] = (),
+) -> list[Finding]:
     """Wait until each platform has taken or refused its token, and log which; within 2.5 s.
 
-    The web chat has no token. Returns early when the gateway is to stop.
+    Those that have taken it are then asked what their app lacks, within the same time. The web chat
+    has no token. Returns early when the gateway is to stop.
+
+    Args:
+        adapters: Those that run.
+        stop: Ends the wait.
+        accounts: Whose tokens are asked about: platform and block.
     """
     platforms = [each for each in adapters if each.adapter.platform != BUILT_IN]
     end_at = time.monotonic() + PLATFORMS_WITHIN_S
@@ -95,14 +113,47 @@ async def of_platforms(adapters: Sequence[Supervised], stop: asyncio.Event) -> l
         if time.monotonic() >= end_at:
             break
         await asyncio.sleep(LOOK_AGAIN_S)
-    return [_logged(_of_platform(each)) for each in platforms]
+    reaches = {
+        (each.adapter.platform, each.adapter.account)
+        for each in platforms
+        if each.stopped is None and each.connected
+    }
+    wanted = [each for each in accounts if (each[0], each[1].name) in reaches]
+    reports = {} if stop.is_set() else await _reports(wanted, end_at)
+    return [_logged(_of_platform(each, reports)) for each in platforms]
 
 
-def _of_platform(supervised: Supervised) -> Finding:
+Reports = Mapping[tuple[str, str], AccountReport]
+"""By platform and account."""
+
+
+async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: float) -> Reports:
+    """Ask the platforms, side by side; who does not answer in time is left out."""
+    found: dict[tuple[str, str], AccountReport] = {}
+
+    async def ask(platform: str, block: AccountSettings) -> None:
+        found[platform, block.name] = await check(platform, block)
+
+    with suppress(TimeoutError):
+        # The first steps of an adapter may have taken all of the time.
+        async with (
+            asyncio.timeout(max(end_at - time.monotonic(), LEAST_S)),
+            asyncio.TaskGroup() as tasks,
+        ):
+            for each in accounts:
+                tasks.create_task(ask(*each), name=f"check of {each[0]}:{each[1].name}")
+    return found
+
+
+def _of_platform(supervised: Supervised, reports: Reports) -> Finding:
     if supervised.stopped is not None:
         return Finding(supervised.name, "refused", supervised.stopped)
+    report = reports.get((supervised.adapter.platform, supervised.adapter.account))
     if supervised.connected:
-        return Finding(supervised.name, "accepted", "connected")
+        if report is None or report.outcome != "accepted":
+            return Finding(supervised.name, "accepted", "connected")
+        text = f"connected as {report.bot}"
+        return Finding(supervised.name, "accepted", text, report.lacks, report.greeting)
     if supervised.is_standby:
         return Finding(supervised.name, "not_checked", "another replica receives for it")
     why = f" ({supervised.trouble})" if supervised.trouble else ""
@@ -110,13 +161,14 @@ def _of_platform(supervised: Supervised) -> Finding:
 
 
 def _logged(finding: Finding) -> Finding:
-    level = logging.WARNING if finding.outcome == "unreachable" else logging.INFO
+    is_odd = finding.outcome == "unreachable" or finding.lacks
+    level = logging.WARNING if is_odd else logging.INFO
     log.log(
         logging.ERROR if finding.outcome in WRONG else level,
         "credentials_checked",
         subject=finding.subject,
         outcome=finding.outcome,
-        reason=finding.text,
+        reason="; ".join([finding.text, *finding.lacks]),
     )
     return finding
 
@@ -124,8 +176,8 @@ def _logged(finding: Finding) -> Finding:
 def lines(findings: Sequence[Finding]) -> list[str]:
     """Return what the start prints: first what somebody has to change."""
     marks = {"refused": "✗", "no_credit": "✗", "unreachable": "…", "not_checked": "?"}
-    ordered = sorted(findings, key=lambda each: each.outcome not in WRONG)
-    return [
-        printable(f"  {marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
-        for each in ordered
-    ]
+    found: list[str] = []
+    for each in sorted(findings, key=lambda each: each.outcome not in WRONG):
+        found.append(f"  {marks.get(each.outcome, '✓')} {each.subject}: {each.text}")
+        found += [f"    ! {lack}" for lack in each.lacks]
+    return [printable(line) for line in found]

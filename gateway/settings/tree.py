@@ -177,10 +177,19 @@ class PlatformSettings(Section):
         blocks: tuple[AccountSettings, ...] = getattr(self, platform)
         return blocks
 
+    def on(self) -> list[tuple[str, AccountSettings]]:
+        """Return (platform, block) of each account that is to be run, in the order of lists."""
+        return [
+            (name, block)
+            for name in account_types()
+            for block in self.accounts(name)
+            if block.is_on
+        ]
+
     @property
     def is_any_on(self) -> bool:
         """Whether any account is to be run."""
-        return any(block.is_on for name in account_types() for block in self.accounts(name))
+        return bool(self.on())
 
 
 MOST_DAYS = 100_000

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from adapters import registry
 from adapters.errors import AdapterRefused
-from adapters.registry import BUILT_IN, AccountReport, AccountSettings, by_name, platforms
+from adapters.registry import AccountReport, AccountSettings, by_name
 from agent.errors import (
     BadRequest,
     CredentialsRefused,
@@ -148,19 +148,8 @@ def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
 async def check_accounts(settings: Settings) -> list[Checked]:
     """Ask each platform about the tokens of its accounts that are on, side by side."""
     async with asyncio.TaskGroup() as tasks:
-        asked = [tasks.create_task(check_account(*each)) for each in accounts_on(settings)]
+        asked = [tasks.create_task(check_account(*each)) for each in settings.platforms.on()]
     return [task.result() for task in asked]
-
-
-def accounts_on(settings: Settings) -> list[tuple[str, AccountSettings]]:
-    """Return (platform, block) of each account that is on."""
-    return [
-        (each.name, block)
-        for each in platforms()
-        if each.name != BUILT_IN
-        for block in settings.platforms.accounts(each.name)
-        if block.is_on
-    ]
 
 
 async def check_account(platform: str, block: AccountSettings) -> Checked:

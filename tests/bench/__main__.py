@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
-Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, estimates,
-statements, recall, standing, compaction, billing, caching, economy, rendering, platforms, clients,
+Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, first_answer,
+estimates, statements, recall, standing, compaction, billing, caching, economy, rendering, platforms, clients,
 faults, soak, simulation, scaling, releases. Without a name all run, in that order; hermes, which
 needs another product, only by its name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
@@ -28,6 +28,7 @@ SECTIONS = (
     "storage",
     "aged",
     "start",
+    "first_answer",
     "estimates",
     "statements",
     "recall",

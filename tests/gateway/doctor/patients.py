@@ -58,6 +58,7 @@ class Patient:
     changes: dict[str, Any] = field(default_factory=dict)
     running: Mapping[str, object] | None = None
     findings: Any = ()
+    accounts: Any = field(default_factory=dict)
     environ: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     deep: bool = False
     afterwards: list[Callable[[], None]] = field(default_factory=list)
@@ -105,6 +106,7 @@ class Patient:
         known: dict[str, Any] = {
             "line": build_line(found.settings),
             "findings": self.findings,
+            "accounts": self.accounts,
             "running": self.running,
             "deep": self.deep,
         }

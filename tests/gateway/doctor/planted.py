@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from adapters.registry import AccountReport
 from agent.models.openai import mode
 from gateway.doctor import database, home, versions
 from gateway.doctor.checks import Level
@@ -346,6 +347,13 @@ def _stranger(patient: Patient, _: pytest.MonkeyPatch) -> None:
 @fault("model-keys", "wrong")
 def _refused_key(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.findings = [Finding("claude-sonnet-5-5", "refused", "correct model.api_key")]
+
+
+@fault("platform-tokens", "wrong")
+def _refused_token(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    refused = AccountReport("refused", "Slack refuses platforms.slack.bot_token: invalid_auth")
+    lacking = AccountReport("accepted", "the token is that of x", lacks=("an intent is off",))
+    patient.accounts = {"slack:default": refused, "discord:default": lacking}
 
 
 @fault("model-window", "warning")

@@ -7,10 +7,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.registry import account_types
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.start_checks import Finding, of_platforms
 from gateway.lifecycle.supervision import Supervised
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.slack.server import SlackServer
 
 REFUSAL = AdapterRefused("Telegram does not know this bot; correct platforms.telegram.token")
 
@@ -45,6 +47,36 @@ async def test_a_platform_shows_by_its_first_steps_what_its_token_is_worth(
     assert (finding.subject, finding.outcome) == ("telegram:default", outcome)
     assert all(str(outage) in finding.text for outage in outages)
     assert (event["outcome"], event["log_level"]) == (outcome, level)
+
+
+async def connected_with(scopes: set[str]) -> Finding:
+    """Return what is found of an app of Slack that is connected and has lost these scopes."""
+    async with SlackServer() as slack:
+        slack.api.scopes -= scopes
+        tokens = {"bot_token": slack.identity.bot_token, "app_token": slack.identity.app_token}
+        block = account_types()["slack"].model_validate({**tokens, "base_url": slack.base_url})
+        adapter = RecordingAdapter()
+        adapter.platform = "slack"
+        [finding] = await of_platforms([Supervised(adapter)], asyncio.Event(), [("slack", block)])
+    return finding
+
+
+async def test_what_an_app_lacks_is_told_although_it_is_connected() -> None:
+    """It works, but for that."""
+    finding = await connected_with({"files:read"})
+    assert (finding.outcome, finding.text) == ("accepted", "connected as parley")
+    assert "add files:read" in finding.lacks[0]
+    first, second = start_checks.lines([finding])
+    assert (first, second.startswith("    ! ")) == ("  ✓ slack:default: connected as parley", True)
+    assert (await connected_with(set())).lacks == ()
+
+
+async def test_who_does_not_answer_again_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter that is connected is connected."""
+    monkeypatch.setattr(start_checks, "LEAST_S", 0.0)
+    monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", 0.0)
+    finding = await connected_with({"files:read"})
+    assert (finding.outcome, finding.text, finding.lacks) == ("accepted", "connected", ())
 
 
 def silent() -> Supervised:
