@@ -22,6 +22,10 @@ COMMANDS = {
     "setup": "Choose a model and platforms, have them tried, and write parley.yaml.",
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
+    "ask": "Ask one question and print the answer; what is piped in is its context.",
+    "status": (
+        "Say on one screen whether the gateway runs, what waits, what it costs, and what is wrong."
+    ),
     "logs": "Print the log readably.",
     "alerts": "Troubles that owners are told of.",
     "doctor": "Say what is not as it should be, why that matters, and how to fix it.",
@@ -99,6 +103,10 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.people import web_app as found
         case "chat":
             from gateway.cli.chat import chat_app as found
+        case "ask":
+            from gateway.cli.ask import ask_app as found
+        case "status":
+            from gateway.cli.status import status_app as found
         case "logs":
             from gateway.cli.logs import logs_app as found
         case "replay":

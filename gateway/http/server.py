@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +197,7 @@ class Health:
         self._replica = replica
         self.adapters = adapters
         self.watch = watch
+        self._began_at = time.time()
         self._known: tuple[float, bool] | None = None
         self._looking = asyncio.Lock()
 
@@ -218,7 +220,8 @@ class Health:
         return web.get("/control/ready", self._told)
 
     async def _told(self, _: web.Request) -> web.Response:
-        return web.json_response(await self.look())
+        whose = {"version": version("parley"), "started_at": self._began_at, "pid": os.getpid()}
+        return web.json_response(await self.look() | whose)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

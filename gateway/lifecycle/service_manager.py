@@ -104,12 +104,11 @@ class Pulse:
         """Return what does not go on; empty where all does."""
         try:
             async with asyncio.timeout(within_s):
-                await self._database.write(leases.heartbeat, self._replica.id)
+                # A refusal is an answer: what is wrong is told by those who need it (`/readyz`).
+                with suppress(StorageError):
+                    await self._database.write(leases.heartbeat, self._replica.id)
         except TimeoutError:
             return "the database does not answer"
-        except StorageError as exc:
-            # It answers: what is wrong is told by those who need it (`/readyz`).
-            log.debug("heartbeat_refused", error=str(exc))
         if self._worker_still_s() > within_s * 2:
             return "the worker stands still"
         return ""

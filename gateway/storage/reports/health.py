@@ -225,6 +225,12 @@ def silent_replicas(conn: Connection) -> list[str]:
     return list(conn.execute(select(replica.c.name).where(late)).scalars())
 
 
+def living_replicas(conn: Connection) -> int:
+    """Return how many replicas live, as far as their rows tell."""
+    living = select(func.count()).where(replica.c.heartbeat_until >= now_s())
+    return int(conn.execute(living).scalar_one())
+
+
 def oldest_replica(conn: Connection) -> int | None:
     """Return the id of the replica that lives for longest; None where none lives."""
     living = replica.c.heartbeat_until >= now_s()

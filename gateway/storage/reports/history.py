@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
+from adapters.registry import BUILT_IN
 from agent.messages import IMAGE_PARTS, ChatMessage, is_ephemeral
 from agent.safety.redaction import printable
 from agent.view.view import ViewPlan, load_plan
@@ -406,6 +407,55 @@ def conversations_of_chat(conn: Connection, chat: str) -> list[int]:
     """Return the conversations of a chat, by its platform's id: a group has one for each member."""
     here = select(conversation.c.id).where(conversation.c.chat == chat)
     return list(conn.scalars(here.order_by(conversation.c.id)))
+
+
+@dataclass(frozen=True)
+class AskedTurn:
+    """What became of one question, and what its turn took; empty for a command.
+
+    Attributes:
+        usd: What its calls cost; None where that of any is not known.
+    """
+
+    conversation: int | None = None
+    turn: int | None = None
+    first_seq: int | None = None
+    state: str | None = None
+    outcome: str | None = None
+    error: str | None = None
+    model: str | None = None
+    tokens: dict[str, int] | None = None
+    usd: float | None = None
+
+
+def turn_in_chat(conn: Connection, chat: str, seq: int) -> AskedTurn | None:
+    """Return the turn that answers an entry of a chat of the web chat; None where none does."""
+    kinds = ("input", "output", "cache_read", "cache_write")
+    row = conn.execute(
+        select(turn)
+        .join(conversation, conversation.c.id == turn.c.conversation)
+        .where(
+            conversation.c.platform == BUILT_IN,
+            conversation.c.chat == chat,
+            turn.c.first_seq <= seq,
+            turn.c.upto_seq >= seq,
+        )
+        .order_by(turn.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    if row is None:
+        return None
+    return AskedTurn(
+        row.conversation,
+        row.id,
+        row.first_seq,
+        row.state,
+        row.outcome,
+        row.error,
+        row.model,
+        {kind: getattr(row, f"{kind}_tokens") for kind in kinds},
+        row.usd,
+    )
 
 
 def recorded(

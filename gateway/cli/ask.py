@@ -1,0 +1,258 @@
+"""`parley ask "…"`: one question, its answer on stdout, and an exit code.
+
+Through the gateway that runs in this home, else through one of its own that lives for the question:
+without platforms and without a page, on the same database. The question is stored before anything
+is answered, as every message is: after Ctrl-C, or a kill, the next gateway finishes the answer.
+"""
+
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import aiohttp
+import structlog
+import typer
+
+from agent.safety.redaction import printable
+from agent.spans import trace_of
+from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
+from gateway.cli.common import AsJson, opened, settings_of
+from gateway.cli.output import show_json, warn
+from gateway.errors import GatewayError
+from gateway.http import control
+from gateway.http.control import SOCKET
+from gateway.settings.tree import BackupSettings, PlatformSettings, Settings
+from gateway.storage.reports import history
+
+FAILED, NEEDS_A_PERSON, TIMED_OUT, INTERRUPTED = 1, 4, 124, 130
+"""Exit codes; 0: it was answered."""
+MOST_BYTES = 1_000_000
+"""Of what is piped in; a message has a limit of its own."""
+PATIENCE_S = 20.0
+GOES_ON = "the question is stored, and its answer goes on: `parley chat {name}` shows it"
+
+ask_app = typer.Typer(add_completion=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question on its way.
+
+    Attributes:
+        chat: The chat of the web chat that it stands in.
+        within_s: How long its answer is waited for.
+    """
+
+    text: str
+    chat: str
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came back.
+
+    Attributes:
+        seq: The place of the question in its conversation's inbox.
+        needs_person: It is a question, which a person has to answer first.
+    """
+
+    text: str
+    files: tuple[str, ...]
+    seq: int
+    needs_person: bool
+
+
+@ask_app.command()
+def ask(
+    context: typer.Context,
+    question: Annotated[
+        str | None, typer.Argument(help="What is asked; without it, what is piped in.")
+    ] = None,
+    conversation: Annotated[
+        str | None,
+        typer.Option(help="Go on with this chat, as `parley chat` names it; else a new one."),
+    ] = None,
+    within: Annotated[
+        float, typer.Option("--within", min=1, help="Seconds to wait for the answer.")
+    ] = 600,
+    json: AsJson = False,
+) -> None:
+    """Ask one question and print the answer; what is piped in is its context."""
+    name = conversation or f"ask-{secrets.token_hex(6)}"
+    if not CHAT_NAME.fullmatch(name):
+        what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
+        raise typer.BadParameter(what, param_hint="--conversation")
+    asked = Asked(question_with(question, _piped()), name, within)
+    settings = settings_of(context)
+    try:
+        told = asyncio.run(_answer(settings, asked))
+    except TimeoutError:
+        _leave(f"no answer within {within:g} s", name, TIMED_OUT)
+    except KeyboardInterrupt:
+        _leave("interrupted", name, INTERRUPTED)
+    facts = _facts(settings, name, told)
+    if json:
+        show_json(facts)
+    else:
+        typer.echo(printable(told.text))
+        for each in told.files:
+            typer.echo(f"[file: {printable(each)}]")
+    if told.needs_person:
+        _leave("a person has to answer that first", name, NEEDS_A_PERSON)
+    if facts["state"] not in {"done", None} or facts["error"] is not None:
+        warn(
+            f"{facts['error'] or facts['state']} (parley logs --trace {facts['trace'][:8]})", "red"
+        )
+        raise typer.Exit(FAILED)
+
+
+def _leave(why: str, name: str, code: int) -> NoReturn:
+    warn(f"{why}; {GOES_ON.format(name=name)}")
+    raise typer.Exit(code)
+
+
+def _piped() -> str:
+    """Return what is piped in; empty for a terminal.
+
+    Raises:
+        BadParameter: It is too long.
+    """
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    found = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise typer.BadParameter(f"more than {MOST_BYTES:,} bytes were piped in")
+    return found.decode(errors="replace").strip()
+
+
+def question_with(question: str | None, piped: str) -> str:
+    """Return what is asked, with what was piped in below it.
+
+    Raises:
+        BadParameter: There is neither.
+    """
+    parts = [each for each in ((question or "").strip(), piped) if each]
+    if not parts:
+        raise typer.BadParameter("ask something: `parley ask QUESTION`, or pipe it in")
+    return "\n\n".join(parts)
+
+
+async def _answer(settings: Settings, asked: Asked) -> Told:
+    """Ask the gateway that runs, else one of our own.
+
+    Raises:
+        GatewayError: None can be reached or started, or it does not take the question.
+        TimeoutError: There is no answer yet.
+    """
+    if await control.ready_in(settings.home) is not None:
+        return await exchange(settings.home / SOCKET, asked)
+    return await _with_own_gateway(settings, lambda: exchange(settings.home / SOCKET, asked))
+
+
+async def exchange(socket: Path, asked: Asked) -> Told:
+    """Ask over a socket, and wait for the answer."""
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
+    async with (
+        aiohttp.ClientSession(
+            "http://localhost",
+            connector=aiohttp.UnixConnector(path=str(socket)),
+            timeout=timeout,
+            json_serialize=to_json,
+        ) as http,
+        asyncio.TaskGroup() as tasks,
+    ):
+        feed = Feed(client := ChatClient(http, socket, asked.chat, PATIENCE_S))
+        following = tasks.create_task(feed.follow(), name="ask-feed")
+        # Handed over, and not raised in here: that would make a group of it.
+        found = await _outcome(client, feed, asked)
+        following.cancel()
+    if isinstance(found, Told):
+        return found
+    raise found
+
+
+async def _outcome(
+    client: ChatClient, feed: Feed, asked: Asked
+) -> Told | GatewayError | TimeoutError:
+    try:
+        return await _told(client, feed, asked)
+    except (GatewayError, TimeoutError) as exc:
+        return exc
+
+
+async def _told(client: ChatClient, feed: Feed, asked: Asked) -> Told:
+    async with asyncio.timeout(asked.within_s):
+        await feed.until(lambda: feed.synced, lambda: None)
+        seq = await client.post(asked.text) or 0
+
+        def mine() -> list[ChatAnswer]:
+            return [each for each in feed.answers if each.inbox_seq >= seq or each.asks]
+
+        await feed.until(lambda: any(it.asks or not it.notice for it in mine()), lambda: None)
+    found = mine()
+    text = "\n\n".join(each.markdown for each in found if each.markdown)
+    files = tuple(name for each in found for name in each.files)
+    return Told(text, files, seq, any(each.asks for each in found))
+
+
+async def _with_own_gateway(settings: Settings, ask_it: Callable[[], Awaitable[Told]]) -> Told:
+    """Run a gateway for as long as the question takes; Ctrl-C stops it as it stops any."""
+    # What a gateway needs is imported only where none runs.
+    from gateway import app  # noqa: PLC0415
+    from gateway.lifecycle.home import own_home, with_web_token  # noqa: PLC0415
+
+    # What waits for accounts that are not served here stays for the next gateway, and is no news.
+    quiet = structlog.make_filtering_bound_logger(logging.ERROR)
+    structlog.configure(wrapper_class=quiet)
+    with own_home(settings) as journal:
+        own, ready = alone(with_web_token(settings)), asyncio.Event()
+        running = asyncio.ensure_future(app.run(own, lambda _: ready.set(), journal))
+        up = asyncio.ensure_future(ready.wait())
+        await asyncio.wait({running, up}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            up.cancel()
+            await running
+            raise KeyboardInterrupt
+        asking = asyncio.ensure_future(ask_it())
+        await asyncio.wait({running, asking}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            asking.cancel()
+            with suppress(asyncio.CancelledError, GatewayError):
+                await asking
+            await running
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGTERM)
+        await running
+        return asking.result()
+
+
+def alone(settings: Settings) -> Settings:
+    """Return settings without platforms, page and timers: of a gateway for one question."""
+    web = settings.web.model_copy(
+        update={"enabled": False, "port": 0, "host": "127.0.0.1", "webhook_port": None}
+    )
+    return settings.model_copy(
+        update={"platforms": PlatformSettings(), "web": web, "backup": BackupSettings()}
+    )
+
+
+def _facts(settings: Settings, name: str, told: Told) -> dict[str, Any]:
+    """Return the answer with what it took, from the database."""
+    with opened(settings) as conn:
+        turn = history.turn_in_chat(conn, name, told.seq)
+    if turn is None:
+        # A command, which is answered at once.
+        turn = history.AskedTurn()
+    where = (turn.conversation, turn.first_seq)
+    trace = "" if None in where else trace_of(*where)  # type: ignore[arg-type]
+    return {"answer": told.text, "chat": name, "trace": trace, **asdict(turn)} | {
+        "files": list(told.files)
+    }

@@ -1,0 +1,210 @@
+"""`parley status`: one screen about the gateway of this home.
+
+What the process knows comes through its socket, what is stored from the database; where no gateway
+runs the database alone is asked, and that is said. Exit codes: 0 it runs and is ready, 1 it runs
+and is not, 3 it does not run.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import typer
+from sqlalchemy import Connection
+
+from agent.models.factory import resolve_provider
+from agent.settings import ModelSettings
+from gateway.agent_ports.budgets import today
+from gateway.cli.common import AsJson, opened, settings_of
+from gateway.cli.output import say, show_json
+from gateway.errors import GatewayError
+from gateway.http import control
+from gateway.lifecycle import backups
+from gateway.settings.tree import Settings
+from gateway.storage.database import location_of
+from gateway.storage.queue import alerts
+from gateway.storage.reports import costs, health
+
+NOT_READY, NOT_RUNNING = 1, 3
+_SHOWN_ALERTS = 5
+
+status_app = typer.Typer(add_completion=False)
+
+
+@status_app.command()
+def status(context: typer.Context, json: AsJson = False) -> None:
+    """Say on one screen whether the gateway runs, what waits, what it costs, and what is wrong."""
+    settings = settings_of(context)
+    running = asyncio.run(control.ready_in(settings.home))
+    found = {
+        "home": str(settings.home),
+        "running": running is not None,
+        "ready": bool(running and running["ready"]),
+        "process": running,
+        "models": [name_of(each) for each in (settings.model, *settings.fallbacks)],
+        "backup": _backup(settings),
+        **_stored(settings),
+    }
+    if json:
+        show_json(found)
+    else:
+        for line, style in lines(found, datetime.now(UTC)):
+            say(line, style)
+    if not found["ready"]:
+        raise typer.Exit(NOT_READY if running is not None else NOT_RUNNING)
+
+
+def name_of(model: ModelSettings) -> str:
+    """Return a model as "provider/name"; the provider alone where it has one model."""
+    return "/".join(filter(None, (resolve_provider(model), model.name)))
+
+
+def _backup(settings: Settings) -> dict[str, Any] | None:
+    to = backups.folder_of(settings)
+    if to is None:
+        return None
+    last = backups.newest(to)
+    told: dict[str, Any] = {"to": str(to), "every_h": settings.backup.every_h, "path": None}
+    if last is not None:
+        told |= {"path": str(last.path), "age_s": round(last.age_s(datetime.now(UTC)))}
+    return told
+
+
+def _stored(settings: Settings) -> dict[str, Any]:
+    """Return what the database has; where it cannot be read, why not."""
+    try:
+        with opened(settings) as conn:
+            return {"database": _database(settings), **_figures(conn, settings)}
+    except GatewayError as exc:
+        return {"database": {"trouble": str(exc)}}
+
+
+def _database(settings: Settings) -> dict[str, Any]:
+    location = location_of(settings)
+    if isinstance(location, Path):
+        return {"at": str(location), "bytes": location.stat().st_size}
+    return {"at": "a server of PostgreSQL"}
+
+
+def _figures(conn: Connection, settings: Settings) -> dict[str, Any]:
+    waiting, unsent = health.unanswered(conn), health.unsent(conn)
+    since = today(ZoneInfo(settings.sessions.timezone)).start.timestamp()
+    spent = costs.total(conn, since, lambda *_: None)
+    return {
+        "queue": {"messages": waiting.count, "oldest_s": round(waiting.oldest_s, 1)},
+        "outbox": {"messages": unsent.count, "oldest_s": round(unsent.oldest_s, 1)},
+        "questions": health.asked(conn).count,
+        "dead_letters_7d": health.dead_sends(conn, 7 * health.DAY_S),
+        "replicas": {
+            "living": health.living_replicas(conn),
+            "silent": health.silent_replicas(conn),
+        },
+        "today": {
+            "usd": spent.money.usd,
+            "limit_usd": settings.budget.daily_usd,
+            "calls": spent.calls,
+            "tokens": spent.usage.prompt_tokens + spent.usage.output_tokens,
+        },
+        "alerts": [
+            {"kind": each.kind, "subject": each.subject, "text": each.text, "since": each.since}
+            for each in alerts.found(conn)
+        ],
+    }
+
+
+Line = tuple[str, str]
+"""A line, and its style."""
+
+
+def lines(found: dict[str, Any], now: datetime) -> list[Line]:
+    """Return the screen."""
+    told = [_first(found)]
+    process = found["process"] or {}
+    for name, state in process.get("adapters", {}).items():
+        is_well = state in {"connected", "standby"}
+        told.append((f"  {'adapter':<10} {name} {state}", "" if is_well else "yellow"))
+    told.append((f"  {'models':<10} {', then '.join(found['models'])}", ""))
+    database = found["database"]
+    if "trouble" in database:
+        told.append((f"  {'database':<10} {database['trouble']}", "red"))
+    else:
+        size = f", {database['bytes'] / 1e6:,.1f} MB" if "bytes" in database else ""
+        told.append((f"  {'database':<10} {database['at']}{size}", ""))
+        told += _of_database(found)
+    told.append(_of_backup(found["backup"]))
+    told += _of_alerts(found.get("alerts"), now)
+    return told
+
+
+def _first(found: dict[str, Any]) -> Line:
+    process = found["process"]
+    if process is None:
+        return f"no gateway runs in {found['home']}; this is from the database", "bold yellow"
+    since = span(time.time() - process["started_at"])
+    head = f"parley {process['version']} runs in {found['home']} since {since}"
+    if found["ready"]:
+        return f"{head}, and is ready", "bold green"
+    why = "" if process["database"] == "writable" else f": the database is {process['database']}"
+    return f"{head}, and is not ready{why}", "bold red"
+
+
+def _of_database(found: dict[str, Any]) -> list[Line]:
+    today, replicas = found["today"], found["replicas"]
+    limit = f" of ${today['limit_usd']:,.2f}" if today["limit_usd"] is not None else ""
+    spent = f"{today['calls']:,} calls, {today['tokens']:,} tokens"
+    silent = f", {len(replicas['silent'])} silent" if replicas["silent"] else ""
+    told = [
+        (f"  {'queue':<10} {_waiting(found['queue'], 'to be answered')}", ""),
+        (f"  {'outbox':<10} {_waiting(found['outbox'], 'to be sent')}", ""),
+        (f"  {'replicas':<10} {replicas['living']} alive{silent}", "yellow" if silent else ""),
+        (f"  {'today':<10} ${today['usd']:,.2f}{limit}, {spent}", ""),
+    ]
+    if found["questions"]:
+        told.append((f"  {'questions':<10} {found['questions']} wait for a person", "yellow"))
+    if letters := found["dead_letters_7d"]:
+        told.append((f"  {'letters':<10} {letters} answers were given up in 7 days", "yellow"))
+    return told
+
+
+def _waiting(rows: dict[str, Any], what: str) -> str:
+    if not rows["messages"]:
+        return f"nothing {what}"
+    return f"{rows['messages']:,} {what}, the oldest for {span(rows['oldest_s'])}"
+
+
+def _of_backup(backup: dict[str, Any] | None) -> Line:
+    name = f"  {'backup':<10}"
+    if backup is None:
+        return f"{name} none (backup.to)", "dim"
+    if backup["path"] is None:
+        return f"{name} none yet in {backup['to']}", "yellow"
+    is_late = backup["age_s"] > backups.LATE * backup["every_h"] * backups.HOUR_S
+    return f"{name} {span(backup['age_s'])} old: {backup['path']}", "red" if is_late else ""
+
+
+def _of_alerts(found: list[dict[str, Any]] | None, now: datetime) -> list[Line]:
+    if found is None:
+        return []
+    if not found:
+        return [(f"  {'alerts':<10} none", "")]
+    told = [
+        (f"  {'alert':<10} {each['text']} (for {span(now.timestamp() - each['since'])})", "red")
+        for each in found[:_SHOWN_ALERTS]
+    ]
+    if (more := len(found) - _SHOWN_ALERTS) > 0:
+        told.append((f"  {'alerts':<10} and {more} more", "red"))
+    return told
+
+
+def span(seconds: float) -> str:
+    """Return a time in the two largest of days, hours, minutes, seconds."""
+    left = max(round(seconds), 0)
+    parts = []
+    for size, name in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts[:2]) or "0 s"

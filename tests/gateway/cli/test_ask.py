@@ -1,0 +1,157 @@
+"""`parley ask`: through the gateway that runs, or one of its own; no question is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import typer
+
+from adapters.messages import Choice
+from gateway.cli import ask
+from gateway.cli.ask import Asked, Told, alone, exchange, question_with
+from gateway.errors import GatewayError
+from tests.adapters.web.test_terminal import Gateway
+from tests.support.gateway import settings_of
+
+ROOT = Path(__file__).parents[3]
+WAIT_S = 60
+
+
+def parley(home: Path, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `parley` as a process of its own."""
+    environ = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *arguments],
+        env=environ,
+        cwd=ROOT,
+        input=piped,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """A web chat that answers each message, on a socket."""
+    found = Gateway(tmp_path / "parley.sock")
+    await found.start()
+    yield found
+    await found.stop()
+
+
+@pytest.fixture
+def configured(tmp_path: Path) -> Path:
+    """A home with the offline model."""
+    (tmp_path / "parley.yaml").write_text("web: {port: 0}\nmodel: {provider: offline}\n")
+    return tmp_path
+
+
+def test_a_question_without_a_gateway(configured: Path) -> None:
+    """One is started for it, and what is piped in is its context; tokens and cost are told."""
+    done = parley(configured, "ask", "--json", "What is this?", piped="some context\n")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert "some context" in told["answer"]
+    assert told["state"] == "done"
+    assert told["tokens"]["output"] > 0
+    assert len(told["trace"]) == 32
+    again = parley(configured, "ask", "--conversation", told["chat"], "What was my first message?")
+    assert again.returncode == 0
+    assert "What is this?" in again.stdout
+    assert not (configured / "parley.sock").exists()
+
+
+async def test_a_question_to_the_gateway_that_runs(gateway: Gateway) -> None:
+    """Over its socket; a notice before the answer is no answer."""
+    told = await exchange(gateway.path, Asked("hello", "t", WAIT_S))
+    assert told == Told("**hello**!", (), told.seq, needs_person=False)
+
+
+async def test_a_question_that_a_person_has_to_answer_first(gateway: Gateway) -> None:
+    """It is told as what it is."""
+    choices = (Choice("Approve once", "/approve 1 once"), Choice("Deny", "/deny 1"))
+
+    def reply(_: str) -> str:
+        gateway.history.answer("t", "May I?", choices=choices)
+        return "later"
+
+    gateway.reply = reply
+    told = await exchange(gateway.path, Asked("delete it", "t", WAIT_S))
+    assert told.needs_person
+    assert "May I?" in told.text
+
+
+async def test_an_answer_that_does_not_come(gateway: Gateway) -> None:
+    """The wait has an end; the question stays."""
+    gateway.reply = lambda _: None
+    with pytest.raises(TimeoutError):
+        await exchange(gateway.path, Asked("hello", "t", 1.0))
+    assert [each.text for each in gateway.history.messages] == ["hello"]
+
+
+async def test_a_question_that_is_not_taken(gateway: Gateway) -> None:
+    """The reason is the gateway's own."""
+    with pytest.raises(GatewayError):
+        await exchange(gateway.path, Asked(" ", "t", WAIT_S))
+
+
+def test_an_interrupted_question_is_not_lost(configured: Path) -> None:
+    """Ctrl-C stops the gateway as it stops any; the next question finds the one before."""
+    environ = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(configured)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "ask", "--conversation", "c", "Write a long story"],
+        env=environ,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    try:
+        while "Write a long" not in parley(configured, "sessions", "list").stdout:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=WAIT_S)
+        assert process.returncode in {0, ask.INTERRUPTED}, err
+    finally:
+        process.kill()
+    again = parley(configured, "ask", "--conversation", "c", "What was my first message?")
+    assert again.returncode == 0, again.stderr
+    assert "Write a long story" in again.stdout
+
+
+def test_what_is_asked() -> None:
+    """The question first; what was piped in alone is one as well."""
+    assert question_with("Why?", "a\nb") == "Why?\n\na\nb"
+    assert question_with(None, "a") == "a"
+    with pytest.raises(typer.BadParameter, match="ask something"):
+        question_with("  ", "")
+
+
+def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
+    """Before anything is started."""
+    done = parley(configured, "ask", "--conversation", "no name", "hello")
+    assert done.returncode == 2
+    assert "no chat name" in done.stderr
+
+
+def test_a_gateway_for_one_question_is_alone(tmp_path: Path) -> None:
+    """No platform, no page, no timer."""
+    settings = settings_of(
+        tmp_path,
+        platforms={"telegram": ({"token": "123456789:AAExampleExampleExampleExampleExample"},)},
+        backup={"to": "kept"},
+    )
+    own = alone(settings)
+    assert not own.platforms.is_any_on
+    assert not own.web.enabled
+    assert own.backup.to is None
+    assert own.storage == settings.storage

@@ -1,0 +1,134 @@
+"""`parley status`: one screen, from the process and from the database, and its exit codes."""
+
+import asyncio
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import status
+from gateway.cli.status import lines, span
+from gateway.http import control
+from gateway.storage.queue import alerts
+from tests.gateway.cli.test_main import fill
+from tests.support.command_line import Run as Parley
+from tests.support.gateway import change, serving
+
+PROCESS = {
+    "ready": True,
+    "version": "9.9",
+    "started_at": 0.0,
+    "database": "writable",
+    "adapters": {"web:default": "connected", "telegram:default": "stopped: no token"},
+}
+
+
+def shown(**changes: Any) -> list[str]:
+    """Return the screen of a home without a database, changed by what is given."""
+    found = {
+        "home": "/h",
+        "running": True,
+        "ready": True,
+        "process": PROCESS,
+        "models": ["anthropic/claude", "offline"],
+        "backup": None,
+        "database": {"trouble": "it is gone"},
+    }
+    return [line for line, _ in lines(found | changes, datetime.now(UTC))]
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a gateway that runs says of itself."""
+    told = dict(PROCESS, started_at=time.time() - 7_260)
+
+    async def ready(_: Path) -> dict[str, Any]:
+        return told
+
+    monkeypatch.setattr(control, "ready_in", ready)
+    return told
+
+
+def test_without_a_gateway_the_database_is_asked(parley: Parley, tmp_path: Path) -> None:
+    """And that is said."""
+    fill(tmp_path, "one")
+    result = parley("status")
+    assert result.code == status.NOT_RUNNING
+    assert "no gateway runs in" in result.out
+    assert "this is from the database" in result.out
+    assert "nothing to be answered" in result.out
+
+
+def test_without_anything_it_says_so(parley: Parley) -> None:
+    """A new home has no database."""
+    result = parley("status")
+    assert result.code == status.NOT_RUNNING
+    assert "database" in result.out
+
+
+def test_a_gateway_that_is_ready(parley: Parley, tmp_path: Path, process: dict[str, Any]) -> None:
+    """Since when, its adapters, what was spent."""
+    fill(tmp_path, "one")
+    (tmp_path / "parley.yaml").write_text("budget: {daily_usd: 5}\n")
+    result = parley("status")
+    assert result.code == 0
+    assert "parley 9.9 runs in" in result.out
+    assert "since 2 h 1 min, and is ready" in result.out
+    assert "telegram:default stopped: no token" in result.out
+    assert "of $5.00" in result.out
+    told = json.loads(parley("status", "--json").out)
+    assert told["running"]
+    assert told["process"] == process
+    assert told["queue"] == {"messages": 0, "oldest_s": 0.0}
+
+
+def test_one_that_is_not_ready(parley: Parley, tmp_path: Path, process: dict[str, Any]) -> None:
+    """With the reason, and another exit code."""
+    process |= {"ready": False, "database": "not writable: disk full"}
+    fill(tmp_path, "one")
+    result = parley("status")
+    assert result.code == status.NOT_READY
+    assert "is not ready: the database is not writable: disk full" in result.out
+
+
+async def test_a_real_gateway_tells_its_version_and_its_start(tmp_path: Path) -> None:
+    """Over the control socket."""
+    async with serving(tmp_path) as gateway:
+        _, told = await gateway.get("/control/ready")
+    assert 0 < told["started_at"] <= time.time()
+    assert told["version"]
+    assert told["pid"] > 0
+
+
+def test_what_waits_and_what_was_given_up(parley: Parley, tmp_path: Path) -> None:
+    """A dead letter and an open alert are named."""
+    fill(tmp_path, "one", dead=True)
+
+    def raise_alert(conn: Any) -> None:
+        alerts.note(conn, "disk_low", "", "the disk is nearly full", time.time() - 60)
+
+    asyncio.run(change(tmp_path, raise_alert))
+    result = parley("status")
+    assert "1 answers were given up in 7 days" in result.out
+    assert "the disk is nearly full (for 1 min" in result.out
+
+
+def test_the_screen_names_what_is_wrong() -> None:
+    """In its own words."""
+    assert any("database   it is gone" in line for line in shown())
+    assert any("anthropic/claude, then offline" in line for line in shown())
+    late = {"to": "/b", "every_h": 24, "path": "/b/x", "age_s": 200_000}
+    assert any("2 d 7 h old: /b/x" in line for line in shown(backup=late))
+    assert any("none yet in /b" in line for line in shown(backup=late | {"path": None}))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (-5, "0 s"), (59.6, "1 min"), (3_661, "1 h 1 min"), (90_000, "1 d 1 h")],
+)
+def test_a_span_has_two_parts(seconds: float, words: str) -> None:
+    """The largest ones."""
+    assert span(seconds) == words
