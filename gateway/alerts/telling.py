@@ -102,10 +102,15 @@ class Telling:
             alert_id = alerts.note(conn, kind, subject, text, since)
             if alert_id is not None:
                 self._begin(conn, what, alerts.get(conn, alert_id), told)
-        for alert in alerts.found(conn):
+        new = {each.id for each in told.begun}
+        for alert in reversed(alerts.found(conn)):
             what = TROUBLES.get(alert.kind, _GONE)
-            if judgement.is_well(alert) and alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
-                self._end(conn, what, alert, told)
+            if judgement.is_well(alert):
+                if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
+                    self._end(conn, what, alert, told)
+            elif alert.told_at is None and alert.id not in new:
+                # There is room by now, or an owner has written to the bot.
+                self._tell(conn, what, alert, told)
         alerts.prune(conn)
         return told
 
@@ -148,15 +153,21 @@ class Telling:
 
     def _begin(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
         told.begun.append(alert)
+        if not self._tell(conn, what, alert, told):
+            told.unheard.append(alert)
+
+    def _tell(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> bool:
+        """Tell of a begin, now or at a later look; False where there is no chat to tell it in."""
         if what.announced and not self.settings.to:
             alerts.mark_told(conn, alert.id, over=False)
-            return
+            return True
         if not self._may_tell(conn, told):
-            return
+            return True
         text = begin_text(what, alert, self.zone)
         if not self._say_all(conn, f"{alert.id}:begin", text, told):
-            told.unheard.append(alert)
+            return False
         alerts.mark_told(conn, alert.id, over=False)
+        return True
 
     def _end(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
         told.ended.append(alert)

@@ -286,7 +286,7 @@ def _lasts(failing: Failing) -> bool:
 
 def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[Evidence | Unsure]:
     models = facts.models
-    for label in models.configured:
+    for label in sorted(models.configured):
         failing = models.failing.get(label)
         if failing is not None and is_it(failing):
             reason = str(failing.failure) or type(failing.failure).__name__

@@ -45,7 +45,7 @@ def list_alerts(
 
 def _row(alert: Alert) -> list[object]:
     over = "-" if alert.over_at is None else iso_time(alert.over_at)
-    told = "yes" if alert.told_at is not None else "no: too many within an hour"
+    told = "yes" if alert.told_at is not None else "not yet"
     return [alert.id, alert.kind, iso_time(alert.since), over, told, alert.text]
 
 

@@ -29,7 +29,8 @@ class Alert:
         kind: Its id in gateway/alerts/troubles.py.
         subject: What has it.
         text: What happened.
-        told_at: When the chats were told; None where it was one too many for an hour.
+        told_at: When the chats were told; None where it was one too many for an hour, or nobody
+            has a chat.
         posted: What a webhook was told of it.
     """
 

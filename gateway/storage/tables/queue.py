@@ -176,7 +176,7 @@ alert = Table(
     Column("since", Double, nullable=False),
     Column("at", Double, nullable=False),  # when it was noticed
     Column("seen_at", Double, nullable=False),  # when a replica last saw that it is still there
-    Column("told_at", Double),  # NULL where it was one too many for an hour
+    Column("told_at", Double),  # NULL where no chat was told yet
     Column("over_at", Double),
     Column("over_told_at", Double),
     Column("posted", Whole, nullable=False, server_default="0"),  # 1: its begin, 2: its end

@@ -231,7 +231,7 @@ async def test_a_question_that_got_no_answer_is_told_of(tmp_path: Path) -> None:
         assert f"1 question on {HERE} got no answer and was given up" in text
         await chat.execute(update(schema.turn).values(state="dropped"))
         await chat.execute(update(schema.outbox).values(state="dropped"))
-        assert kinds((await look(chat)).ended) == ["message-dead", "answer-dead"]
+        assert kinds((await look(chat)).ended) == ["answer-dead", "message-dead"]
         assert len(chat.texts()) == 2
 
 
@@ -308,9 +308,14 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
         assert len((await look(chat)).begun) == 4
         texts = await chat.answers(4)
         assert [text == FLOOD for text in texts] == [False, False, False, True]
+        await look(chat)
+        await change_alert(chat, told_at=1.0)
+        await chat.execute(update(schema.alert).where(schema.alert.c.id == 4).values(told_at=None))
+        await look(chat)
+        assert "m3" in (await chat.answers(5))[4]
         here.sources = replace(here.sources, models=lambda: ([], rests))
         assert len((await look(chat)).ended) == 4
-        assert len(chat.texts()) == 4
+        assert len(await chat.answers(6)) == 6
 
 
 async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
@@ -326,13 +331,19 @@ async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
         assert kinds((await look(chat)).ended) == ["backup-overdue"]
 
 
-async def test_nobody_to_tell_is_logged(tmp_path: Path) -> None:
-    """An owner who never wrote to the bot has no chat where it could be told."""
+async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:
+    """An owner who never wrote to the bot has no chat for it; as soon as one has, it is told."""
     async with running(tmp_path) as chat:
         [supervised] = chat.gateway.platforms.supervised
         supervised.stopped = "refused"
         assert kinds((await look(chat)).unheard) == ["adapter-stopped"]
         assert (await chat.logged("alert_not_told"))["kind"] == "adapter-stopped"
+        assert (await look(chat)).unheard == []
+        await chat.ask("hello")
+        assert (await look(chat)).begun == []
+        assert "has stopped" in (await chat.answers(2))[1]
+        await look(chat)
+        assert len(chat.texts()) == 2
 
 
 async def test_a_named_chat_may_be_one_where_nobody_talks_to_the_bot(tmp_path: Path) -> None:
