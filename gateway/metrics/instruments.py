@@ -47,7 +47,8 @@ class Instruments:
         ends = []
         if settings.metrics.enabled:
             ends = [TAPS.listen([name], partial(self.counts.event, name)) for name in self._heard()]
-        spans.RECORDER.set(CountsAndTraces(seed, self.counts, traces))
+        counts = self.counts if settings.metrics.enabled else None
+        spans.RECORDER.set(CountsAndTraces(seed, counts, traces))
         self._lag.begin()
         try:
             yield
@@ -67,14 +68,15 @@ class Instruments:
 class CountsAndTraces:
     """`agent.spans.Recorder`: counts spans, and hands them to who exports them."""
 
-    def __init__(self, seed: bytes, counts: Counts, traces: Traces | None) -> None:
+    def __init__(self, seed: bytes, counts: Counts | None, traces: Traces | None) -> None:
         self.seed = seed
         self._counts = counts
         self._traces = traces
 
     def ended(self, span: Span) -> None:
         """Take note of a span."""
-        self._counts.span(span)
+        if self._counts is not None:
+            self._counts.span(span)
         if self._traces is not None:
             self._traces.ended(span)
 
@@ -82,7 +84,7 @@ class CountsAndTraces:
 def _traces(settings: Settings) -> Traces | None:
     if settings.telemetry.otlp_endpoint is None:
         return None
-    return Traces.to(settings.telemetry)
+    return Traces(settings.telemetry)
 
 
 def seed_of(settings: Settings) -> bytes:

@@ -75,7 +75,9 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
 
 def _telemetry(settings: Settings) -> Iterator[Contradiction]:
     wanted = settings.telemetry.otlp_endpoint is not None
-    if wanted and find_spec("opentelemetry") is None:
+    # Other libraries bring parts of that package along.
+    there = find_spec("opentelemetry") and find_spec("opentelemetry.proto")
+    if wanted and there is None:
         yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
 
 

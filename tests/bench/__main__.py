@@ -1,12 +1,12 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
-Sections: path, overhead, policy, throughput, bursts, suspects, storage, aged, start, first_answer,
-estimates, statements, recall, standing, compaction, billing, caching, economy, rendering,
-platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run, in that
+Sections: path, overhead, instruments, policy, throughput, bursts, suspects, storage, aged, start,
+first_answer, estimates, statements, recall, standing, compaction, billing, caching, economy,
+rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run, in that
 order; hermes, which needs another product, only by its name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
 the tables of the sections that were run into docs/performance.md, those of simulation and scaling
-into docs/scaling.md.
+into docs/scaling.md, that of instruments into docs/metrics.md.
 """
 
 import sys
@@ -21,6 +21,7 @@ WRITE = "--write"
 SECTIONS = (
     "path",
     "overhead",
+    "instruments",
     "policy",
     "throughput",
     "bursts",

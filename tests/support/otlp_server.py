@@ -44,6 +44,8 @@ class Collector:
     Attributes:
         headers: Of the newest request.
         services: `service.name` of all that was sent.
+        busy: So many requests are answered 503.
+        moved_to: Where requests are sent on to; "" for nowhere.
     """
 
     url: str = ""
@@ -51,12 +53,19 @@ class Collector:
     refused: list[str] = field(default_factory=list)
     headers: Mapping[str, str] = field(default_factory=dict)
     services: set[str] = field(default_factory=set)
+    busy: int = 0
+    moved_to: str = ""
     came: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def take(self, request: web.Request) -> web.Response:
         """Take an export, or say what is wrong with it."""
         body = await request.read()
         self.headers = request.headers
+        if self.busy:
+            self.busy -= 1
+            return web.Response(status=503)
+        if self.moved_to:
+            return web.Response(status=307, headers={"Location": self.moved_to})
         try:
             self._enter(request, body)
         except (ValueError, DecodeError, OSError) as exc:

@@ -1,15 +1,17 @@
 """Traces, as a strict collector gets them: one tree for each message, and no word of it."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic import SecretStr
 
-from agent.spans import Span
+from agent.spans import Span, Value
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from gateway.metrics.traces import Traces, address_of
+from gateway.metrics.traces import Traces, address_of, encoded
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import TelemetrySettings
 from tests.support.gateway import HeldModel, Running, agent_of, echo, running, serving
@@ -119,25 +121,61 @@ async def test_a_turn_that_goes_on_after_a_crash_adds_to_its_tree(tmp_path: Path
     assert turns[0].is_error
 
 
-async def test_a_sampled_part(tmp_path: Path) -> None:
-    """By the ids of traces: whoever adds to one decides alike."""
-    kept: list[Span] = []
+async def test_a_sampled_part() -> None:
+    """By the ids of traces: whoever adds to one decides alike; work for no message has none."""
+    async with collecting() as collector:
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url, sampling_ratio=0.25))
+        for high in range(16):
+            traces.ended(Span("turn", f"{'0' * 15}1{high:x}{'0' * 14}1", 7, None, 1, 2))
+        traces.ended(Span("chat", "", 7, None, 1, 2))
+        await asyncio.to_thread(traces.close)
+    assert [each.trace[16] for each in collector.spans] == ["0", "1", "2", "3"]
 
-    class Kept:
-        def on_end(self, span: Any) -> None:
-            kept.append(span)
 
-        def shutdown(self) -> None:
-            kept.clear()
+async def test_what_a_collector_cannot_take_now_is_sent_again() -> None:
+    """503: later; 400: never, and nothing behind it waits for that."""
+    async with collecting() as collector:
+        collector.busy = 1
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
+        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
+        await asyncio.to_thread(traces._send_all)
+        assert collector.spans == []
+        await asyncio.to_thread(traces._send_all)
+        assert [each.name for each in collector.spans] == ["turn"]
+        traces.ended(Span("", "0" * 31 + "1", 8, None, 1, 2))
+        await asyncio.to_thread(traces._send_all)
+        traces.ended(Span("chat", "0" * 31 + "1", 9, None, 1, 2))
+        await asyncio.to_thread(traces.close)
+    assert len(collector.refused) == 1
+    assert [each.name for each in collector.spans] == ["turn", "chat"]
 
-    settings = TelemetrySettings(otlp_endpoint="http://127.0.0.1:1", sampling_ratio=0.25)
-    traces = Traces(settings, Kept())  # type: ignore[arg-type]
-    for high in range(16):
-        traces.ended(Span("turn", f"{'0' * 15}1{high:x}{'0' * 14}1", 7, None, 1, 2))
-    assert len(kept) == 4
-    traces.ended(Span("chat", "", 7, None, 1, 2))
-    assert len(kept) == 4
-    traces.close()
+
+async def test_a_redirection_is_not_followed() -> None:
+    """The headers are secrets of this collector."""
+    async with collecting() as collector, collecting() as other:
+        collector.moved_to = f"{other.url}/v1/traces"
+        headers = {"X-Key": SecretStr("a-secret-of-the-collector")}
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url, otlp_headers=headers))
+        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
+        await asyncio.to_thread(traces.close)
+    assert collector.headers["X-Key"] == "a-secret-of-the-collector"
+    assert other.headers == {}
+
+
+def test_values_of_all_kinds_are_told_apart() -> None:
+    """True is no 1."""
+    told: dict[str, Value] = {"a": 1, "b": True, "c": 1.5, "d": "x", "gen_ai.e": ("y", "z")}
+    body = encoded([Span("turn", "0" * 31 + "1", 7, None, 1, 2, told)], "parley")
+    request = ExportTraceServiceRequest.FromString(body)
+    given = request.resource_spans[0].scope_spans[0].spans[0].attributes
+    found = {each.key: each.value.WhichOneof("value") for each in given}
+    assert found == {
+        "parley.a": "int_value",
+        "parley.b": "bool_value",
+        "parley.c": "double_value",
+        "parley.d": "string_value",
+        "gen_ai.e": "array_value",
+    }
 
 
 async def test_a_collector_that_is_down_holds_up_nobody(tmp_path: Path) -> None:
