@@ -2,8 +2,8 @@
 
 Sections: path, overhead, instruments, policy, throughput, bursts, suspects, storage, aged, start,
 first_answer, estimates, statements, recall, standing, compaction, billing, caching, economy,
-rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run, in that
-order; hermes, which needs another product, only by its name.
+rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run,
+in that order; hermes, which needs another product, only by its name.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
 the tables of the sections that were run into docs/performance.md, those of simulation and scaling
 into docs/scaling.md, that of instruments into docs/metrics.md.
