@@ -72,10 +72,17 @@ RECORDER: ContextVar[Recorder | None] = ContextVar("span_recorder", default=None
 _CURRENT: ContextVar[Span | None] = ContextVar("span", default=None)
 
 
-def trace_of(conversation: int, seq: int) -> str:
-    """Return the trace of an entry of the inbox: 32 hexadecimal digits, the same every time."""
-    recorder = RECORDER.get()
-    seed = b"" if recorder is None else recorder.seed
+def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
+    """Return the trace of an entry of the inbox: 32 hexadecimal digits, the same every time.
+
+    Args:
+        conversation: Its id.
+        seq: Of the entry.
+        seed: Of the installation; None: that of the recorder.
+    """
+    if seed is None:
+        recorder = RECORDER.get()
+        seed = b"" if recorder is None else recorder.seed
     return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=seed).hexdigest()
 
 

@@ -21,9 +21,8 @@ import structlog
 import typer
 
 from agent.safety.redaction import printable
-from agent.spans import trace_of
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
-from gateway.cli.common import AsJson, opened, settings_of
+from gateway.cli.common import AsJson, opened, settings_of, trace_in
 from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
@@ -251,8 +250,9 @@ def _facts(settings: Settings, name: str, told: Told) -> dict[str, Any]:
     if turn is None:
         # A command, which is answered at once.
         turn = history.AskedTurn()
-    where = (turn.conversation, turn.first_seq)
-    trace = "" if None in where else trace_of(*where)  # type: ignore[arg-type]
+    trace = ""
+    if turn.conversation is not None and turn.first_seq is not None:
+        trace = trace_in(settings, turn.conversation, turn.first_seq)
     return {"answer": told.text, "chat": name, "trace": trace, **asdict(turn)} | {
         "files": list(told.files)
     }

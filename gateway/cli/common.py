@@ -17,6 +17,7 @@ import typer
 from sqlalchemy import Connection
 
 from agent.settings import ReferencedSecret
+from agent.spans import trace_of
 from gateway.cli import complete
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.settings.loading import Loaded, load_settings
@@ -157,6 +158,14 @@ def opened(settings: Settings) -> Iterator[Connection]:
             remedy = "`parley db migrate` or `parley run` brings it up to date"
             raise StorageUnavailable(f"{where} has {what}; {remedy}")
         yield conn
+
+
+def trace_in(settings: Settings, conversation: int, seq: int) -> str:
+    """Return the trace of an entry of the inbox, as the log of this home has it."""
+    # What counts and exports is imported only for this.
+    from gateway.metrics.instruments import seed_of  # noqa: PLC0415
+
+    return trace_of(conversation, seq, seed_of(settings))
 
 
 def act(settings: Settings, action: str, target: str = "") -> Any:

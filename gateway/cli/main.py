@@ -52,6 +52,7 @@ COMMANDS = {
     ),
     "db": "Look after the database's schema.",
     "completion": "Print the script that completes commands in a shell, or install it.",
+    "upgrade": "Say what starting this version would change here, and what to do before; offline.",
     "import": "Take over what another agent has left behind.",
     "replay": (
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
@@ -149,6 +150,8 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
             from gateway.cli.config import secrets_app as found
         case "completion":
             from gateway.cli.complete import completion_app as found
+        case "upgrade":
+            from gateway.cli.upgrade import upgrade_app as found
         case "import":
             from gateway.cli.imports import import_app as found
         case _:

@@ -5,9 +5,10 @@ Reads the database's file itself, whether a gateway runs or not; for an export p
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from textwrap import indent
@@ -23,7 +24,6 @@ from sqlalchemy import Connection
 from agent.context_engine import Node
 from agent.messages import ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
-from agent.spans import trace_of
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
@@ -35,6 +35,7 @@ from gateway.cli.common import (
     id_of,
     opened,
     settings_of,
+    trace_in,
 )
 from gateway.cli.output import (
     JSON_ESCAPES,
@@ -126,7 +127,8 @@ def sessions_show(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000)] = 20,
 ) -> None:
     """Print messages, the newest ones or those from a number on, whether in view or not."""
-    with opened(settings_of(context)) as conn:
+    settings = settings_of(context)
+    with opened(settings) as conn:
         here = history.overview(conn, conversation)
         segments = {segment.id: segment for segment in history.segments(conn, here.id)}
         # Told apart from a segment in which nothing was recorded.
@@ -136,7 +138,9 @@ def sessions_show(
         found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=session)
     if not found:
         say("There are no such messages.")
-    show_messages(found, segments[here.active_session_id].plan, here.id, out)
+    show_messages(
+        found, segments[here.active_session_id].plan, out, partial(trace_in, settings, here.id)
+    )
 
 
 @sessions_app.command("lineage")
@@ -223,16 +227,20 @@ def _tokens_in_view(row: Overview) -> str:
 
 
 def show_messages(
-    found: Sequence[Recorded], plan: ViewPlan, conversation: int, console: Console
+    found: Sequence[Recorded], plan: ViewPlan, console: Console, trace: Callable[[int], str]
 ) -> None:
-    """Print messages in order, each with what the present plan makes of it."""
+    """Print messages in order, each with what the present plan makes of it.
+
+    Args:
+        trace: Returns that of an entry of the inbox.
+    """
     for row in found:
         message = decode(row.body)
         head = Text.assemble(
             (f"{row.seq} ", "bold"),
             (speaker(message), _STYLES.get(message["role"], "")),
             (
-                f"  {iso_time(row.at)}  {_turn_of(row, conversation)}session {row.session_id}  ",
+                f"  {iso_time(row.at)}  {_turn_of(row, trace)}session {row.session_id}  ",
                 "dim",
             ),
             (standing(plan, row.seq), "" if plan.shows(row.seq) else "dim"),
@@ -243,12 +251,11 @@ def show_messages(
         console.print()
 
 
-def _turn_of(row: Recorded, conversation: int) -> str:
+def _turn_of(row: Recorded, trace: Callable[[int], str]) -> str:
     """Return the turn of a message, and how its trace begins, by which the log has it."""
     if row.turn is None or row.asked_seq is None:
         return ""
-    trace = trace_of(conversation, row.asked_seq)[:TRACE_DIGITS]
-    return f"turn {row.turn}  trace {trace}  "
+    return f"turn {row.turn}  trace {trace(row.asked_seq)[:TRACE_DIGITS]}  "
 
 
 def _lines_of(message: ChatMessage) -> Iterator[str]:

@@ -286,6 +286,14 @@ def head() -> str | None:
     return newest
 
 
+def behind(found: str | None) -> list[str]:
+    """Return what a migration from this revision on would do, a line each, in order."""
+    scripts = sorted(_scripts().walk_revisions(), key=lambda each: each.revision)
+    return [
+        f"{each.revision} {each.doc}" for each in scripts if found is None or each.revision > found
+    ]
+
+
 def known_revisions() -> set[str]:
     """Return every revision that this code has."""
     return {script.revision for script in _scripts().walk_revisions()}

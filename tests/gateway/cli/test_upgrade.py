@@ -1,0 +1,152 @@
+"""`parley upgrade --check`: what a start would change, without asking anybody."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib.metadata import version
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from gateway.http import control
+from gateway.storage import migrations
+from gateway.storage.schema import REVISION
+from tests.gateway.cli.test_main import fill
+from tests.support.command_line import Run as Parley
+from tests.support.storage import Store, made_newer
+
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
+
+
+def found(parley: Parley, *options: str) -> dict[str, tuple[str, str]]:
+    """Return level and text of each thing that was compared."""
+    told = json.loads(parley("upgrade", "--check", "--json", *options).out)
+    return {each["about"]: (each["level"], each["text"]) for each in told}
+
+
+def test_a_home_of_this_version_is_fine(parley: Parley, tmp_path: Path) -> None:
+    """Each line says so, and the exit code."""
+    fill(tmp_path, "one")
+    assert {level for level, _ in found(parley).values()} == {"fine"}
+    result = parley("upgrade", "--check")
+    assert result.code == 0
+    assert f"revision {REVISION}" in result.out
+
+
+def test_without_check_nothing_is_done(parley: Parley) -> None:
+    """Parley does not replace itself."""
+    result = parley("upgrade")
+    assert result.code == 2
+    assert "does not replace itself" in result.err
+
+
+def test_migrations_that_wait_are_listed(
+    parley: Parley, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Each with what it is for; and the backup that should be made before."""
+    fill(tmp_path, "one")
+    monkeypatch.setattr(migrations, "schema_revision", lambda _: "0027")
+    told = found(parley)
+    assert told["schema"][0] == "note"
+    assert told["schema"][1].startswith("revision 0027")
+    assert told["migration"][1].startswith(f"{REVISION} ")
+    assert told["backup"] == (
+        "note",
+        "`parley backup --to FOLDER` first: it is the only way back from a migration",
+    )
+    (tmp_path / "parley.yaml").write_text("backup: {to: kept}\n")
+    assert parley("backup").code == 0
+    assert found(parley)["backup"][0] == "fine"
+
+
+def test_a_newer_database_blocks(parley: Parley, store: Store) -> None:
+    """An older version must not start on it."""
+    store.run(made_newer)
+    store.connection.engine.dispose()
+    told = found(parley)
+    assert told["schema"][0] == "blocked"
+    assert parley("upgrade", "--check").code == 1
+
+
+def test_a_setting_that_is_not_known_blocks(parley: Parley, tmp_path: Path) -> None:
+    """With its place; nothing else can be said then."""
+    (tmp_path / "parley.yaml").write_text("queue: {mood: calm}\n")
+    told = found(parley)
+    assert list(told) == ["settings"]
+    assert "queue.mood" in told["settings"][1]
+
+
+def test_an_older_process_is_named(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is to be restarted."""
+    fill(tmp_path, "one")
+
+    async def ready(_: Path) -> dict[str, Any]:
+        return {"ready": True, "version": "0.0.1"}
+
+    monkeypatch.setattr(control, "ready_in", ready)
+    here = version("parley")
+    assert found(parley)["program"] == ("note", f"{here} is installed, 0.0.1 runs: restart it")
+
+
+def test_too_little_room_blocks(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration that fills the disk is worse than none."""
+    fill(tmp_path, "one")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
+    assert found(parley)["disk"][0] == "blocked"
+
+
+def test_plugins_are_named(parley: Parley, tmp_path: Path) -> None:
+    """One that cannot be loaded blocks; one that is not enabled is nobody's business."""
+    for name, code in (("good", "def register(_): ..."), ("other", "")):
+        folder = tmp_path / "plugins" / name
+        folder.mkdir(parents=True)
+        (folder / "plugin.yaml").write_text(f"name: {name}\ndescription: x\n")
+        (folder / "__init__.py").write_text(code)
+    (tmp_path / "parley.yaml").write_text("plugins: {enabled: [good]}\n")
+    assert found(parley)["plugin"] == ("fine", "good (folder) can be tried")
+
+
+class Index(BaseHTTPRequestHandler):
+    """A package index with a newer version."""
+
+    versions: tuple[str, ...] = ("0.1.0", "99.0.0", "99.1.0rc1")
+
+    def do_GET(self) -> None:
+        """Answer as PEP 691 says."""
+        body = json.dumps({"name": "parley", "versions": self.versions}).encode()
+        self.send_response(200 if self.path == "/simple/parley/" else 404)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def index() -> Iterator[str]:
+    """The URL of an index on this machine."""
+    with HTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/simple/"
+        server.shutdown()
+        thread.join()
+
+
+def test_only_online_asks_an_index(parley: Parley, index: str) -> None:
+    """That one which is named, and none by itself; pre-releases do not count."""
+    assert "online" not in found(parley)
+    assert "no index is configured" in found(parley, "--online")["online"][1]
+    level, text = found(parley, "--online", "--index", index)["online"]
+    assert level == "note"
+    assert "has 99.0.0" in text
+    told = found(parley, "--online", "--index", "http://127.0.0.1:9/simple")
+    assert "cannot be asked" in told["online"][1]
