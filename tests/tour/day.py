@@ -102,6 +102,10 @@ async def _look_around(tab: Page, parley: ParleyProcess, shoot: Shoot) -> None:
     await tab.goto(f"{parley.url}/admin")
     await expect(tab.get_by_role("heading", level=1)).to_be_visible()
     await shoot(tab, "console")
+    await tab.get_by_role("link", name="Conversations", exact=True).click()
+    await tab.get_by_role("link", name="Lisbon").first.click()
+    await expect(tab.get_by_role("heading", name="Transcript")).to_be_visible()
+    await shoot(tab, "conversation")
 
 
 async def _say(tab: Page, text: str, answers: int | None = None) -> None:
