@@ -176,6 +176,10 @@ class Attachments:
         self._sleep = sleep
         self._changed = asyncio.Event()
 
+    def take(self, settings: AttachmentSettings) -> None:
+        """Go by other limits from the next file on."""
+        self._settings = settings
+
     def notify(self) -> None:
         """Hint that a message came with files, or that one which waits for some was dropped."""
         self._changed.set()

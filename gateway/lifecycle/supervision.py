@@ -268,6 +268,7 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
+    _kept: bool = False
     _halt: asyncio.Event = field(default_factory=asyncio.Event)
     _halted: asyncio.Event = field(default_factory=asyncio.Event)
     _resumed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -309,6 +310,7 @@ class Supervised:
 
     async def keep(self) -> NoReturn:
         """Run the adapter until cancelled; one that was halted goes on when it is resumed."""
+        self._kept = True
         while True:
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(self.run(), name=self.name)
@@ -321,7 +323,8 @@ class Supervised:
         """Stop receiving; returns when nothing is received any more."""
         self._resumed.clear()
         self._halt.set()
-        await self._halted.wait()
+        if self._kept:
+            await self._halted.wait()
 
     def resume(self) -> None:
         """Receive again, whatever the last run has ended with."""

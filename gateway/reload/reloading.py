@@ -197,6 +197,7 @@ class Reloading:
         change_logging(new)
         shared.access.settings = new.access
         shared.budgets.take(new.budget, new.sessions.timezone)
+        shared.beside.files.take(new.attachments)
         shared.beside.inquiries.timeouts = Timeouts.from_settings(new.tools)
         shared.beside.pruner.take(new.retention, new.storage.raw_days)
         shared.beside.preparations.take(mind.agent, mind.context)

@@ -182,3 +182,15 @@ async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Pa
         await parley.restart()
         shown = await parley.run("config", "show", "--running", "--json")
         assert json.loads(shown.stdout)["queue.debounce_ms"]["value"] == "7"
+
+
+async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:
+    """From the reload on, in the same process."""
+    async with ParleyProcess(tmp_path, {}) as parley:
+        done = await parley.run("config", "set", "logging.level", "warning")
+        assert "in effect now: logging.level" in done.stdout
+        known = len(parley.records)
+        await WebChat(parley).ask("Are you there?")
+        assert not [each for each in parley.records[known:] if each["level"] == "info"]
+        await parley.run("config", "set", "logging.level", "info")
+        await parley.event("settings_reloaded")
