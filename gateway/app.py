@@ -494,7 +494,7 @@ async def assembled(
         ),
     )
     sources = AlertSources(health, lambda: reloading.mind.standing, budgets)
-    alerts = build_alerts(settings, database, wakeups, burials.owners, sources)
+    alerts = build_alerts(lambda: reloading.settings, database, wakeups, burials.owners, sources)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)
     looks = RunningLooks(origin, lambda: reloading.settings, database, health.look)

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
@@ -428,22 +427,44 @@ def build_redactor(settings: Settings) -> Redactor | None:
 
 
 def build_alerts(
-    settings: Settings, database: Database, wakeups: Wakeups, owners: Owners, sources: AlertSources
+    current: Callable[[], Settings],
+    database: Database,
+    wakeups: Wakeups,
+    owners: Owners,
+    sources: AlertSources,
 ) -> AlertWatch | None:
-    """Return what tells owners of troubles; None where the settings say that nothing does."""
+    """Return what tells owners of troubles; None where the settings say that nothing does.
+
+    Args:
+        current: Returns the settings that are gone by.
+        database: Where alerts are entered.
+        wakeups: Told where there is something to be sent.
+        owners: Who is told where the settings name no chats.
+        sources: Who is asked how things stand.
+    """
+    settings = last = current()
     if not settings.alerts.enabled:
         return None
+
+    def telling(now: Settings) -> Telling:
+        zone = ZoneInfo(now.sessions.timezone)
+        return Telling(now.alerts, owners, zone, redactor_of(now).text)
+
+    def renewed() -> Telling | None:
+        nonlocal last
+        before, last = last, current()
+        return None if before is last else telling(last)
+
     location = location_of(settings)
     places = [settings.home, *([location.parent] if isinstance(location, Path) else [])]
     # A folder of each disk: two on the same one would tell the same.
     disks = {place.stat().st_dev: place for place in places}
     sources = replace(
-        sources, places=tuple(disks.values()), backup=partial(backups.overdue_s, settings)
+        sources, places=tuple(disks.values()), backup=lambda: backups.overdue_s(current())
     )
-    zone, masked = ZoneInfo(settings.sessions.timezone), redactor_of(settings).text
-    telling = Telling(settings.alerts, owners, zone, masked)
-    webhook = None if settings.alerts.webhook is None else AlertWebhook(database, telling)
-    return AlertWatch(database, sources, telling, wakeups, webhook)
+    first = telling(settings)
+    webhook = None if settings.alerts.webhook is None else AlertWebhook(database, first)
+    return AlertWatch(database, sources, first, wakeups, webhook, renewed=renewed)
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:

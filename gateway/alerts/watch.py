@@ -97,6 +97,7 @@ class AlertWatch:
     Args:
         wakeups: AlertsTold where there is something to be sent.
         webhook: The second way; None where there is none.
+        renewed: Returns what tells by the settings as they are now; None where they are the same.
     """
 
     database: Database
@@ -105,6 +106,7 @@ class AlertWatch:
     wakeups: Wakeups
     webhook: AlertWebhook | None = None
     memory: LookMemory = field(default_factory=LookMemory)
+    renewed: Callable[[], Telling | None] = lambda: None
 
     async def run(self) -> NoReturn:
         """Look every few seconds, until cancelled; what a webhook is told keeps nobody waiting."""
@@ -118,12 +120,20 @@ class AlertWatch:
                 except StorageError as exc:
                     log.warning("alerts_not_looked_for", error=str(exc))
 
+    def renew(self) -> None:
+        """Go by the settings as they are now."""
+        if (telling := self.renewed()) is not None:
+            self.telling = telling
+            if self.webhook is not None:
+                self.webhook.telling = telling
+
     async def look(self) -> AlertsTold:
         """Look once, and tell what has changed.
 
         Raises:
             StorageError: What was found could not be stored; the next look finds it again.
         """
+        self.renew()
         facts, found = await self._facts()
         judgement = judged(facts)
         if found is None:

@@ -88,7 +88,7 @@ def _examined(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[
 
 async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     """Ask the gateway that runs here, and the providers of the models."""
-    running = await control.ready_in(found.settings.home)
+    running = await _running(found)
     try:
         line = build_line(found.settings)
     except SettingsError as exc:
@@ -101,6 +101,19 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
         for model in models_of(line):
             await model.close()
     return {"running": running, "line": line, "findings": findings, "accounts": accounts}
+
+
+async def _running(found: Loaded) -> dict[str, Any] | None:
+    """Return what the gateway that runs here says of itself, and what it does not go by yet."""
+    said = await control.ready_in(found.settings.home)
+    if said is None:
+        return None
+    try:
+        different = await control.ask_settings(found.settings.home, "differences")
+    except GatewayError as exc:
+        # It reads its settings with its own environment.
+        return {**said, "waiting": [str(exc)]}
+    return {**said, "waiting": [each["key"] for each in different]}
 
 
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:

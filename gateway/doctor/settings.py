@@ -39,6 +39,19 @@ def _effect(examined: Examined) -> Iterator[Sight]:
 
 
 @check(
+    "settings-running",
+    "The gateway that runs goes by what the file says",
+    why="What was changed in the file, and needs a restart, is not what the gateway does.",
+    remedy="Restart Parley, or take the change back; `parley config show --diff` shows it.",
+    needs="gateway",
+)
+def _goes_by(examined: Examined) -> Iterator[Sight]:
+    keys = examined.said.get("waiting")
+    if isinstance(keys, list) and keys:
+        yield Sight("note", f"it does not go by {', '.join(map(str, keys))} yet")
+
+
+@check(
     "settings-file-mode",
     "Only its owner can read a settings file with secrets",
     why="Whoever reads the file has the keys that stand in it.",

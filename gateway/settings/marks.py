@@ -40,7 +40,7 @@ SECTIONS: Mapping[str, Mark] = {
     "retention": "live",
     "backup": "restart",
     "search": "restart",
-    "alerts": "restart",
+    "alerts": "live",
     "logging": "restart",
     "metrics": "restart",
     "telemetry": "restart",
@@ -73,6 +73,9 @@ EXCEPTIONS: Mapping[str, Mark] = {
     "platforms.discord.gateway_url": "restart",
     "platforms.discord.shards": "restart",
     "storage.raw_days": "live",
+    # What posts runs beside the gateway, or does not.
+    "alerts.enabled": "restart",
+    "alerts.webhook": "restart",
     "logging.level": "live",
 }
 """Keys whose mark is not that of their section."""

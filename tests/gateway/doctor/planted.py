@@ -383,6 +383,11 @@ def _silent(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.running = {**READY, "accounts": {"slack:default": {"silent_s": 900}}}
 
 
+@fault("settings-running", "note")
+def _waits_for_a_restart(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.running = {**READY, "waiting": ["web.port"]}
+
+
 @fault("gateway-ready", "wrong")
 def _not_writable(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.running = {**READY, "database": "not writable: the disk is full"}

@@ -21,9 +21,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from adapters.registry import account_types
+from agent.safety.redaction import Redactor
 from gateway.app import Gateway, assembled
 from gateway.lifecycle import start_checks
 from gateway.reload.origin import Known, Origin, Source
+from gateway.reload.reloading import Reloading
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.marks import SECTIONS, mark_of
 from gateway.settings.tree import INDEX, Key, Keys, Settings, dotted
@@ -56,6 +58,7 @@ BASE: dict[str, Any] = {
         "sandbox": {"backend": "none"},
         "terminal": {"confine": False, "allow_root": True},
     },
+    "alerts": {"webhook": "https://example.org/hook"},
     "platforms": {
         "telegram": [{"token": "123456:AAabcdefghijklmnopqrstuvwxyz0123456"}],
         "discord": [{"token": "MTIzNDU2Nzg5.GabcdE.abcdefghijklmnopqrstuvwxyz"}],
@@ -85,6 +88,7 @@ CHANGED: dict[str, Any] = {
     "retention.search": 7,
     "access.owners": ["telegram:77"],
     "access.groups": {"*": {"respond": "always"}},
+    "alerts.to": ["telegram:default:77"],
     "tools.policy.rules": [],
     "tools.policy.own_records": ["foreign_tool"],
     "tools.policy.without": ["tainted-notes"],
@@ -92,6 +96,8 @@ CHANGED: dict[str, Any] = {
     "tools.enabled": ["todo"],
     "tools.sandbox.image": "debian:12",
     "tools.terminal.network": ["example.org"],
+    "tools.terminal.readable": ["/opt/x"],
+    "agent.max_turn_s": 60,
     "platforms.telegram.base_url": NOBODY,
     "platforms.telegram.base_file_url": NOBODY,
     "platforms.telegram.webhook_url": "https://example.org/telegram/default",
@@ -116,6 +122,8 @@ ELSEWHERE = {
     "logging.level": "test_reloading.py::test_the_level_of_the_log_changes",
     # A list of pairs: it changes as a whole.
     "agent.prefill.role": "agent.prefill",
+    # Nothing is confined here, which not every machine can do.
+    "tools.sandbox.backend": "tools.sandbox.image, which is handed over with it",
     # Whoever runs the tests as root may not take it back.
     "tools.terminal.allow_root": "tools.terminal.timeout_s, which is handed over with it",
 }
@@ -217,12 +225,15 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LEAVES = (str, bytes, int, float, bool, type(None), Path, Enum, type)
-_HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, Origin)
-"""What holds the whole tree, or nothing of it: it proves nothing."""
+_HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, Origin, Reloading, Redactor)
+"""What holds the whole tree, or nothing of it: it proves nothing. A redactor knows old secrets."""
 
 
 def parts_of(gateway: Gateway) -> dict[str, str]:
     """Return all that the parts of a gateway hold, by the way there."""
+    if gateway.platforms.alerts is not None:
+        # As each look begins.
+        gateway.platforms.alerts.renew()
     roots = {
         "intake": gateway.intake,
         "worker": gateway.worker,

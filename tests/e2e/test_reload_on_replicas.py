@@ -1,0 +1,46 @@
+"""Two replicas on one database: each goes by its own file, and one command tells both."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.web_chat import WebChat
+from tests.support.postgres import PostgresServer
+from tests.support.process import DATABASE_URL, ParleyProcess
+
+# They share a database of their own.
+pytestmark = pytest.mark.usefixtures("sqlite_alone")
+
+STORAGE: dict[str, Any] = {"storage": {"url": f"env:{DATABASE_URL}"}}
+
+
+async def test_a_command_at_one_replica_reloads_both(
+    tmp_path: Path, postgres_worker: PostgresServer
+) -> None:
+    """A wrong file at the other one changes nothing there, and nothing here."""
+    url = postgres_worker.url(postgres_worker.create())
+    secret = tmp_path / "key"
+    secret.write_text("metrics-token-one-1234-abcdefgh")
+    secret.chmod(0o600)
+    settings = STORAGE | {"metrics": {"token": f"file:{secret}"}}
+    async with (
+        ParleyProcess(tmp_path / "one", settings, {DATABASE_URL: url}) as one,
+        ParleyProcess(tmp_path / "two", settings, {DATABASE_URL: url}) as two,
+    ):
+        # Nothing is told of the files: a secret that both refer to is another one.
+        secret.write_text("metrics-token-two-5678-abcdefgh")
+        done = await one.run("config", "reload")
+        assert done.code == 0
+        await two.event("secrets_reloaded")
+        assert await two.event("settings_reloaded")
+        right = yaml.safe_load((two.home / "parley.yaml").read_text())
+        (two.home / "parley.yaml").write_text(yaml.safe_dump(right | {"queue": {"mode": "x"}}))
+        await two.event("settings_refused")
+        done = await one.run("config", "set", "queue.mode", "followup")
+        assert "in effect now: queue.mode" in done.stdout
+        await two.event("settings_refused", count=2)
+        assert "not allowed" in (await two.run("config", "reload")).stderr
+        for each in (one, two):
+            assert await WebChat(each, each.home.name).ask("Are you there?")
