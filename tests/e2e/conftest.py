@@ -12,7 +12,8 @@ from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 
 __all__ = ["database_engine"]
-collect_ignore = [] if CHROMIUM else ["test_browser.py"]
+_IN_CHROMIUM = ["test_browser.py", "test_console.py", "test_console_acts.py"]
+collect_ignore = [] if CHROMIUM else _IN_CHROMIUM
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -160,6 +160,11 @@ class BotApi:
         self._unreachable[chat] = ApiError(403, "Forbidden: bot was blocked by the user")
         self._push_membership(chat, "kicked")
 
+    def unblock(self, chat: int) -> None:
+        """Let the person take that back."""
+        del self._unreachable[chat]
+        self._push_membership(chat, "member")
+
     def kick(self, chat: int) -> None:
         """Throw the bot out of a group."""
         self._unreachable[chat] = ApiError(

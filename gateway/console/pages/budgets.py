@@ -7,8 +7,10 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
+from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import Day, day_of, today
-from gateway.console import register
+from gateway.console import charts, register
+from gateway.console.charts import BarChart
 from gateway.console.register import (
     HOME,
     Ask,
@@ -27,53 +29,16 @@ from gateway.storage.reports.ledger import Group, Span
 BUDGETS = f"{HOME}/budgets"
 DAYS = 30
 """Of the chart, today included."""
-WIDTH, HEIGHT = 720.0, 180.0
-"""Of the chart's drawing area."""
-_GAP = 0.25
-"""Between two bars, as a part of the room that each has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A day in the chart; lengths in units of the drawing."""
-
-    day: date
-    usd: float
-    x: float
-    y: float
-    width: float
-    height: float
-    over: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """What the days have cost, beside the limit.
-
-    Attributes:
-        top_usd: What the upper edge stands for.
-        limit_y: Where the limit is drawn; None where there is none.
-    """
-
-    bars: Sequence[Bar]
-    top_usd: float
-    limit_y: float | None
-
-
-def drawn(spent: Sequence[tuple[date, float]], limit_usd: float | None) -> Chart:
-    """Return the chart of what days have cost, in order."""
-    top = max([usd for _, usd in spent] + [limit_usd or 0.0]) or 1.0
-    step = WIDTH / max(len(spent), 1)
-    bars = [
-        Bar(
-            *(day, usd, n * step + step * _GAP / 2, HEIGHT - HEIGHT * usd / top),
-            *(step * (1 - _GAP), HEIGHT * usd / top),
-            over=limit_usd is not None and usd >= limit_usd,
-        )
-        for n, (day, usd) in enumerate(spent)
-    ]
-    limit_y = None if limit_usd is None else HEIGHT - HEIGHT * limit_usd / top
-    return Chart(bars, top, limit_y)
+def drawn(spent: Sequence[tuple[date, float]], limit_usd: float | None) -> BarChart:
+    """Return the chart of what days have cost, in order, beside the limit."""
+    title = f"Spending per day, the last {len(spent)} days"
+    if limit_usd is None:
+        return charts.bars(title, [""], [(str(day), (usd,)) for day, usd in spent], format_usd)
+    parts = [(str(day), (min(usd, limit_usd), max(usd - limit_usd, 0.0))) for day, usd in spent]
+    series = ["within the limit", "over the limit"]
+    return charts.bars(title, series, parts, format_usd, limit_usd)
 
 
 @dataclass(frozen=True, slots=True)

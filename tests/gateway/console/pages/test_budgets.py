@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from gateway.console.pages.budgets import HEIGHT, WIDTH, drawn, share
+from gateway.console.charts import HEIGHT
+from gateway.console.pages.budgets import drawn, share
 from gateway.storage import schema
 from gateway.storage.schema import now_s
 from tests.support.console import console
@@ -14,15 +15,19 @@ from tests.support.console import console
 DAYS = [date(2026, 11, n) for n in (1, 2, 3)]
 
 
-def test_a_chart_is_as_high_as_its_highest_day_or_the_limit() -> None:
-    """Days over the limit are marked; nothing spent is a flat line."""
+def test_what_is_over_the_limit_is_drawn_apart() -> None:
+    """Above the line of the limit, which also stands above days that stay below it."""
     chart = drawn(list(zip(DAYS, (0.0, 2.0, 4.0), strict=True)), 3.0)
-    assert [bar.over for bar in chart.bars] == [False, False, True]
-    assert [bar.height for bar in chart.bars] == [0.0, HEIGHT / 2, HEIGHT]
-    assert chart.limit_y == pytest.approx(HEIGHT / 4)
-    assert chart.bars[-1].x + chart.bars[-1].width < WIDTH
+    assert [(box.kind, box.height) for box in chart.boxes] == [
+        (0, HEIGHT / 2),
+        (0, HEIGHT * 3 / 4),
+        (1, HEIGHT / 4),
+    ]
+    assert [level.y for level in chart.levels] == [HEIGHT / 4]
+    assert drawn([(DAYS[0], 1.0)], 4.0).boxes[0].height == HEIGHT / 4
     flat = drawn([(DAYS[0], 0.0)], None)
-    assert (flat.bars[0].height, flat.limit_y) == (0.0, None)
+    assert (flat.boxes, flat.levels) == ([], ())
+    assert drawn([(DAYS[0], 0.0)], 0.0).levels[0].y == HEIGHT
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ async def test_what_was_spent_today_is_shown_by_person(tmp_path: Path) -> None:
         assert "telegram:&lt;u2&gt;" in page
         assert "180%" in page
         assert "The budget of today is used up" in page
-        assert '<rect class="over"' in page
+        assert 'class="level limit"' in page
         assert (await browser.get("/admin/budgets?after=nobody")).status == 404
 
 
