@@ -118,6 +118,9 @@ class Budgets:
         self._holds: set[_Hold] = set()
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
+        # Of `uses`: None before it was asked the first time, and of nobody else anything is kept.
+        self._watched: set[str] | None = None
+        self._spent_since: set[str] = set()
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
         """Have other budgets from the next call on; what is spent and held stays so."""
@@ -144,14 +147,12 @@ class Budgets:
             StorageUnavailable: What was spent cannot be read.
         """
         day = today(self._zone)
-        start, each_usd = day.start.timestamp(), self._settings.sender_daily_usd
-        senders: dict[str, float] = {}
-        if each_usd:
-            # What calls in flight hold is forgotten here: it is spent soon.
-            least_usd = each_usd * least_share
-            senders = dict(await self._database.read(ledger.spenders, start, least_usd))
+        each_usd = self._settings.sender_daily_usd
         told = {limit for began, limit in self._told if began == day.start}
-        limits = [Limit("sender", each_usd, sender) for sender in senders if each_usd]
+        limits = []
+        if each_usd:
+            senders = await self._watched_senders(day, each_usd * least_share)
+            limits += [Limit("sender", each_usd, sender) for sender in senders]
         if self._settings.daily_usd:
             limits.append(Limit("all", self._settings.daily_usd, None))
         limits = list(dict.fromkeys([*limits, *(limit for limit in told if limit.usd)]))
@@ -160,7 +161,23 @@ class Budgets:
             BudgetUse(limit, usd, day.end, limit in told or usd >= limit.usd - ROUNDING_USD)
             for limit, usd in used
         ]
-        return [each for each in found if each.refuses or each.share >= least_share]
+        found = [each for each in found if each.refuses or each.share >= least_share]
+        self._watched = {each.limit.sender for each in found if each.limit.sender}
+        return found
+
+    async def _watched_senders(self, day: Day, least_usd: float) -> set[str]:
+        """Return whose sums may have reached the amount: who had, and who has spent since.
+
+        The first time all of the day are looked through.
+        """
+        if self._watched is None:
+            start = day.start.timestamp()
+            return {
+                each for each, _ in await self._database.read(ledger.spenders, start, least_usd)
+            }
+        senders = self._watched | self._spent_since
+        self._spent_since = set()
+        return senders
 
     async def hold(self, sender: str, forecast_usd: float | None) -> Callable[[], None]:
         """Hold what a call of this sender will cost at least, until what is returned is called.
@@ -180,6 +197,8 @@ class Budgets:
 
     def _release(self, hold: _Hold) -> None:
         self._holds.remove(hold)
+        if self._watched is not None:
+            self._spent_since.add(hold.sender)
         self._releases += 1
 
     async def _check(self, sender: str, forecast_usd: float | None) -> None:

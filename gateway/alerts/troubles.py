@@ -309,7 +309,7 @@ def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 @trouble(
     "budget-used-up",
     "{subject} has used up today's budget ({used} of {limit}); it starts anew at {until}",
-    over="a new day has begun for the budget of {subject}",
+    over="there is room in the budget of {subject} again",
     remedy="wait, or raise `budget.*`; `parley usage` shows what it was spent for",
 )
 def _used_up(facts: AlertFacts) -> Iterator[Evidence | Unsure]:

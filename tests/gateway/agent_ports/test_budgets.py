@@ -332,3 +332,33 @@ def test_a_model_without_a_price_forbids_a_budget() -> None:
     assert line.startswith("budget.daily_usd is set, but the price of gpt-x is not known: set")
     both = unpriced(BudgetSettings(daily_usd=1, sender_daily_usd=0), models)
     assert both[0].startswith("budget.daily_usd and budget.sender_daily_usd are set")
+
+
+async def test_what_is_nearly_spent_is_told(database: Database) -> None:
+    """Of all together and of each sender; a process that begins finds who has spent before."""
+    await spend(database, ADA, 0.9)
+    await spend(database, BOB, 0.1)
+    budgets = budgets_of(database, 1.0, daily_usd=1.0)
+    found = {each.limit.sender: each for each in await budgets.uses(0.8)}
+    assert {name: round(each.share, 2) for name, each in found.items()} == {ADA: 0.9, None: 1.0}
+    assert [name for name, each in found.items() if each.refuses] == [None]
+
+
+async def test_later_only_those_are_asked_about_who_spend(database: Database) -> None:
+    """And those who had reached the mark, for as long as they have."""
+    budgets = budgets_of(database, 1.0)
+    assert await budgets.uses(0.8) == []
+    await call(budgets, ADA, 0.0)
+    await spend(database, ADA, 0.85)
+    for _ in range(2):
+        assert [each.limit.sender for each in await budgets.uses(0.8)] == [ADA]
+    await spend(database, BOB, 0.95)
+    assert [each.limit.sender for each in await budgets.uses(0.8)] == [ADA]
+    assert not await is_allowed(budgets, BOB, 0.5)
+    found = {each.limit.sender: each.refuses for each in await budgets.uses(0.8)}
+    assert found == {ADA: False, BOB: True}
+
+
+async def test_a_budget_of_nothing_is_no_trouble(database: Database) -> None:
+    """It was meant so."""
+    assert await budgets_of(database, 0.0, daily_usd=0.0).uses(0.8) == []
