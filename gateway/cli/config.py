@@ -18,6 +18,7 @@ from rich.text import Text
 from agent.processes import sandbox
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import ReferencedSecret
+from gateway.cli import complete
 from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
@@ -153,7 +154,12 @@ def _refuse_unusable(settings: Settings) -> None:
 @config_app.command("set")
 def config_set(
     context: typer.Context,
-    key: Annotated[str, typer.Argument(help="As `parley config show` names it.")],
+    key: Annotated[
+        str,
+        typer.Argument(
+            help="As `parley config show` names it.", autocompletion=complete.settings_keys
+        ),
+    ],
     value: Annotated[str, typer.Argument(help="As it would stand in the file.")],
     json: AsJson = False,
 ) -> None:

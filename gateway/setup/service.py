@@ -9,33 +9,11 @@ from pathlib import Path
 import platformdirs
 
 from gateway.errors import GatewayError
+from gateway.lifecycle.units import user_unit
 from gateway.setup.draft import Target
 
 NAME = "parley.service"
 SYSTEMCTL_WITHIN_S = 60.0
-_UNIT = """\
-[Unit]
-Description=Parley, a chat gateway for an LLM agent
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-Type=exec
-ExecStart={parley}{options} run
-Environment={home}
-ExecReload=/bin/kill -HUP $MAINPID
-Restart=on-failure
-RestartSec=5
-# Answers that are under way get queue.grace_s, what is written then is delivered.
-TimeoutStopSec=60
-UMask=0077
-NoNewPrivileges=yes
-LockPersonality=yes
-RestrictRealtime=yes
-
-[Install]
-WantedBy=default.target
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +41,8 @@ class Service:
 
 def service_of(target: Target) -> Service:
     """Return the unit for a home, with the `parley` that is called now."""
-    options = f" --config {_quoted(str(target.file.absolute()))}" if target.is_named else ""
-    text = _UNIT.format(
-        parley=_quoted(program()), options=options, home=_quoted(f"PARLEY_HOME={target.home}")
-    )
+    options = ("--config", str(target.file.absolute())) if target.is_named else ()
+    text = user_unit(program(), str(target.home), options)
     return Service(platformdirs.user_config_path() / "systemd" / "user" / NAME, text)
 
 
@@ -75,12 +51,6 @@ def program() -> str:
     called = Path(sys.argv[0])
     found = called if called.is_file() else Path(shutil.which("parley") or called)
     return str(found.absolute())
-
-
-def _quoted(text: str) -> str:
-    """Return a word of a unit: blanks end one, percent signs and dollars stand for other things."""
-    doubled = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{doubled}"' if " " in doubled or '"' in doubled else doubled
 
 
 def install(service: Service) -> list[str]:

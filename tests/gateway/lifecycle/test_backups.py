@@ -201,6 +201,20 @@ def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
     assert found.age_s(datetime(2026, 11, 26, tzinfo=UTC)) == 0
 
 
+def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
+    """Late is half as long again as the time between two; what is not there yet is not late."""
+    settings = settings_of(tmp_path, backup={"to": "kept", "every_h": 2})
+    assert backups.overdue_s(settings) is None
+    began = datetime.now(UTC) - timedelta(hours=2.5)
+    folder = tmp_path / "kept" / f"parley-{began:%Y%m%dT%H%M%S}Z"
+    folder.mkdir(parents=True)
+    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    assert backups.overdue_s(settings) is None
+    folder.rename(tmp_path / "kept" / f"parley-{began - timedelta(hours=1):%Y%m%dT%H%M%S}Z")
+    assert (backups.overdue_s(settings) or 0) > 3 * 3600
+    assert backups.overdue_s(settings_of(tmp_path)) is None
+
+
 async def test_a_gateway_makes_them_on_a_timer(tmp_path: Path) -> None:
     """The first at once; a restart makes none before its time."""
     options = {"backup": {"to": "kept"}}
