@@ -69,13 +69,15 @@ class Credential:
         key: Of the account's block.
         title: As the platform calls it.
         looks_like: A regular expression for the whole of it; only to tell one that was mixed up.
-        found_at: Where people get it: "https://…: Bot, Reset Token".
+        found_at: The page on which people get it.
+        steps: What they do there: "Bot, Reset Token".
     """
 
     key: str
     title: str
     looks_like: str
     found_at: str
+    steps: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,15 +34,15 @@ PLATFORM = Platform(
             "bot_token",
             "Bot User OAuth Token",
             r"xoxb-\S+",
-            "https://api.slack.com/apps: the app, then OAuth & Permissions (docs/platforms/slack.md"
-            " has the manifest of a new app)",
+            "https://api.slack.com/apps",
+            "the app (docs/platforms/slack.md has the manifest of a new one), OAuth & Permissions",
         ),
         Credential(
             "app_token",
             "App-Level Token",
             r"xapp-\S+",
-            "https://api.slack.com/apps: the app, then Basic Information, App-Level Tokens, with"
-            " connections:write",
+            "https://api.slack.com/apps",
+            "the app, Basic Information, App-Level Tokens, one with connections:write",
         ),
     ),
     position=3,

@@ -274,7 +274,7 @@ class _Wizard:
 
     @staticmethod
     def _token(platform: Platform, credential: Credential) -> str:
-        while token := _ask_secret(f"{credential.title} (not shown, from {credential.found_at})"):
+        while token := _ask_secret(_wanted(credential)):
             mixed = mixed_up(token, platform.name, credential.key)
             if not mixed:
                 return token
@@ -348,6 +348,11 @@ def _ask(question: str, default: str = "") -> str:
 def _ask_secret(question: str) -> str:
     text: str = typer.prompt(question, default="", show_default=False, hide_input=True)
     return text.strip()
+
+
+def _wanted(credential: Credential) -> str:
+    where = f"{credential.found_at}: {credential.steps}"
+    return f"{credential.title} (not shown, from {where})"
 
 
 def _keep_anyway() -> bool:

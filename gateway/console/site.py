@@ -32,6 +32,7 @@ from gateway.console.pages import (
     livelog,
     overview,
     people,
+    setup,
     system,
     work,
 )
@@ -56,7 +57,7 @@ log = structlog.get_logger()
 
 PAGES = (
     *(overview, costs, conversations, conversation, work, livelog),
-    *(people, budgets, system, audit),
+    *(people, budgets, setup, system, audit),
 )
 """All modules with pages, in the order of the menu: to be imported is to be registered."""
 

@@ -125,6 +125,11 @@ class Reloads(Protocol):
         """What the gateway goes by."""
         ...
 
+    @property
+    def file(self) -> Path | None:
+        """Where it reads them, be it there or not; None where they stay as they are."""
+        ...
+
     async def reload(self) -> SettingsReloaded:
         """Read settings and secrets again, and go by them; what is wrong changes nothing."""
         ...

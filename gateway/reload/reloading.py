@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NoReturn
 
 import structlog
@@ -86,6 +87,11 @@ class Reloading:
         self._one = asyncio.Lock()
         self._asked = asyncio.Event()
         self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
+
+    @property
+    def file(self) -> Path | None:
+        """Where settings are read, be it there or not; None where they stay as they are."""
+        return self._origin.source.file if self._origin.source else None
 
     def notify(self) -> None:
         """Hint that settings or secrets are others now."""

@@ -11,7 +11,8 @@ from sqlalchemy import Connection
 from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import day_of
 from gateway.console import charts
-from gateway.console.register import HOME, Ask, Result, Shown, page
+from gateway.console.pages.setup import DEMO_NAME, SETUP
+from gateway.console.register import HOME, Ask, Inside, Result, Shown, page
 from gateway.console.wording import number, stretch
 from gateway.http.server import WORKING
 from gateway.storage.queue import alerts
@@ -90,7 +91,7 @@ async def overview(ask: Ask) -> Result:
         "overview.html",
         {
             "health": look,
-            "needs": [*_of_health(look), *_of_database(read, opened)],
+            "needs": [*_of_model(inside), *_of_health(look), *_of_database(read, opened)],
             "waiting": read.waiting,
             "alerts": opened,
             "past_alerts": [each for each in read.alerts if each not in opened][:PAST_ALERTS],
@@ -115,6 +116,11 @@ def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
 def _costs(spans: Sequence[Span], spent: Mapping[str, Spent]) -> charts.BarChart:
     rows = [(span.name, [spent.get(span.name, Spent()).money.usd]) for span in spans]
     return charts.bars("Cost by day", ["cost"], rows, format_usd)
+
+
+def _of_model(inside: Inside) -> Iterator[Need]:
+    if inside.facts(None).name == DEMO_NAME:
+        yield Need("Only the demo model answers, which understands nothing.", SETUP)
 
 
 def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:
