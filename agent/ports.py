@@ -72,8 +72,8 @@ class ModelCall:
     Attributes:
         provider: As in the settings; `model` too: prices and the meter go by these names.
         purpose: answer: a step of the loop; summary: a compaction's;
-            embedding: of texts, for the search; lost: it ended without an
-            answer and is billed all the same.
+            embedding: of texts, for the search; memory: what people said was read for the memory;
+            lost: it ended without an answer and is billed all the same.
         usage: None where nothing was reported.
         estimated: Whether `usage` is Parley's estimate, not the provider's report.
         cost_usd: None where the prices are not known.
@@ -87,7 +87,7 @@ class ModelCall:
     model: str
     usage: Usage | None
     cost_usd: float | None
-    purpose: Literal["answer", "summary", "embedding", "lost"] = "answer"
+    purpose: Literal["answer", "summary", "embedding", "memory", "lost"] = "answer"
     estimated: bool = False
     reported_name: str = ""
     ratio: float | None = None

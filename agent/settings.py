@@ -196,9 +196,13 @@ class AuxiliaryModelSettings(Section):
 
 
 class AuxiliarySettings(Section):
-    """One block for each side task."""
+    """One block for each side task.
+
+    `memory` reads for the memory what rules do not find; nobody does where it names no model.
+    """
 
     compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
+    memory: AuxiliaryModelSettings = AuxiliaryModelSettings()
 
 
 class RoundsSettings(Section):

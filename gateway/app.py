@@ -87,6 +87,7 @@ from gateway.wiring import (
     build_alerts,
     build_line,
     build_meanings,
+    build_memory_reader,
     caching_text,
     learn_windows,
     load_adapters,
@@ -376,6 +377,8 @@ def _until_a_stop(gateway: Gateway) -> Work:
         receiving["alerts"] = platforms.alerts.run()
     if beside.indexer.meanings is not None:
         receiving["embeddings"] = beside.indexer.meanings.run()
+    if beside.recall.reader is not None:
+        receiving["memory"] = beside.recall.reader.run()
     return receiving | {
         "files": beside.files.run(),
         "inquiries": beside.inquiries.run(),
@@ -467,7 +470,12 @@ async def assembled(
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database, build_meanings(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
-        Recall(database, origin.plugins, access),
+        Recall(
+            database,
+            origin.plugins,
+            access,
+            build_memory_reader(settings, mind.agent, database, access, budgets),
+        ),
         ReactionQueue(adapters),
         Rotation(settings, mind.models, mind.agent.recovery.rests),
     )

@@ -42,7 +42,6 @@ from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
 from agent.settings import (
     AuxiliaryModelSettings,
-    AuxiliarySettings,
     CachingSettings,
     ModelSettings,
     ToolSettings,
@@ -54,12 +53,14 @@ from agent.tools.mcp import NO_SERVERS, ServedTools, mcp_tools
 from agent.tools.registry import Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access, Owners
+from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.search import Meanings
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
 from gateway.alerts.webhook import AlertWebhook
 from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
+from gateway.context.memory_reading import MemoryReader
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts
 from gateway.context.writers import LearnedWindows
@@ -346,7 +347,7 @@ async def with_told_windows(settings: Settings) -> tuple[Settings, list[Finding]
         for number, each in enumerate(block.fallbacks)
     )
     told = {"context_length": found.get(name, block.context_length), "fallbacks": fallbacks}
-    own = AuxiliarySettings(compression=block.model_copy(update=told))
+    own = settings.auxiliary.model_copy(update={"compression": block.model_copy(update=told)})
     return settings.model_copy(update={"auxiliary": own}), findings
 
 
@@ -371,6 +372,26 @@ def build_summariser(
         return made
     windows.apply(writers)
     return replace(made, learn=windows.learn)
+
+
+def build_memory_reader(
+    settings: Settings, agent: Agent, database: Database, access: Access, budgets: Budgets
+) -> MemoryReader | None:
+    """Return who reads for the memory what rules do not find; None where no model is named.
+
+    Raises:
+        SettingsError: The model lacks its key, or the block cannot be used.
+    """
+    block, name = settings.auxiliary.memory, "auxiliary.memory"
+    if not (block.is_set and settings.tools.memory.standing):
+        return None
+    line = {name: _auxiliary(block, settings)}
+    line |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
+    modes = modes_in(settings.home)
+    models = models_of([_configured(place, each, modes) for place, each in line.items()])
+    redact, rests = redactor_of(settings).text, agent.recovery.rests
+    summariser = Summariser(models, block.timeout_s, redact, rests=rests)
+    return MemoryReader(database, access, budgets, summariser)
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:

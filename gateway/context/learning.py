@@ -7,6 +7,7 @@ a threat scan finds anything in is not pinned, nor is what holds a secret.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import structlog
 from sqlalchemy import Connection
@@ -34,7 +35,8 @@ async def learned_in(database: Database, access: Access, turn: Turn) -> Learned 
         return None
     if not (found := list(words_in(turn.asked, turn.lease.address.platform))):
         return None
-    return await database.read(_allowed, access, turn, found)
+    place = SaidAt(turn.lease.conversation, turn.begins_at, turn.question_seq)
+    return await database.read(allowed, access, place, found)
 
 
 def words_in(asked: Sequence[InboxEntry], platform: str) -> Iterator[FoundWords]:
@@ -43,7 +45,7 @@ def words_in(asked: Sequence[InboxEntry], platform: str) -> Iterator[FoundWords]
         # Whose words are whose is not told within one text: all of it counts as quoted then.
         if entry.authors is not None:
             continue
-        own = _own_words(entry)
+        own = own_words(entry)
         by = f"{platform}:{entry.sender}"
         for each in instructions_in(own):
             yield FoundWords("instruction", each.text, each.subject, said_by=by)
@@ -59,17 +61,32 @@ def _holds_secret(text: str) -> bool:
 _REDACTOR = Redactor()
 
 
-def _own_words(entry: InboxEntry) -> str:
+def own_words(entry: InboxEntry) -> str:
+    """Return what somebody wrote as a message, or behind the word that begins anew; else ""."""
     if entry.kind == "message":
         return entry.text
     return entry.argument if entry.command == BEGINS_ANEW else ""
 
 
-def _allowed(
-    conn: Connection, access: Access, turn: Turn, found: Sequence[FoundWords]
+@dataclass(frozen=True, slots=True)
+class SaidAt:
+    """Where words were said.
+
+    Attributes:
+        began: Seq of the turn's first message.
+        seq: Of the message that holds them.
+    """
+
+    conversation: int
+    began: int
+    seq: int
+
+
+def allowed(
+    conn: Connection, access: Access, place: SaidAt, found: Sequence[FoundWords]
 ) -> Learned | None:
-    """Return those of the words that may be remembered."""
-    conversation, began = turn.lease.conversation, turn.begins_at
+    """Return those of the words that may be remembered; None where none may."""
+    conversation = place.conversation
     scope = notebook.scope_of(conn, conversation)
     may_all = not notebook.is_shared(scope)
     kept = tuple(
@@ -78,8 +95,8 @@ def _allowed(
         if (may_all or access.may_act(conn, [words.said_by]))
         and not scan(words.text).findings
         and not _holds_secret(words.text)
-        and not remembered.was_said_by_agent(conn, conversation, began, words.text)
+        and not remembered.was_said_by_agent(conn, conversation, place.began, words.text)
     )
     if len(kept) < len(found):
         log.info("words_not_remembered", words=len(found) - len(kept))
-    return Learned(scope, kept, turn.question_seq) if kept else None
+    return Learned(scope, kept, place.seq) if kept else None

@@ -20,6 +20,7 @@ from agent.ports import Origin
 from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
 from gateway.agent_ports.tools import rights_of_turn, tainting
+from gateway.context.memory_reading import MemoryReader
 from gateway.errors import StorageError
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.turns import Turn
@@ -49,7 +50,19 @@ class Finished:
 class Recall:
     """Asks and tells plugins for all turns."""
 
-    def __init__(self, database: Database, plugins: Plugins, access: Access) -> None:
+    def __init__(
+        self,
+        database: Database,
+        plugins: Plugins,
+        access: Access,
+        reader: MemoryReader | None = None,
+    ) -> None:
+        """Tell nobody yet.
+
+        Args:
+            reader: Reads for Parley's own memory what rules do not find; None where nobody does.
+        """
+        self.reader = reader
         self._database = database
         self._plugins = plugins
         self._access = access

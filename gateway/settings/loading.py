@@ -18,7 +18,6 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from agent.safety.redaction import Redactor, is_telling
 from agent.settings import (
     AuxiliaryModelSettings,
-    AuxiliarySettings,
     ModelSettings,
     ReferencedSecret,
 )
@@ -325,15 +324,15 @@ def _with_providers(
         "model": completed(settings.model, "model"),
         "fallbacks": tuple(fallbacks),
     }
-    own = settings.auxiliary.compression
-    # Without a provider, server or key of its own a side task uses what `model` uses.
-    name = "auxiliary.compression"
-    if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
-        own = completed(own, name)
-    more = tuple(completed(b, f"{name}.fallbacks.{at}") for at, b in enumerate(own.fallbacks))
-    if own != settings.auxiliary.compression or more:
-        own = own.model_copy(update={"fallbacks": more})
-        update["auxiliary"] = AuxiliarySettings(compression=own)
+    given, done = settings.auxiliary, {}
+    for task in type(given).model_fields:
+        own, name = getattr(given, task), f"auxiliary.{task}"
+        # Without a provider, server or key of its own a side task uses what `model` uses.
+        if own.provider != "main" and (own.provider != "auto" or own.base_url or own.has_key):
+            own = completed(own, name)
+        more = (completed(b, f"{name}.fallbacks.{at}") for at, b in enumerate(own.fallbacks))
+        done[task] = own.model_copy(update={"fallbacks": tuple(more)})
+    update["auxiliary"] = given.model_copy(update=done)
     return settings.model_copy(update=update), origins
 
 

@@ -48,6 +48,8 @@ SECTIONS: Mapping[str, Mark] = {
 """The default of each section of the tree."""
 
 EXCEPTIONS: Mapping[str, Mark] = {
+    # Who reads for the memory is built at the start.
+    "auxiliary.memory": "restart",
     "queue.max_attempts": "next-turn",
     # What an earlier process has left is judged by it once, at the start.
     "queue.give_up_after_s": "restart",

@@ -149,10 +149,11 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
 
 
 def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
-    block = settings.auxiliary.compression
-    if block.provider == "main" and (block.base_url or block.has_key):
-        text = "must be the provider of auxiliary.compression.base_url and api_key, not main"
-        yield "auxiliary.compression.provider", text
+    for name in type(settings.auxiliary).model_fields:
+        block = getattr(settings.auxiliary, name)
+        if block.provider == "main" and (block.base_url or block.has_key):
+            text = f"must be the provider of auxiliary.{name}.base_url and api_key, not main"
+            yield f"auxiliary.{name}.provider", text
 
 
 def _weak_token(settings: Settings) -> Iterator[Contradiction]:

@@ -12,6 +12,7 @@ from gateway.storage.tables.conversations import (
     blob,
     compaction,
     conversation,
+    memory_progress,
     message,
     node,
     prompt_base,
@@ -120,6 +121,7 @@ __all__ = [
     "ledger",
     "member",
     "memory",
+    "memory_progress",
     "message",
     "metadata",
     "model_window",
@@ -155,7 +157,7 @@ __all__ = [
     "web_user",
 ]
 
-REVISION = "0029"
+REVISION = "0030"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 FLOOR = "0023"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from

@@ -100,7 +100,7 @@ def learn(conn: Connection, conversation_id: int, learned: Learned) -> None:
             "at": now_s(),
         }
         entered = conn.execute(memory.insert().values(values).returning(memory.c.id)).scalar_one()
-        _end(conn, [each.id for each in known if _is_replaced(words, each)], int(entered))
+        _end(conn, [each.id for each in known if is_replaced(words, each)], int(entered))
         _keep_within(conn, learned.scope, words.target)
 
 
@@ -114,7 +114,7 @@ def _is_said_again(words: FoundWords, row: MemoryRow) -> bool:
     return words.text.casefold() == row.text.casefold()
 
 
-def _is_replaced(words: FoundWords, row: MemoryRow) -> bool:
+def is_replaced(words: FoundWords, row: MemoryRow) -> bool:
     """Whether newer words take the place of a row that holds."""
     if words.subject and words.subject == row.subject:
         return True

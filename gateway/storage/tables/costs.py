@@ -15,7 +15,7 @@ ledger = Table(
     Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
     Column("provider", Text, nullable=False),
     Column("model", Text, nullable=False),
-    Column("purpose", Text, nullable=False),  # answer | summary | embedding | lost
+    Column("purpose", Text, nullable=False),  # answer | summary | embedding | memory | lost
     Column("input_tokens", Whole, nullable=False, server_default="0"),
     Column("cache_read_tokens", Whole, nullable=False, server_default="0"),
     Column("cache_write_5m_tokens", Whole, nullable=False, server_default="0"),

@@ -124,6 +124,7 @@ LISTS_OF_BLOCKS = (
     ("fallbacks", INDEX),
     ("agent", "prefill", INDEX),
     ("auxiliary", "compression", "fallbacks", INDEX),
+    ("auxiliary", "memory", "fallbacks", INDEX),
 )
 
 

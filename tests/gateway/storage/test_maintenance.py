@@ -24,6 +24,7 @@ from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.http import control
+from gateway.http.control import Operator
 from gateway.signals import Wakeups
 from gateway.storage import maintenance, postgres
 from gateway.storage.conversation import (
@@ -39,7 +40,15 @@ from gateway.storage.database import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import arrivals, leases
-from gateway.storage.schema import audit_log, conversation, message, metadata, quarantine, replica
+from gateway.storage.schema import (
+    audit_log,
+    conversation,
+    memory_progress,
+    message,
+    metadata,
+    quarantine,
+    replica,
+)
 from gateway.storage.search import vectors
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.scripted_model import tool_call
@@ -95,6 +104,8 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     claimed = store.run(vectors.claim, "space")
     assert claimed is not None
     store.run(vectors.enter, claimed, dict.fromkeys(claimed.texts, b"direction"))
+    here = {"conversation": conversation_id, "upto_turn": current.id, "claimed_until": 0.0}
+    store.run(lambda conn: conn.execute(memory_progress.insert().values(here)))
     return current.lease.conversation
 
 
@@ -170,7 +181,8 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        app.add_routes(control.routes(database, Wakeups(), AsyncMock(), Mock(), Mock()))
+        operator = Operator(database, Wakeups(), AsyncMock(), Mock(), Mock(), AsyncMock())
+        app.add_routes(control.routes(operator))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200
