@@ -3,10 +3,10 @@
 Sections: path, overhead, instruments, policy, throughput, bursts, suspects, storage, aged, start,
 first_answer, estimates, statements, recall, standing, compaction, billing, caching, economy,
 rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run,
-in that order; hermes, which needs another product, only by its name.
-`aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
-the tables of the sections that were run into docs/performance.md, those of simulation and scaling
-into docs/scaling.md, that of instruments into docs/metrics.md.
+in that order; console, and hermes, which needs another product, only by their names.
+`aged=FOLDER` and `console=FOLDER` keep their large database there, `releases=FOLDER` the releases
+before. `--write` puts the tables of the sections that were run into docs/performance.md, those of
+simulation and scaling into docs/scaling.md, that of instruments into docs/metrics.md.
 """
 
 import sys
@@ -47,7 +47,7 @@ SECTIONS = (
     "scaling",
     "releases",
 )
-BY_NAME = (*SECTIONS, "hermes")
+BY_NAME = (*SECTIONS, "console", "hermes")
 
 
 def main(given: list[str]) -> int:

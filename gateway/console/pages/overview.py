@@ -19,9 +19,8 @@ from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import conversation_list, costs, health, traffic
 from gateway.storage.reports.conversation_list import Listed, Wanted
-from gateway.storage.reports.costs import Rates
 from gateway.storage.reports.health import Waiting
-from gateway.storage.reports.ledger import Group, Span, Spent
+from gateway.storage.reports.ledger import Span, Spent
 from gateway.storage.reports.traffic import DayTurns, ReplicaRow
 
 DAYS = 14
@@ -47,7 +46,7 @@ class _Read:
     waiting: Mapping[str, Waiting]
     alerts: Sequence[Alert]
     days: Sequence[DayTurns]
-    spent: Sequence[Group]
+    spent: Sequence[Spent]
     replicas: Sequence[ReplicaRow]
     newest: Sequence[Listed]
     dead_sends: int
@@ -64,13 +63,13 @@ def days_until_now(zone: tzinfo, count: int) -> list[Span]:
     return spans
 
 
-def _read(conn: Connection, spans: Sequence[Span], rates: Rates) -> _Read:
+def _read(conn: Connection, spans: Sequence[Span]) -> _Read:
     looks = (health.unanswered, health.unsent, health.asked, health.quarantined, health.strangers)
     return _Read(
         waiting={look.__name__: look(conn) for look in looks},
         alerts=alerts.found(conn, with_past=True, limit=50),
         days=traffic.turns(conn, spans),
-        spent=costs.by_span(conn, spans, rates),
+        spent=[sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
         replicas=traffic.replicas(conn),
         newest=conversation_list.listed(conn, Wanted(), limit=NEWEST).rows,
         dead_sends=health.dead_sends(conn, health.DAY_S),
@@ -84,8 +83,7 @@ async def overview(ask: Ask) -> Result:
     zone = ZoneInfo(inside.settings.sessions.timezone)
     spans = days_until_now(zone, DAYS)
     look = await inside.health.look()
-    read = await inside.database.read(_read, spans, inside.money().rates)
-    spent = {group.name: group.spent for group in read.spent}
+    read = await inside.database.read(_read, spans)
     opened = [each for each in read.alerts if each.over_at is None]
     return Shown(
         "overview.html",
@@ -95,12 +93,12 @@ async def overview(ask: Ask) -> Result:
             "waiting": read.waiting,
             "alerts": opened,
             "past_alerts": [each for each in read.alerts if each not in opened][:PAST_ALERTS],
-            "today": spent.get(spans[-1].name, Spent()),
+            "today": read.spent[-1],
             "turns_today": read.days[-1],
-            "all_days": sum((each for each in spent.values()), Spent()),
+            "all_days": sum(read.spent, Spent()),
             "days": DAYS,
             "traffic": _traffic(read.days),
-            "costs": _costs(spans, spent),
+            "costs": _costs(spans, read.spent),
             "replicas": read.replicas,
             "newest": read.newest,
             "now": datetime.now(zone).timestamp(),
@@ -113,8 +111,8 @@ def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
     return charts.bars("Turns by day", ["answered", "given up"], rows, number)
 
 
-def _costs(spans: Sequence[Span], spent: Mapping[str, Spent]) -> charts.BarChart:
-    rows = [(span.name, [spent.get(span.name, Spent()).money.usd]) for span in spans]
+def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> charts.BarChart:
+    rows = [(span.name, [each.money.usd]) for span, each in zip(spans, spent, strict=True)]
     return charts.bars("Cost by day", ["cost"], rows, format_usd)
 
 

@@ -108,7 +108,12 @@ def listed(
         newest = _newest_of(conn, chosen, wanted, (low, high))
         return ListPage(_with_overviews(conn, newest), None)
     place = high if before is None else min(before, high)
-    found = [(row[0], row[1]) for row in conn.execute(_walk(wanted, low, high, place, limit + 1))]
+    # Mostly a few turns are enough, and the database looks at all that it is told to.
+    found: list[tuple[int, int]] = []
+    for most in (10 * limit, LOOKED_AT):
+        if len(found) <= limit:
+            walk = _walk(wanted, (low, high), place, most, limit + 1)
+            found = [(row[0], row[1]) for row in conn.execute(walk)]
     rows = _with_overviews(conn, [(each, turn_id) for turn_id, each in found[:limit]])
     if len(found) > limit:
         return ListPage(rows, found[limit - 1][0])
@@ -173,9 +178,18 @@ def _newest_of(
     return sorted(rows, key=lambda row: (-row[1], -row[0]))[:CANDIDATES]
 
 
-def _walk(wanted: Wanted, low: int, high: int, place: int, limit: int) -> Select[Any]:
-    """Select (turn, conversation) of the newest turns of conversations, from a place on down."""
-    looked_at = _looked_at_rows(low, place)
+def _walk(wanted: Wanted, turns: tuple[int, int], place: int, most: int, limit: int) -> Select[Any]:
+    """Select (turn, conversation) of the newest turns of conversations, from a place on down.
+
+    Args:
+        wanted: Where.
+        turns: The first one, and the one behind the last.
+        place: The page begins behind it.
+        most: Turns that are looked at.
+        limit: Conversations that are found.
+    """
+    low, high = turns
+    looked_at = _looked_at_rows(low, place, most)
     later = turn.alias()
     is_followed = exists().where(
         later.c.conversation == looked_at.c.conversation,
@@ -189,18 +203,18 @@ def _walk(wanted: Wanted, low: int, high: int, place: int, limit: int) -> Select
     return found.order_by(looked_at.c.id.desc()).limit(limit)
 
 
-def _looked_at_rows(low: int, place: int) -> Any:
+def _looked_at_rows(low: int, place: int, most: int) -> Any:
     return (
         select(turn.c.id, turn.c.conversation)
         .where(turn.c.id >= low, turn.c.id < place)
         .order_by(turn.c.id.desc())
-        .limit(LOOKED_AT)
+        .limit(most)
         .subquery("looked_at")
     )
 
 
 def _looked_at(low: int, place: int) -> Select[Any]:
-    rows = _looked_at_rows(low, place)
+    rows = _looked_at_rows(low, place, LOOKED_AT)
     return select(func.count().label("n"), func.min(rows.c.id).label("first"))
 
 

@@ -13,7 +13,6 @@ rest. `size` tells which calls can be compared with the least possible
 (agent/money/cache_simulator.py), and on which side of each model's shortest cached prefix they are.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -30,7 +29,10 @@ from sqlalchemy import (
     cast,
     distinct,
     func,
+    literal,
+    literal_column,
     select,
+    union_all,
 )
 
 from agent.models.catalog import ModelFacts
@@ -52,6 +54,10 @@ from gateway.storage.statements import built_once, known_place
 
 RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost."""
+
+
+UNCOMPARED = [name for name in MEASURES if not name.startswith("answer")]
+"""What is summed up where prompts are not compared with the least possible."""
 
 
 class CachePrices(NamedTuple):
@@ -172,30 +178,76 @@ def by_span_and_model(
 ) -> list[tuple[Span, dict[str, Spent]]]:
     """Return what was spent in each stretch of time by model, those without any call as well.
 
-    Prompts are not compared. One statement, which reads the sums of all these stretches.
+    Prompts are not compared.
     """
-    columns = (spent_slot.c.slot, spent_slot.c.provider, spent_slot.c.model)
-    sums = (func.sum(spent_slot.c[name]).label(name) for name in MEASURES)
-    here = (spent_slot.c.slot >= _slot(spans[0].start), spent_slot.c.slot < _slot(spans[-1].end))
-    rows = conn.execute(select(*columns, *sums).where(*here).group_by(*columns))
-    found: list[tuple[Span, dict[str, Spent]]] = [(span, {}) for span in spans]
-    ends = [_slot(span.end) for span in spans]
-    for row in rows:
-        of_span = found[bisect_right(ends, row.slot)][1]
-        of_span[row.model] = of_span.get(row.model, Spent()) + _uncompared(row)
+    found = []
+    for span in spans:
+        rows = conn.execute(*_by_model_within(*_slots(span)))
+        found.append((span, {_name_of(row): _uncompared(row) for row in rows}))
     return found
 
 
-def by_platform(conn: Connection, since: float) -> list[Group]:
-    """Return what was spent by platform, the dearest first; "?" is what counts for nobody."""
-    # What stands before the first ":" of a sender.
-    place = func.strpos if conn.dialect.name == "postgresql" else func.instr
-    platform = func.substr(spent_by.c.sender, 1, place(spent_by.c.sender + ":", ":") - 1)
-    sums = (func.sum(spent_by.c[name]).label(name) for name in MEASURES)
-    named = case((spent_by.c.sender == "", "?"), else_=platform).label("platform")
-    query = select(named, *sums).where(spent_by.c.slot >= _slot(since)).group_by("platform")
-    groups = [Group(row.platform, _uncompared(row)) for row in conn.execute(query)]
-    return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
+def _name_of(row: Row[Any]) -> str:
+    return "/".join(filter(None, (row.provider, row.model)))
+
+
+def _slots(span: Span) -> tuple[int, int]:
+    return _slot(span.start), _slot(span.end)
+
+
+@built_once
+def _by_model_within(first: int, behind: int) -> Any:
+    sums = (func.sum(spent_slot.c[name]).label(name) for name in UNCOMPARED)
+    here = (spent_slot.c.slot >= first, spent_slot.c.slot < behind)
+    names = (spent_slot.c.provider, spent_slot.c.model)
+    return select(*names, *sums).where(*here).group_by(*names)
+
+
+class Senders(NamedTuple):
+    """What was spent by platform, the dearest first ("?" is what counts for nobody), and by whom.
+
+    Attributes:
+        platforms: (name, dollars).
+        dearest: The senders who spent most, as `by_key` has them; prompts are not compared.
+    """
+
+    platforms: list[tuple[str, float]]
+    dearest: list[Group]
+
+
+def of_senders(conn: Connection, since: float, limit: int) -> Senders:
+    """Return what was spent by platform and by whom: one look at all sums, however long ago."""
+    found = conn.execute(_senders(conn.dialect.name, _slot(since), limit)).all()
+    platforms = [(row.name or "?", float(row.pico_usd) / PICO) for row in found if row.is_platform]
+    names = [row.name for row in found if not row.is_platform]
+    rows = conn.execute(
+        _sums(spent_by, since, spent_by.c.sender).where(spent_by.c.sender.in_(names))
+    )
+    spent = _added_up(((row.sender, row) for row in rows), lambda _: None, set())
+    return Senders(
+        sorted(platforms, key=lambda platform: (-platform[1], platform[0])),
+        [Group(name or "?", spent[name]) for name in names],
+    )
+
+
+def _senders(dialect: str, first: int, limit: int) -> Any:
+    """Select sums by platform, and those of the dearest senders: the table is read once for both.
+
+    In the order of its key, which begins with the sender, so that nothing is sorted.
+    """
+    usd = func.sum(spent_by.c.pico_usd).label("usd")
+    recent = select(spent_by.c.sender, usd).where(spent_by.c.slot >= first)
+    senders = recent.group_by(spent_by.c.sender).cte("senders")
+    colon: ColumnElement[str] = literal_column("':'")
+    place = func.strpos if dialect == "postgresql" else func.instr
+    name = func.substr(senders.c.sender, 1, place(senders.c.sender.concat(colon), colon) - 1)
+    named = select(name.label("name"), senders.c.usd).subquery("named")
+    order = (senders.c.usd.desc(), senders.c.sender)
+    dearest = select(senders).order_by(*order).limit(limit).subquery("dearest")
+    of_platforms = select(
+        literal(1).label("is_platform"), named.c.name, func.sum(named.c.usd).label("pico_usd")
+    ).group_by(named.c.name)
+    return union_all(of_platforms, select(literal(0), dearest.c.sender, dearest.c.usd))
 
 
 def total(conn: Connection, since: float, rates: Rates) -> Spent:
@@ -213,7 +265,7 @@ def of_sender(conn: Connection, sender: str, since: float) -> Spent:
 def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
     """Return what was spent by model ("provider/name"), the dearest first."""
     rows = conn.execute(_sums(spent_slot, since))
-    named = (("/".join(filter(None, (row.provider, row.model))), row) for row in rows)
+    named = ((_name_of(row), row) for row in rows)
     found = _added_up(named, rates, _cached(conn, since))
     groups = [Group(name, spent) for name, spent in found.items()]
     return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))

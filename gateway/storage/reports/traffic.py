@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from sqlalchemy import Connection, func, select
 
 from gateway.storage.reports.conversation_list import first_turn_since
 from gateway.storage.reports.ledger import Span
 from gateway.storage.schema import now_s, replica, turn
+from gateway.storage.statements import built_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +28,16 @@ def turns(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
     for span, (low, high) in zip(spans, pairwise(places), strict=True):
-        dead = func.count().filter(turn.c.state == "dead").label("dead")
-        here = (turn.c.id >= low, turn.c.id < high)
-        row = conn.execute(select(func.count().label("begun"), dead).where(*here)).one()
+        row = conn.execute(*_begun(low, high)).one()
         found.append(DayTurns(span.name, row.begun, row.dead))
     return found
+
+
+@built_once
+def _begun(first: int, behind: int) -> Any:
+    dead = func.count().filter(turn.c.state == "dead").label("dead")
+    here = (turn.c.id >= first, turn.c.id < behind)
+    return select(func.count().label("begun"), dead).where(*here)
 
 
 @dataclass(frozen=True, slots=True)

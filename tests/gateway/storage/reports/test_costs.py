@@ -571,17 +571,14 @@ def test_the_sums_of_days_by_model_and_of_platforms_are_those_of_all(store: Stor
     assert [
         (span.name, {name: s.money.usd for name, s in each.items()}) for span, each in days
     ] == [
-        ("one", {"claude": 0.5, "gpt": 0.25}),
-        ("two", {"claude": 0.125}),
+        ("one", {"anthropic/claude": 0.5, "anthropic/gpt": 0.25}),
+        ("two", {"anthropic/claude": 0.125}),
         ("x", {}),
     ]
-    found = store.run(costs.by_platform, 0.0)
-    assert [(group.name, group.spent.money.usd) for group in found] == [
-        ("telegram", 0.5),
-        ("slack", 0.25),
-        ("?", 0.125),
-    ]
-    assert ledger.total(found).usage == Usage(30, 15)
+    found = store.run(costs.of_senders, 0.0, 2)
+    assert found.platforms == [("telegram", 0.5), ("slack", 0.25), ("?", 0.125)]
+    assert [group.name for group in found.dearest] == ["telegram:1", "slack:U:2"]
+    assert ledger.total(found.dearest).usage == Usage(20, 10)
 
 
 def _date(conn: Connection, call_id: str, at: float) -> None:
