@@ -445,3 +445,22 @@ async def test_each_connection_is_run_and_judged_by_itself(adapter: RecordingAda
         await lost.watch.until(lambda: lost.runs == 1)
         task.cancel()
     assert (adapter.runs, other.runs) == (0, 0)
+
+
+async def test_a_halted_adapter_receives_again_when_it_is_resumed() -> None:
+    """Also one that was refused: with another token it may be taken."""
+    adapter = RecordingAdapter()
+    adapter.outages.append(AdapterRefused("401"))
+    supervised = Supervised(adapter)
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(supervised.keep())
+        await adapter.watch.until(lambda: supervised.stopped)
+        await supervised.halt()
+        supervised.resume()
+        assert supervised.stopped is None
+        await adapter.watch.until(lambda: adapter.runs == 2)
+        await supervised.halt()
+        assert adapter.runs == 2
+        supervised.resume()
+        await adapter.watch.until(lambda: adapter.runs == 3)
+        keeping.cancel()

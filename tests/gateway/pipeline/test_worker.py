@@ -463,3 +463,37 @@ async def test_a_suspect_that_has_ended_makes_room_for_the_next_trial() -> None:
         for number in range(3):
             tasks.create_task(runs.turn(f"suspect {number}", trial_s=3600.0))
     assert runs.begun == ["suspect 0", "suspect 1", "suspect 2"]
+
+
+async def test_there_can_be_more_places_and_fewer() -> None:
+    """Whoever waits gets one at once; turns that have one too many end as they would."""
+    runs = Runs(Slots(1))
+    async with asyncio.TaskGroup() as tasks:
+        work = [tasks.create_task(runs.turn(name)) for name in ("a", "b", "c", "d")]
+        await settle()
+        assert runs.begun == ["a"]
+        runs.slots.resize(3)
+        await settle()
+        assert runs.begun == ["a", "b", "c"]
+        runs.slots.resize(1)
+        work[0].cancel()
+        await settle()
+        assert runs.begun == ["a", "b", "c"]
+        work[1].cancel()
+        work[2].cancel()
+        await settle()
+        assert runs.begun == ["a", "b", "c", "d"]
+        runs.gate.set()
+
+
+async def test_who_waits_for_a_place_no_longer_takes_none() -> None:
+    """The next in line gets it."""
+    runs = Runs(Slots(1))
+    async with asyncio.TaskGroup() as tasks:
+        first, second, _ = [tasks.create_task(runs.turn(name)) for name in ("a", "b", "c")]
+        await settle()
+        second.cancel()
+        first.cancel()
+        await settle()
+        assert runs.begun == ["a", "c"]
+        runs.gate.set()

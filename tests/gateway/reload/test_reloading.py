@@ -107,6 +107,33 @@ async def test_a_turn_takes_the_model_of_the_file(tmp_path: Path) -> None:
             assert "sk-next-3Hm9Xc4W" not in str(parley.records)
 
 
+async def test_a_turn_goes_by_one_state_of_the_settings(tmp_path: Path) -> None:
+    """Its second call goes to the model of its first one, though the settings name another."""
+    fine = Reply(text="Fine.")
+    async with OpenAIServer(default=fine) as first, OpenAIServer(default=fine) as last:
+        first.script(
+            Reply(
+                text="Let me look at the clock.",
+                calls=(("current_time", {}),),
+                piece=2,
+                pause_s=0.3,
+            )
+        )
+        model = {"base_url": first.url, "name": "one"}
+        async with ParleyProcess(tmp_path, {"model": model}) as parley:
+            chat = WebChat(parley)
+            seq = await chat.say("What time is it?")
+            await chat.until(lambda: chat.preview)
+            other = {"base_url": last.url, "name": "two"}
+            write(parley, {"model": other}).rename(tmp_path / "parley.yaml")
+            await reloaded(parley)
+            await chat.until(lambda: seq in chat.answered())
+            assert [each.body["model"] for each in first.requests] == ["one", "one"]
+            assert last.requests == []
+            await chat.ask("And now?")
+            assert [each.body["model"] for each in last.requests] == ["two"]
+
+
 async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
     """In the log, with the line; to who asks; and not again until the file is another one."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
