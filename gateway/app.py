@@ -69,8 +69,8 @@ from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.origin import Origin, Source
-from gateway.reload.reloading import Parts, Reloading
+from gateway.reload.origin import AgentOrigin, Source
+from gateway.reload.reloading import LiveParts, Reloading
 from gateway.settings.loading import fingerprinted, service_manager
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
@@ -239,7 +239,7 @@ async def run(
             database,
             agent,
             build_accounts(settings),
-            Origin(plugins, foreign, line, source),
+            AgentOrigin(plugins, foreign, line, source),
             death=journal.owed,
         ) as gateway:
             # The turns that the last death interrupted are charged with it by now, once.
@@ -428,7 +428,7 @@ async def assembled(
     database: Database,
     agent: Agent,
     accounts: Accounts,
-    origin: Origin | None = None,
+    origin: AgentOrigin | None = None,
     *,
     death: Death | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -444,7 +444,7 @@ async def assembled(
         origin: With the plugins that were loaded; None for none, and settings that stay.
         death: How that process ended; None where nothing is known of it.
     """
-    origin = origin or Origin()
+    origin = origin or AgentOrigin()
     access, wakeups, traffic, files = (
         Access(settings.access, settings.web),
         Wakeups(),
@@ -489,7 +489,7 @@ async def assembled(
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
-    parts = Parts(
+    parts = LiveParts(
         *(shared, files, intake, worker, delivery, supervised),
         make and (lambda name, block: make(name, block, intake, chats, door)),
     )

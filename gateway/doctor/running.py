@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from agent.tools.mcp import ServerState
 from gateway.console.register import Noticed
-from gateway.reload.origin import Origin
+from gateway.reload.origin import AgentOrigin
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
 from gateway.storage.database import Database
@@ -34,7 +34,7 @@ class RunningLooks:
 
     def __init__(
         self,
-        origin: Origin,
+        origin: AgentOrigin,
         settings: Callable[[], Settings],
         database: Database,
         health: Callable[[], Awaitable[Mapping[str, Any]]],

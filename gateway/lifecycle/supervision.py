@@ -253,6 +253,23 @@ class Watch:
 
 
 @dataclass(slots=True)
+class Pause:
+    """A pause in receiving.
+
+    Attributes:
+        is_kept: Whether somebody receives who can be halted.
+        wanted: Set when receiving is to stop.
+        begun: Set when nothing is received any more.
+        over: Set when it goes on.
+    """
+
+    is_kept: bool = False
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(slots=True)
 class Supervised:
     """An adapter under supervision, or one of several connections that it receives over.
 
@@ -261,6 +278,7 @@ class Supervised:
         shard: Which of the adapter's receivers this is.
         stopped: Why it will not run again.
         trouble: Why its last run ended.
+        pause: Between two adapters of the account.
     """
 
     adapter: Adapter
@@ -268,10 +286,7 @@ class Supervised:
     shard: int = 0
     stopped: str | None = None
     trouble: str | None = None
-    _kept: bool = False
-    _halt: asyncio.Event = field(default_factory=asyncio.Event)
-    _halted: asyncio.Event = field(default_factory=asyncio.Event)
-    _resumed: asyncio.Event = field(default_factory=asyncio.Event)
+    pause: Pause = field(default_factory=Pause)
 
     @property
     def name(self) -> str:
@@ -310,28 +325,28 @@ class Supervised:
 
     async def keep(self) -> NoReturn:
         """Run the adapter until cancelled; one that was halted goes on when it is resumed."""
-        self._kept = True
+        self.pause.is_kept = True
         while True:
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(self.run(), name=self.name)
-                await self._halt.wait()
+                await self.pause.wanted.wait()
                 running.cancel()
-            self._halted.set()
-            await self._resumed.wait()
+            self.pause.begun.set()
+            await self.pause.over.wait()
 
     async def halt(self) -> None:
         """Stop receiving; returns when nothing is received any more."""
-        self._resumed.clear()
-        self._halt.set()
-        if self._kept:
-            await self._halted.wait()
+        self.pause.over.clear()
+        self.pause.wanted.set()
+        if self.pause.is_kept:
+            await self.pause.begun.wait()
 
     def resume(self) -> None:
         """Receive again, whatever the last run has ended with."""
         self.stopped = self.trouble = None
-        self._halt.clear()
-        self._halted.clear()
-        self._resumed.set()
+        self.pause.wanted.clear()
+        self.pause.begun.clear()
+        self.pause.over.set()
 
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""

@@ -88,7 +88,7 @@ class Source:
 
 
 @dataclass(slots=True)
-class Origin:
+class AgentOrigin:
     """What the agent is made of beside the settings, and where those are read again.
 
     Attributes:

@@ -33,7 +33,7 @@ from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.worker import TurnKit, Worker
 from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.origin import Origin, Remade, stamp_of
+from gateway.reload.origin import AgentOrigin, Remade, stamp_of
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.loading import fingerprinted
 from gateway.settings.marks import mark_of
@@ -48,7 +48,7 @@ in the middle of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class LiveParts:
     """The parts of a running gateway that go by other settings after a reload.
 
     Attributes:
@@ -78,7 +78,9 @@ class Reloading:
         mind: What follows from them about answering.
     """
 
-    def __init__(self, settings: Settings, mind: Mind, parts: Parts, origin: Origin) -> None:
+    def __init__(
+        self, settings: Settings, mind: Mind, parts: LiveParts, origin: AgentOrigin
+    ) -> None:
         """Go by these settings; where they have no source, secrets alone are read again."""
         self.settings = settings
         self.mind = mind

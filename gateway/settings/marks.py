@@ -1,7 +1,7 @@
 """When a changed setting takes effect in a running gateway: at once, with the next turn, or never.
 
 Each section has a mark, and single keys have one of their own. Tests demand a mark of each key
-(tests/gateway/settings), and prove the first two kinds key by key (tests/gateway/reload).
+(tests/gateway/settings), and prove the first two kinds key by key (tests/stories).
 """
 
 from collections.abc import Mapping

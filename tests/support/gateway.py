@@ -30,7 +30,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
 from gateway.logging.taps import TAPS
-from gateway.reload.origin import Origin
+from gateway.reload.origin import AgentOrigin
 from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.storage.database import location_of
@@ -354,7 +354,7 @@ async def _put_together(
         log_lines(platform.watch) as lines,
         open_database(location_of(settings)) as database,
         assembled(
-            settings, database, agent, accounts_of(platform), Origin(plugins), death=death
+            settings, database, agent, accounts_of(platform), AgentOrigin(plugins), death=death
         ) as gateway,
     ):
         yield Running(gateway, agent, platform, lines)

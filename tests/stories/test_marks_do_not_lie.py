@@ -24,7 +24,7 @@ from adapters.registry import account_types
 from agent.safety.redaction import Redactor
 from gateway.app import Gateway, assembled
 from gateway.lifecycle import start_checks
-from gateway.reload.origin import Known, Origin, Source
+from gateway.reload.origin import AgentOrigin, Known, Source
 from gateway.reload.reloading import Reloading
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.marks import SECTIONS, mark_of
@@ -225,7 +225,7 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 LEAVES = (str, bytes, int, float, bool, type(None), Path, Enum, type)
-_HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, Origin, Reloading, Redactor)
+_HELD_BY_ALL = (Settings, ModuleType, Gateway, Source, AgentOrigin, Reloading, Redactor)
 """What holds the whole tree, or nothing of it: it proves nothing. A redactor knows old secrets."""
 
 
@@ -316,7 +316,7 @@ async def started(home: Path, tree: dict[str, Any], database: Path) -> AsyncIter
     settings, line = loaded.settings, build_line(loaded.settings)
     await learn_windows(line)
     told, _ = await with_told_windows(settings)
-    origin = Origin(line=line, source=Source(loaded, again))
+    origin = AgentOrigin(line=line, source=Source(loaded, again))
     agent = build_agent(settings, line)
     async with open_database(database) as opened:
         try:
