@@ -68,6 +68,14 @@ def test_no_secret_has_a_value() -> None:
     assert ".env" in (ROOT / ".gitignore").read_text().split()
 
 
+def test_prometheus_finds_the_metrics_of_replicas() -> None:
+    """On their own network, with the token that the environment gives."""
+    replica = services()["replica"]
+    assert replica["labels"]["prometheus.io/scrape"] == "true"
+    assert replica["labels"]["prometheus.io/path"] == "/metrics"
+    assert "PARLEY_METRICS__TOKEN" in replica["environment"]
+
+
 def test_images_of_others_have_a_version() -> None:
     """Never the newest of the day."""
     for name, service in services().items():

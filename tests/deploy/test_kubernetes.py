@@ -125,6 +125,15 @@ def test_the_settings_are_sound(tmp_path: Path) -> None:
     assert found.web.port == container()["ports"][0]["containerPort"]
 
 
+def test_prometheus_finds_the_metrics(tmp_path: Path) -> None:
+    """On the port of the page; with a token, since it does not ask from the pod itself."""
+    told = of_kind("Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert told["prometheus.io/scrape"] == "true"
+    assert told["prometheus.io/path"] == "/metrics"
+    assert int(told["prometheus.io/port"]) == settings(tmp_path).web.port
+    assert "PARLEY_METRICS__TOKEN" in (FOLDER / "secrets.example.txt").read_text()
+
+
 def test_a_stop_has_all_the_time_that_it_may_take(tmp_path: Path) -> None:
     """Leaving the Service, running turns, the last deliveries: then the kernel may kill it."""
     pod = of_kind("Deployment")["spec"]["template"]["spec"]

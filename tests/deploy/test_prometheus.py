@@ -31,6 +31,23 @@ def test_the_rules_are_valid() -> None:
 
 
 @needs_promtool
+def test_the_example_is_a_configuration_of_prometheus(tmp_path: Path) -> None:
+    """All jobs have the name that the rules ask for; the token's file is the operator's.
+
+    Debian builds Prometheus without Kubernetes: that job is looked at without its discovery.
+    """
+    told = yaml.safe_load((FOLDER / "prometheus.yaml").read_text("utf-8"))
+    for job in told["scrape_configs"]:
+        job.pop("kubernetes_sd_configs", None)
+        named = [each.get("replacement") for each in job.get("relabel_configs", [])]
+        assert "parley" in {job["job_name"], *named}
+        assert "credentials_file" in job["authorization"]
+    told["rule_files"] = [str(FOLDER / each) for each in told["rule_files"]]
+    (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(told))
+    assert "SUCCESS" in promtool("check", "config", "--syntax-only", f"{tmp_path}/prometheus.yaml")
+
+
+@needs_promtool
 def test_the_rules_fire_when_they_should() -> None:
     """Once for all replicas, after their time, and never where all is well."""
     assert "SUCCESS" in promtool("test", "rules", "alerts.test.yaml")
