@@ -3,6 +3,7 @@
 The models are the real SDKs; their servers live in this process and outlive the gateway.
 """
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from agent.context.phases.summary import TASKS
 from tests.crash.model_child import ModelSpec
 from tests.support.chain_model import chain_of, has_results
 from tests.support.crash import Crashes, Nursery, describe
@@ -267,3 +269,47 @@ async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: Pro
     assert begun.count("m1-note") == 1
     assert len(scene.spare.requests) == 1
     await scene.recover()
+
+
+@even
+async def test_between_the_parts_of_a_summary(scene: Scene, provider: ProviderName) -> None:
+    """The part that has come is kept with its price: the next process asks for the others alone."""
+    crashes, [model, *_] = scene.crashes, scene.crashes.spec.models  # type: ignore[attr-defined]
+    crashes.configure(models=(model | {"context_length": 8 * SMALL},))
+    for _ in range(8):
+        await crashes.write("a", LONG)
+    await crashes.live_until_answered()
+    # Another model: all that is in view by now has to leave it.
+    crashes.configure(models=(model | {"context_length": SMALL},))
+    chain = scene.main.answer
+    assert chain is not None
+
+    def answer(body: Body) -> Reply | Fault:
+        return SILENCE if len(parts_in([body, *_asked(scene)])) > 2 else chain(body)
+
+    scene.main.answer = answer
+    await crashes.write("a")
+    await scene.kill_when(scene.main.asked(lambda _: len(parts_in(_asked(scene))) > 1))
+    paid, *_ = parts_in(_asked(scene))
+    before = len(scene.main.requests)
+    await scene.recover()
+    after = parts_in(_asked(scene)[before:])
+    assert after
+    assert paid not in after
+
+
+SMALL = 6_000
+"""A window in which what leaves the view is summarised in parts."""
+
+
+def _asked(scene: Scene) -> list[Body]:
+    return [each.body for each in scene.main.requests]
+
+
+def parts_in(asked: list[Body]) -> list[tuple[str, ...]]:
+    """Return the ids of the messages in each part of a summary that was asked for."""
+    prompts = [str(body["messages"][-1]["content"]) for body in asked if asks_for_summary(body)]
+    return [tuple(ID.findall(each)) for each in prompts if TASKS["part"][:60] in each]
+
+
+ID = re.compile(r"(m\d+) xxx")
