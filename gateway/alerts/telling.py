@@ -93,14 +93,24 @@ class Telling:
     zone: tzinfo = UTC
     masked: Callable[[str], str] = str
 
-    def apply(self, conn: Connection, judgement: Judgement) -> AlertsTold:
-        """Note what a look has found, and tell of what is new and of what is over."""
+    def apply(
+        self, conn: Connection, judgement: Judgement, posted: frozenset[Key] = frozenset()
+    ) -> AlertsTold:
+        """Note what a look has found, and tell of what is new and of what is over.
+
+        Args:
+            conn: The writing connection.
+            judgement: Of the look.
+            posted: Troubles whose begin a webhook was told of before they had a row.
+        """
         told = AlertsTold()
         for (kind, subject), seen in judgement.seen.items():
             what = TROUBLES[kind]
             text, since = self.text_of(what, seen), now(conn) - seen.since_s
             alert_id = alerts.note(conn, kind, subject, text, since)
             if alert_id is not None:
+                if (kind, subject) in posted:
+                    alerts.mark_posted(conn, alert_id, alerts.BEGIN)
                 self._begin(conn, what, alerts.get(conn, alert_id), told)
         new = {each.id for each in told.begun}
         for alert in reversed(alerts.found(conn)):

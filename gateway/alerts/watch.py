@@ -142,16 +142,19 @@ class AlertWatch:
                 await self.webhook.tell_unstored(new)
             return AlertsTold()
         self.memory.open = frozenset((each.kind, each.subject) for each in found)
-        if not judgement.seen and not found:
-            self.memory.outage = None
-            return AlertsTold()
-        told = await self.database.write(self.telling.apply, judgement)
+        told = await self._tell(judgement) if judgement.seen or found else AlertsTold()
+        # Only now: what could not be entered is found again by the next look.
         self.memory.outage = None
+        if self.webhook is not None:
+            self.webhook.unstored.clear()
+        return told
+
+    async def _tell(self, judgement: Judgement) -> AlertsTold:
+        posted = frozenset(self.webhook.unstored) if self.webhook is not None else frozenset()
+        told = await self.database.write(self.telling.apply, judgement, posted)
         for conversation_id in told.chats:
             self.wakeups.outbox(conversation_id)
         log_told(told)
-        if self.webhook is not None:
-            await self.webhook.note_stored(told.begun)
         return told
 
     async def test(self) -> tuple[int, bool | None]:

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
@@ -25,7 +25,7 @@ from gateway.alerts.troubles import TROUBLES, Evidence
 from gateway.errors import StorageError
 from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
-from gateway.storage.queue.alerts import Alert
+from gateway.storage.queue.alerts import BEGIN, END, Alert
 from gateway.storage.schema import iso_time
 
 log = structlog.get_logger()
@@ -38,7 +38,6 @@ TRIES = 4
 CLAIM_S = 120.0
 """Longer than all tries at once take."""
 AGAIN_S = 300.0
-BEGIN, END = 1, 2
 
 Event = Literal["begin", "over", "test"]
 
@@ -96,17 +95,6 @@ class AlertWebhook:
             alert = Alert(0, kind, subject, text, at, None, None, 0)
             if await self._post("begin", f"{kind}-{at:.0f}", alert):
                 self.unstored.add(key)
-
-    async def note_stored(self, begun: Sequence[Alert]) -> None:
-        """Note in the rows of what was posted without one that its begin was posted.
-
-        Raises:
-            StorageError: That cannot be noted.
-        """
-        for alert in begun:
-            if (key := (alert.kind, alert.subject)) in self.unstored:
-                await self.database.write(alerts.mark_posted, alert.id, BEGIN)
-                self.unstored.discard(key)
 
     async def test(self) -> bool:
         """Post a test; whether it was taken."""

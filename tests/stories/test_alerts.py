@@ -4,6 +4,7 @@ What every kind sees and says by itself: tests/gateway/alerts.
 """
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from sqlalchemy import select, update
 
 from agent.errors import CreditUsedUp
 from gateway.alerts import watch, webhook
-from gateway.alerts.troubles import TROUBLES
+from gateway.alerts.troubles import DATABASE_AFTER_S, TROUBLES
 from gateway.alerts.watch import AlertWatch
 from gateway.storage import schema
 from gateway.storage.database import Database
@@ -157,6 +158,31 @@ async def test_a_disk_that_fills_up(
         assert first.startswith("Trouble: only 1 MB are free on the disk of")
         free[0] = 10**12
         assert (await told(on, 2))[1].startswith("Over: there is room on the disk of")
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+async def test_a_database_that_is_taken_away(
+    driver: TelegramDriver, tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]
+) -> None:
+    """The webhook is told at once, the chat when the file is there again."""
+    url, posted = receiver
+    sections = {"access": OWNER, "alerts": {"webhook": url}}
+    async with scene(driver, tmp_path, HeldModel(echo), **sections) as on:
+        await on.ann.say("hello")
+        await on.answered(on.ann)
+        found, ticks = on.gateway.platforms.alerts, itertools.count(0.0, DATABASE_AFTER_S)
+        assert found is not None
+        found.memory.clock = lambda: next(ticks)
+        here, away = tmp_path / "parley.db", tmp_path / "away.db"
+        here.rename(away)
+        await on.until(lambda: on.logged("alert_posted"))
+        assert [each["kind"] for each in posted] == ["database-down"]
+        away.rename(here)
+        first, second = await told(on, 2)
+        assert first.startswith("Trouble: nothing can be stored: not writable")
+        assert second.startswith("Over: messages are stored again.")
+        await on.until(lambda: on.logged("alert_posted", state="over"))
+        assert len(posted) == 2
 
 
 async def test_a_stranger(driver: TelegramDriver, tmp_path: Path) -> None:

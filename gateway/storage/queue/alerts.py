@@ -15,6 +15,8 @@ from sqlalchemy import Connection, and_, case, delete, func, or_, select, text, 
 
 from gateway.storage.schema import alert, is_open, now, now_s
 
+BEGIN, END = 1, 2
+"""What a webhook was told of an alert."""
 KEPT_S = 90 * 86_400.0
 """How long alerts that are over stay on record."""
 POSTED_WITHIN_S = 86_400.0
