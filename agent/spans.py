@@ -59,9 +59,11 @@ class Recorder(Protocol):
 
     Attributes:
         seed: Tells the traces of one installation from those of another; at most 64 bytes.
+        exports: Whether somebody outside gets the spans, so that log lines name them.
     """
 
     seed: bytes
+    exports: bool
 
     def ended(self, span: Span) -> None:
         """Take note of a span that is over; returns at once and never raises."""
@@ -125,6 +127,12 @@ def span(
         _CURRENT.reset(token)
         here.ended_ns = time.time_ns()
         recorder.ended(here)
+
+
+def exported_id() -> str | None:
+    """Return the id of the span that is open here, 16 hexadecimal digits; None if nobody has it."""
+    recorder, here = RECORDER.get(), _CURRENT.get()
+    return f"{here.id:016x}" if here is not None and recorder and recorder.exports else None
 
 
 def note(**attributes: Value | None) -> None:

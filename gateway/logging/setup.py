@@ -25,6 +25,7 @@ from typing_extensions import override
 
 from adapters.base import Clock
 from adapters.registry import platforms
+from agent import spans
 from agent.safety.redaction import Redactor, printable
 from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
@@ -293,6 +294,7 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             Tapped(level),
+            _with_span,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _ordered,
@@ -302,6 +304,13 @@ def _configure_structlog(level: int, sink: Sink, undo: ExitStack) -> None:
         # A cached logger would go on writing to this sink after a later configuration.
         cache_logger_on_first_use=False,
     )
+
+
+def _with_span(_: Any, __: str, event: "EventDict") -> "EventDict":
+    """Name the span in which a line was written, where a collector has it."""
+    if (here := spans.exported_id()) is not None:
+        event["span"] = here
+    return event
 
 
 def _wrapper(level: int) -> Any:

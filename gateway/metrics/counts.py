@@ -141,11 +141,12 @@ class Counts:
         if amount is None:
             return
         folded = self._vocabulary.folded
-        labels = tuple(
+        # Not a generator: this is done forty times for a message.
+        labels = [
             source[1:] if source[0] == "=" else folded(label, told.get(source))
             for label, source in move.sources
-        )
-        self._add(rule.series, labels, amount * rule.scale)
+        ]
+        self._add(rule.series, tuple(labels), amount * rule.scale)
 
     def _add(self, series: Series, labels: Labels, amount: float) -> None:
         with self._lock:

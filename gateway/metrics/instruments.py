@@ -70,6 +70,7 @@ class CountsAndTraces:
 
     def __init__(self, seed: bytes, counts: Counts | None, traces: Traces | None) -> None:
         self.seed = seed
+        self.exports = traces is not None
         self._counts = counts
         self._traces = traces
 

@@ -12,6 +12,8 @@ from agent.spans import Span
 class Kept:
     """A recorder that keeps what it hears."""
 
+    exports = True
+
     def __init__(self, seed: bytes = b"") -> None:
         self.seed = seed
         self.spans: list[Span] = []
@@ -92,3 +94,12 @@ async def test_tasks_record_below_the_span_in_which_they_began(kept: Kept) -> No
             group.create_task(work())
             group.create_task(work())
     assert [each.parent for each in kept.spans[:2]] == [turn.id, turn.id]
+
+
+def test_a_line_can_name_the_open_span(kept: Kept) -> None:
+    """Where somebody outside has it; else its id is of no use."""
+    assert spans.exported_id() is None
+    with spans.span("turn") as here:
+        assert spans.exported_id() == f"{here.id:016x}"
+        kept.exports = False
+        assert spans.exported_id() is None

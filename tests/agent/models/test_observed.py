@@ -18,6 +18,7 @@ from tests.support.scripted_model import ScriptedModel
 class Kept:
     """A recorder that keeps what it hears."""
 
+    exports = True
     seed = b""
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
+from agent import spans
 from agent.safety.redaction import Redactor
 from gateway.logging.setup import change_logging, configure_logging
 from gateway.logging.taps import EVERYTHING, TAPS, Taps
@@ -67,3 +68,24 @@ def test_a_changed_level_holds_for_lines_alone(stream: io.StringIO, tmp_path: Pa
     assert [line for line in stream.getvalue().splitlines() if "a_thing" in line] != []
     assert '"at":"debug"' in stream.getvalue()
     assert '"at":"error"' not in stream.getvalue()
+
+
+def test_a_line_names_its_span_where_a_collector_has_it(stream: io.StringIO) -> None:
+    """Beside the trace, which is always there."""
+
+    class Exporting:
+        seed, exports = b"", True
+
+        def ended(self, span: spans.Span) -> None:
+            """Forget it."""
+
+    token = spans.RECORDER.set(Exporting())
+    try:
+        with spans.span("turn") as here:
+            log.warning("a_thing_failed")
+        log.warning("another_thing_failed")
+    finally:
+        spans.RECORDER.reset(token)
+    inside, outside = stream.getvalue().splitlines()
+    assert f'"span":"{here.id:016x}"' in inside
+    assert "span" not in outside
