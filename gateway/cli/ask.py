@@ -41,7 +41,7 @@ ask_app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OneQuestion:
     """A question on its way.
 
     Attributes:
@@ -55,7 +55,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OneAnswer:
     """What came back.
 
     Attributes:
@@ -89,7 +89,7 @@ def ask(
     if not CHAT_NAME.fullmatch(name):
         what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
         raise typer.BadParameter(what, param_hint="--conversation")
-    asked = Asked(question_with(question, _piped()), name, within)
+    asked = OneQuestion(question_with(question, _piped()), name, within)
     settings = settings_of(context)
     try:
         told = asyncio.run(_answer(settings, asked))
@@ -144,7 +144,7 @@ def question_with(question: str | None, piped: str) -> str:
     return "\n\n".join(parts)
 
 
-async def _answer(settings: Settings, asked: Asked) -> Told:
+async def _answer(settings: Settings, asked: OneQuestion) -> OneAnswer:
     """Ask the gateway that runs, else one of our own.
 
     Raises:
@@ -156,7 +156,7 @@ async def _answer(settings: Settings, asked: Asked) -> Told:
     return await _with_own_gateway(settings, lambda: exchange(settings.home / SOCKET, asked))
 
 
-async def exchange(socket: Path, asked: Asked) -> Told:
+async def exchange(socket: Path, asked: OneQuestion) -> OneAnswer:
     """Ask over a socket, and wait for the answer."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     async with (
@@ -173,21 +173,21 @@ async def exchange(socket: Path, asked: Asked) -> Told:
         # Handed over, and not raised in here: that would make a group of it.
         found = await _outcome(client, feed, asked)
         following.cancel()
-    if isinstance(found, Told):
+    if isinstance(found, OneAnswer):
         return found
     raise found
 
 
 async def _outcome(
-    client: ChatClient, feed: Feed, asked: Asked
-) -> Told | GatewayError | TimeoutError:
+    client: ChatClient, feed: Feed, asked: OneQuestion
+) -> OneAnswer | GatewayError | TimeoutError:
     try:
         return await _told(client, feed, asked)
     except (GatewayError, TimeoutError) as exc:
         return exc
 
 
-async def _told(client: ChatClient, feed: Feed, asked: Asked) -> Told:
+async def _told(client: ChatClient, feed: Feed, asked: OneQuestion) -> OneAnswer:
     async with asyncio.timeout(asked.within_s):
         await feed.until(lambda: feed.synced, lambda: None)
         seq = await client.post(asked.text) or 0
@@ -199,10 +199,12 @@ async def _told(client: ChatClient, feed: Feed, asked: Asked) -> Told:
     found = mine()
     text = "\n\n".join(each.markdown for each in found if each.markdown)
     files = tuple(name for each in found for name in each.files)
-    return Told(text, files, seq, any(each.asks for each in found))
+    return OneAnswer(text, files, seq, any(each.asks for each in found))
 
 
-async def _with_own_gateway(settings: Settings, ask_it: Callable[[], Awaitable[Told]]) -> Told:
+async def _with_own_gateway(
+    settings: Settings, ask_it: Callable[[], Awaitable[OneAnswer]]
+) -> OneAnswer:
     """Run a gateway for as long as the question takes; Ctrl-C stops it as it stops any."""
     # What a gateway needs is imported only where none runs.
     from gateway import app  # noqa: PLC0415
@@ -243,7 +245,7 @@ def alone(settings: Settings) -> Settings:
     )
 
 
-def _facts(settings: Settings, name: str, told: Told) -> dict[str, Any]:
+def _facts(settings: Settings, name: str, told: OneAnswer) -> dict[str, Any]:
     """Return the answer with what it took, from the database."""
     with opened(settings) as conn:
         turn = history.turn_in_chat(conn, name, told.seq)

@@ -18,8 +18,7 @@ from sqlalchemy import Connection
 
 from agent.settings import ReferencedSecret
 from agent.spans import trace_of
-from gateway.cli import complete
-from gateway.errors import NotFound, StorageUnavailable
+from gateway.errors import GatewayError, NotFound, StorageUnavailable
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import maintenance, migrations, schema
@@ -27,6 +26,8 @@ from gateway.storage.database import location_of
 
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
+OFFERED = 50
+"""Conversations of a list at a Tab, the newest."""
 NICENESS = 10
 """Leaves this process about a tenth of a busy processor."""
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
@@ -66,6 +67,21 @@ def id_of(kind: str) -> Callable[[str], int]:
     return read
 
 
+def conversations_at_a_tab(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the ids of the newest conversations that begin so, each with its title."""
+    # What reads the database is imported at a Tab behind such a command only.
+    from gateway.storage.reports import history  # noqa: PLC0415
+
+    try:
+        with opened(settings_of(context)) as conn:
+            found = history.overviews(conn, OFFERED)
+    except GatewayError:
+        # There is nothing to offer, and nobody to tell: the shell shows what a Tab prints.
+        return []
+    named = ((str(each.id), " ".join(f"{each.platform} {each.title}".split())) for each in found)
+    return [each for each in named if each[0].startswith(incomplete)]
+
+
 conversation_id = id_of("conversation")
 ConversationArgument = Annotated[
     int,
@@ -73,7 +89,7 @@ ConversationArgument = Annotated[
         parser=conversation_id,
         metavar="ID",
         help="Id from `parley sessions list`.",
-        autocompletion=complete.conversations,
+        autocompletion=conversations_at_a_tab,
     ),
 ]
 ConversationOption = Annotated[
@@ -83,7 +99,7 @@ ConversationOption = Annotated[
         parser=conversation_id,
         metavar="ID",
         help="Only this conversation; `parley sessions list` shows ids.",
-        autocompletion=complete.conversations,
+        autocompletion=conversations_at_a_tab,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]

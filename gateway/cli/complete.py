@@ -17,8 +17,6 @@ from gateway.errors import GatewayError
 
 VARIABLE = "_PARLEY_COMPLETE"
 """In it the scripts of shells ask (typer's protocol)."""
-OFFERED = 50
-"""Conversations of a list at a Tab, the newest."""
 
 
 class Shell(StrEnum):
@@ -122,22 +120,6 @@ def known_shell() -> Shell:
     except ValueError as exc:
         text = f"which shell? Name it: `parley completion {'|'.join(Shell)}`"
         raise GatewayError(text) from exc
-
-
-def conversations(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """Return the ids of the newest conversations that begin so, each with its title."""
-    # What reads the database is imported at a Tab behind such a command only.
-    from gateway.cli.common import opened, settings_of  # noqa: PLC0415
-    from gateway.storage.reports import history  # noqa: PLC0415
-
-    try:
-        with opened(settings_of(context)) as conn:
-            found = history.overviews(conn, OFFERED)
-    except GatewayError:
-        # There is nothing to offer, and nobody to tell: the shell shows what a Tab prints.
-        return []
-    named = ((str(each.id), f"{each.platform} {_line(each.title)}") for each in found)
-    return [each for each in named if each[0].startswith(incomplete)]
 
 
 def settings_keys(incomplete: str) -> list[str]:

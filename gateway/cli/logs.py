@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.safety.redaction import printable
-from gateway.cli import complete
-from gateway.cli.common import AsLines, opened, settings_of
+from gateway.cli.common import AsLines, conversations_at_a_tab, opened, settings_of
 from gateway.cli.output import JSON_ESCAPES, out
 from gateway.errors import GatewayError, NotFound
 from gateway.logging.setup import log_path, predecessors
@@ -116,7 +115,7 @@ def show_logs(  # noqa: PLR0913 - an option each
     session: Annotated[
         str | None,
         typer.Option(
-            help="Only this session or conversation id.", autocompletion=complete.conversations
+            help="Only this session or conversation id.", autocompletion=conversations_at_a_tab
         ),
     ] = None,
     chat: Annotated[

@@ -107,23 +107,23 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "ask":
             from gateway.cli.ask import ask_app as found
         case "status":
-            from gateway.cli.status import status_app as found
+            from gateway.cli.upkeep.status import status_app as found
         case "logs":
             from gateway.cli.logs import logs_app as found
         case "replay":
             from gateway.cli.replay import replay_app as found
         case "backup":
-            from gateway.cli.backups import backup_app as found
+            from gateway.cli.upkeep.backups import backup_app as found
         case "restore":
-            from gateway.cli.backups import restore_app as found
+            from gateway.cli.upkeep.backups import restore_app as found
         case "forget":
-            from gateway.cli.db import forget_app as found
+            from gateway.cli.upkeep.db import forget_app as found
         case "config":
             from gateway.cli.config import config_app as found
         case "db":
-            from gateway.cli.db import db_app as found
+            from gateway.cli.upkeep.db import db_app as found
         case "dead-letters":
-            from gateway.cli.db import letters_app as found
+            from gateway.cli.upkeep.db import letters_app as found
         case "sessions":
             from gateway.cli.sessions import sessions_app as found
         case "engines":
@@ -151,7 +151,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "completion":
             from gateway.cli.complete import completion_app as found
         case "upgrade":
-            from gateway.cli.upgrade import upgrade_app as found
+            from gateway.cli.upkeep.upgrade import upgrade_app as found
         case "import":
             from gateway.cli.imports import import_app as found
         case _:

@@ -203,7 +203,7 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
         maintenance.backup(location, target / DATABASE, stopped)
         database = DATABASE
     else:
-        from gateway.storage import dumps  # noqa: PLC0415
+        from gateway.lifecycle import dumps  # noqa: PLC0415
 
         dumps.dump(location, target / DUMP, stopped)
         database = DUMP
@@ -318,7 +318,7 @@ def verify(path: Path, told: Mapping[str, Any]) -> None:
             raise StorageUnavailable(f"{file} is not what was written")
     copy = path / told["database"]
     if told["database"] == DUMP:
-        from gateway.storage import dumps  # noqa: PLC0415
+        from gateway.lifecycle import dumps  # noqa: PLC0415
 
         dumps.check(copy)
     elif (found := maintenance.opened_revision(copy)) != told["revision"]:

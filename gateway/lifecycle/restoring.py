@@ -121,7 +121,7 @@ def restore(plan: Plan) -> None:
 def _copy_database(plan: Plan) -> None:
     copy = plan.backup.path / plan.backup.manifest["database"]
     if isinstance(plan.database, DatabaseServer):
-        from gateway.storage import dumps  # noqa: PLC0415
+        from gateway.lifecycle import dumps  # noqa: PLC0415
 
         dumps.restore(plan.database, copy)
         return

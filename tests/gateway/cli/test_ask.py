@@ -13,7 +13,7 @@ import typer
 
 from adapters.messages import Choice
 from gateway.cli import ask
-from gateway.cli.ask import Asked, Told, alone, exchange, question_with
+from gateway.cli.ask import OneAnswer, OneQuestion, alone, exchange, question_with
 from gateway.errors import GatewayError
 from tests.adapters.web.test_terminal import Gateway
 from tests.support.gateway import settings_of
@@ -70,8 +70,8 @@ def test_a_question_without_a_gateway(configured: Path) -> None:
 
 async def test_a_question_to_the_gateway_that_runs(gateway: Gateway) -> None:
     """Over its socket; a notice before the answer is no answer."""
-    told = await exchange(gateway.path, Asked("hello", "t", WAIT_S))
-    assert told == Told("**hello**!", (), told.seq, needs_person=False)
+    told = await exchange(gateway.path, OneQuestion("hello", "t", WAIT_S))
+    assert told == OneAnswer("**hello**!", (), told.seq, needs_person=False)
 
 
 async def test_a_question_that_a_person_has_to_answer_first(gateway: Gateway) -> None:
@@ -83,7 +83,7 @@ async def test_a_question_that_a_person_has_to_answer_first(gateway: Gateway) ->
         return "later"
 
     gateway.reply = reply
-    told = await exchange(gateway.path, Asked("delete it", "t", WAIT_S))
+    told = await exchange(gateway.path, OneQuestion("delete it", "t", WAIT_S))
     assert told.needs_person
     assert "May I?" in told.text
 
@@ -92,14 +92,14 @@ async def test_an_answer_that_does_not_come(gateway: Gateway) -> None:
     """The wait has an end; the question stays."""
     gateway.reply = lambda _: None
     with pytest.raises(TimeoutError):
-        await exchange(gateway.path, Asked("hello", "t", 1.0))
+        await exchange(gateway.path, OneQuestion("hello", "t", 1.0))
     assert [each.text for each in gateway.history.messages] == ["hello"]
 
 
 async def test_a_question_that_is_not_taken(gateway: Gateway) -> None:
     """The reason is the gateway's own."""
     with pytest.raises(GatewayError):
-        await exchange(gateway.path, Asked(" ", "t", WAIT_S))
+        await exchange(gateway.path, OneQuestion(" ", "t", WAIT_S))
 
 
 def test_an_interrupted_question_is_not_lost(configured: Path) -> None:

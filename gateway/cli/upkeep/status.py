@@ -85,7 +85,9 @@ def _stored(settings: Settings) -> dict[str, Any]:
 def _database(settings: Settings) -> dict[str, Any]:
     location = location_of(settings)
     if isinstance(location, Path):
-        return {"at": str(location), "bytes": location.stat().st_size}
+        files = (location, Path(f"{location}-wal"))
+        size = sum(each.stat().st_size for each in files if each.exists())
+        return {"at": str(location), "bytes": size}
     return {"at": "a server of PostgreSQL"}
 
 

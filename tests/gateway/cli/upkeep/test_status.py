@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import status
-from gateway.cli.status import lines, span
+from gateway.cli.upkeep import status
+from gateway.cli.upkeep.status import lines, span
 from gateway.http import control
 from gateway.storage.queue import alerts
 from tests.gateway.cli.test_main import fill

@@ -45,7 +45,7 @@ upgrade_app = typer.Typer(add_completion=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class UpgradeStep:
     """One thing that was compared."""
 
     about: str
@@ -84,12 +84,12 @@ def upgrade(
         raise typer.Exit(1)
 
 
-def _compared(context: typer.Context) -> Iterator[Finding]:
+def _compared(context: typer.Context) -> Iterator[UpgradeStep]:
     try:
         read = loaded(context)
     except SettingsError as exc:
         for line in str(exc).splitlines():
-            yield Finding("settings", "blocked", line)
+            yield UpgradeStep("settings", "blocked", line)
         return
     yield from _settings(read)
     settings = read.settings
@@ -103,47 +103,49 @@ def _compared(context: typer.Context) -> Iterator[Finding]:
         yield _backup(settings)
 
 
-def _settings(read: Loaded) -> Iterator[Finding]:
+def _settings(read: Loaded) -> Iterator[UpgradeStep]:
     for line in read.warnings:
-        yield Finding("settings", "note", line)
+        yield UpgradeStep("settings", "note", line)
     if not read.warnings:
-        yield Finding("settings", "fine", "this version knows every key")
+        yield UpgradeStep("settings", "fine", "this version knows every key")
 
 
-def _program(running: dict[str, Any] | None) -> Finding:
+def _program(running: dict[str, Any] | None) -> UpgradeStep:
     here = version("parley")
     if running is None:
-        return Finding("program", "fine", f"{here} is installed; no gateway runs here")
+        return UpgradeStep("program", "fine", f"{here} is installed; no gateway runs here")
     at_work = str(running.get("version", "an older version"))
     if at_work == here:
-        return Finding("program", "fine", f"{here} is installed, and runs")
-    return Finding("program", "note", f"{here} is installed, {at_work} runs: restart it")
+        return UpgradeStep("program", "fine", f"{here} is installed, and runs")
+    return UpgradeStep("program", "note", f"{here} is installed, {at_work} runs: restart it")
 
 
-def _schema(settings: Settings) -> Iterator[Finding]:
+def _schema(settings: Settings) -> Iterator[UpgradeStep]:
     location = location_of(settings)
     if isinstance(location, Path) and not location.exists():
-        yield Finding("schema", "fine", f"{location} is not there yet; the first start makes it")
+        yield UpgradeStep(
+            "schema", "fine", f"{location} is not there yet; the first start makes it"
+        )
         return
     try:
         with maintenance.reading(location) as conn:
             found = migrations.schema_revision(conn)
             migrations.refuse_newer(conn)
     except GatewayError as exc:
-        yield Finding("schema", "blocked", str(exc))
+        yield UpgradeStep("schema", "blocked", str(exc))
         return
     waiting = migrations.behind(found)
     if not waiting:
-        yield Finding("schema", "fine", f"revision {schema.REVISION}, as this version has it")
+        yield UpgradeStep("schema", "fine", f"revision {schema.REVISION}, as this version has it")
         return
     how = "`parley db migrate`, or the next start, migrates it; an older version then refuses it"
     text = f"revision {found}, this version has {schema.REVISION}: {len(waiting)} to go. {how}"
-    yield Finding("schema", "note", text)
+    yield UpgradeStep("schema", "note", text)
     for each in waiting:
-        yield Finding("migration", "note", each)
+        yield UpgradeStep("migration", "note", each)
 
 
-def _plugins(settings: Settings) -> Iterator[Finding]:
+def _plugins(settings: Settings) -> Iterator[UpgradeStep]:
     enabled = set(settings.plugins.enabled)
     versions = _installed()
     for each in finding.available(settings.home):
@@ -151,9 +153,9 @@ def _plugins(settings: Settings) -> Iterator[Finding]:
             continue
         which = versions.get(each.name, each.source)
         if each.problem is None:
-            yield Finding("plugin", "fine", f"{each.name} ({which}) can be tried")
+            yield UpgradeStep("plugin", "fine", f"{each.name} ({which}) can be tried")
         else:
-            yield Finding("plugin", "blocked", f"{each.name} ({which}): {each.problem}")
+            yield UpgradeStep("plugin", "blocked", f"{each.name} ({which}): {each.problem}")
 
 
 def _installed() -> dict[str, str]:
@@ -166,7 +168,7 @@ def _installed() -> dict[str, str]:
     return found
 
 
-def _room(settings: Settings) -> Iterator[Finding]:
+def _room(settings: Settings) -> Iterator[UpgradeStep]:
     location = location_of(settings)
     if not (isinstance(location, Path) and location.exists()):
         return
@@ -174,23 +176,23 @@ def _room(settings: Settings) -> Iterator[Finding]:
     text = f"{free / 1e6:,.0f} MB free beside a database of {size / 1e6:,.0f} MB"
     if free < ROOM * size:
         more = f"; a backup and a migration may need {ROOM * size / 1e6:,.0f} MB"
-        yield Finding("disk", "blocked", text + more)
+        yield UpgradeStep("disk", "blocked", text + more)
     else:
-        yield Finding("disk", "fine", text)
+        yield UpgradeStep("disk", "fine", text)
 
 
-def _backup(settings: Settings) -> Finding:
+def _backup(settings: Settings) -> UpgradeStep:
     last = backups.newest(backups.folder_of(settings))
     age_s = None if last is None else last.age_s(datetime.now(UTC))
     if last is not None and age_s is not None and age_s <= OLD_BACKUP_S:
-        return Finding("backup", "fine", f"{last.path} is {age_s / 60:,.0f} minutes old")
+        return UpgradeStep("backup", "fine", f"{last.path} is {age_s / 60:,.0f} minutes old")
     how = "`parley backup --to FOLDER` first: it is the only way back from a migration"
-    return Finding("backup", "note", how)
+    return UpgradeStep("backup", "note", how)
 
 
-def _newer(index: str | None) -> Finding:
+def _newer(index: str | None) -> UpgradeStep:
     if index is None:
-        return Finding(
+        return UpgradeStep(
             "online",
             "note",
             "no index is configured: --index URL names the one that you install Parley from",
@@ -198,11 +200,11 @@ def _newer(index: str | None) -> Finding:
     try:
         newest = max(asyncio.run(_versions_at(index)), key=_numbers, default=None)
     except (OSError, ValueError, KeyError, TimeoutError) as exc:
-        return Finding("online", "note", f"{index} cannot be asked: {type(exc).__name__}")
+        return UpgradeStep("online", "note", f"{index} cannot be asked: {type(exc).__name__}")
     here = version("parley")
     if newest is None or _numbers(newest) <= _numbers(here):
-        return Finding("online", "fine", f"{index} has nothing newer than {here}")
-    return Finding("online", "note", f"{index} has {newest}; {here} is installed")
+        return UpgradeStep("online", "fine", f"{index} has nothing newer than {here}")
+    return UpgradeStep("online", "note", f"{index} has {newest}; {here} is installed")
 
 
 async def _versions_at(index: str) -> list[str]:

@@ -8,10 +8,11 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.errors import GatewayError, StorageUnavailable
+from gateway.lifecycle import dumps
 from gateway.lifecycle.backups import DUMP, make
 from gateway.lifecycle.restoring import plan_of, restore
 from gateway.settings.tree import Settings
-from gateway.storage import dumps, maintenance
+from gateway.storage import maintenance
 from gateway.storage.database import DatabaseServer
 from tests.docs.test_operations import filled, rows_of
 from tests.support.postgres import PostgresServer, postgres_server
