@@ -49,8 +49,8 @@ from agent.settings import (
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
-from agent.tools.mcp import NO_SERVERS, ServedTools, mcp_tools
-from agent.tools.registry import Tool
+from agent.tools.mcp import mcp_tools
+from agent.tools.registry import NO_SERVERS, ServedTools, Tool
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets

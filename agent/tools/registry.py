@@ -10,7 +10,7 @@ tokens: every request pays for it.
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol
@@ -381,3 +381,32 @@ class Lacking:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run a call of a tool that is left."""
         return self.refusal(call, context) or await self._base.execute(call, context)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """How a server of tools (MCP) stands at a moment.
+
+    Attributes:
+        problem: Why it is not connected; None if it is.
+        said: The end of what a program that is not connected said to stderr.
+        remembered: Whether its tools are those of an earlier start.
+        tools: (name, effect, description) of those in use.
+        skipped: (name, reason) of those that are left out.
+    """
+
+    name: str
+    problem: str | None
+    said: str
+    remembered: bool
+    tools: Sequence[tuple[str, str, str]] = ()
+    skipped: Sequence[tuple[str, str]] = ()
+
+
+class ServedTools(tuple[Tool, ...]):
+    """The tools of servers, beside how those stand at any time (`states`)."""
+
+    states: Callable[[], Sequence[ServerState]] = staticmethod(tuple)
+
+
+NO_SERVERS = ServedTools()

@@ -27,7 +27,7 @@ from aiohttp import web
 from adapters.door import Visitor
 from adapters.registry import BUILT_IN
 from agent.plugins.active import Plugins
-from agent.tools.mcp import ServerState
+from agent.tools.registry import ServerState
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.http.control import Operator
 from gateway.http.server import Health

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from agent.tools.mcp import ServerState
+from agent.tools.registry import ServerState
 from gateway.console.register import Noticed
 from gateway.reload.origin import AgentOrigin
 from gateway.settings.loading import Loaded

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.plugins.active import Plugins
 from agent.settings import ReferencedSecret
-from agent.tools.mcp import NO_SERVERS, ServedTools
+from agent.tools.registry import NO_SERVERS, ServedTools
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.lifecycle.start_checks import Finding

@@ -39,7 +39,7 @@ from pydantic import ValidationError
 from agent.errors import ToolError
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
-from agent.tools.mcp import ServedTools, ServerState, transports
+from agent.tools.mcp import transports
 from agent.tools.mcp.listing import (
     MAX_TOOLS,
     Listing,
@@ -50,7 +50,7 @@ from agent.tools.mcp.listing import (
 )
 from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.transports import Watched
-from agent.tools.registry import Tool
+from agent.tools.registry import ServedTools, ServerState, Tool
 
 log = structlog.get_logger()
 

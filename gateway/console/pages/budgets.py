@@ -51,12 +51,12 @@ class Person:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _SpentDays:
     days: Sequence[tuple[date, float]]
     people: Sequence[Group]
 
 
-def _read(conn: Connection, here: Day, zone: tzinfo, following: GroupPage) -> _Read:
+def _read(conn: Connection, here: Day, zone: tzinfo, following: GroupPage) -> _SpentDays:
     first = here.start.date() - timedelta(days=DAYS - 1)
     named = [first + timedelta(days=n) for n in range(DAYS)]
     bounds = [(str(day), day_of(day, zone)) for day in named]
@@ -64,7 +64,7 @@ def _read(conn: Connection, here: Day, zone: tzinfo, following: GroupPage) -> _R
     spent = {each.name: each.spent.money.usd for each in costs.by_span(conn, spans, _no_rates)}
     begin = here.start.timestamp()
     people = costs.by_key(conn, "sender", begin, _no_rates, following)
-    return _Read([(day, spent.get(str(day), 0.0)) for day in named], people)
+    return _SpentDays([(day, spent.get(str(day), 0.0)) for day in named], people)
 
 
 def _no_rates(_: str) -> None:

@@ -94,7 +94,7 @@ async def decide(ask: Ask) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _WebPeople:
     """Users of the web chat, and who is signed in there.
 
     Attributes:
@@ -105,14 +105,14 @@ class _Seen:
     named: Sequence[tuple[str, WebSession]]
 
 
-def _web_users(conn: Connection, access: Access) -> _Seen:
+def _web_users(conn: Connection, access: Access) -> _WebPeople:
     users = [
         replace(each, role=access.own_role(each))
         for each in web_users.everybody(conn)
         if each.role != "removed"
     ]
     sessions = web_users.sessions(conn, access.web.oidc.session_s)[: register.PAGE]
-    return _Seen(users, [(name_of(each.sender), each) for each in sessions])
+    return _WebPeople(users, [(name_of(each.sender), each) for each in sessions])
 
 
 @page(WEB_USERS, "Web users", "People")
@@ -150,7 +150,7 @@ def _link(ask: Ask, made: Any) -> Result:
     # The settings may say "any free port": whoever asks has come to the right one.
     page_ = ask.inside.settings.web.page(ask.request.url.port or 80)
     return Shown(
-        "invited.html",
+        "web_users.html",
         {"made": made, "sign_in": sign_in_address(page_, made.secret)},
         title=f"A link for {made.name}",
     )

@@ -96,7 +96,7 @@ async def restart(ask: Ask) -> Result:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _Extensions:
     plugins: Sequence[PluginInfo]
     engines: Sequence[EngineInfo]
 
@@ -107,7 +107,7 @@ async def plugins(ask: Ask) -> Result:
     settings_ = ask.inside.settings
     home = settings_.home
     found = await asyncio.to_thread(
-        lambda: _Found(finding.available(home), engines.available(home))
+        lambda: _Extensions(finding.available(home), engines.available(home))
     )
     known = {info.name for info in found.plugins}
     return Shown(

@@ -26,7 +26,7 @@ def test_what_is_over_the_limit_is_drawn_apart() -> None:
     assert [level.y for level in chart.levels] == [HEIGHT / 4]
     assert drawn([(DAYS[0], 1.0)], 4.0).boxes[0].height == HEIGHT / 4
     flat = drawn([(DAYS[0], 0.0)], None)
-    assert (flat.boxes, flat.levels) == ([], ())
+    assert list(flat.boxes) == list(flat.levels) == []
     assert drawn([(DAYS[0], 0.0)], 0.0).levels[0].y == HEIGHT
 
 

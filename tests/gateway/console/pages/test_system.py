@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.tools.mcp import ServerState
+from agent.tools.registry import ServerState
 from gateway.console.pages import system
 from gateway.console.pages.system import told
 from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
