@@ -477,7 +477,7 @@ async def assembled(
             build_memory_reader(settings, mind.agent, database, access, budgets),
         ),
         ReactionQueue(adapters),
-        Rotation(settings, mind.models, mind.agent.recovery.rests),
+        Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
     )
     stops = Stops()
     shared = TurnParts(database, access, wakeups, stops, budgets, beside, adapters, origin.plugins)

@@ -76,11 +76,14 @@ class Rotation:
         settings: Whose secrets.
         models: That may take other keys.
         rests: Which of them rest: one with another key need not.
+        restarts_accounts: Whether accounts are restarted for their new tokens; else the process has
+            to be.
     """
 
     settings: Settings
     models: Sequence[ChatModel]
     rests: Rests
+    restarts_accounts: bool = False
     _one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def take(self, settings: Settings, models: Sequence[ChatModel]) -> None:
@@ -113,7 +116,8 @@ class Rotation:
             try:
                 value = secret.read()
                 if secret.take(checked_key(value) if is_key else value):
-                    at_once = is_key or path in _READ_EACH_TIME
+                    is_token = path[0] == "platforms" and self.restarts_accounts
+                    at_once = is_key or is_token or path in _READ_EACH_TIME
                     (renewed if at_once else restart).append(dotted(path))
             except SecretUnreadable as exc:
                 unreadable.append(f"{dotted(path)}: {told(secret.reference)} {exc}")

@@ -157,7 +157,7 @@ class Reloading:
     async def _reload(self) -> SettingsReloaded:
         source = self._origin.source
         if source is None:
-            return SettingsReloaded(secrets=await self._renew_secrets())
+            return SettingsReloaded(secrets=(await self._renew_secrets())[0])
         before, found = source.loaded, await asyncio.to_thread(source.read_again)
         different = changes(before.settings, found.settings)
         new = effective(before.settings, found.settings)
@@ -171,7 +171,8 @@ class Reloading:
         if new != before.settings:
             adapters = await self._restart_changed(before.settings, new)
             await self._note(new)
-        secrets = await self._renew_secrets()
+        secrets, renewed = await self._renew_secrets()
+        adapters += renewed
         return SettingsReloaded(
             live=_keys(different, "live"),
             next_turn=_keys(different, "next-turn"),
@@ -243,18 +244,18 @@ class Reloading:
     async def renew_secrets(self) -> Reloaded:
         """Read every secret that the settings refer to again, and have it be used."""
         async with self._one:
-            return await self._renew_secrets()
+            done, _ = await self._renew_secrets()
+        return done
 
-    async def _renew_secrets(self) -> Reloaded:
-        done = await self._parts.rotation.reload()
-        new = [name for name in done.restart if name.startswith("platforms.")]
-        blocks = {_block_of(name): None for name in new}
-        for platform, number in blocks:
-            await self._restart(platform, self.settings.platforms.accounts(platform)[number])
-        if not new or self._parts.make is None:
-            return done
-        restart = tuple(name for name in done.restart if name not in new)
-        return replace(done, renewed=(*done.renewed, *new), restart=restart)
+    async def _renew_secrets(self) -> tuple[Reloaded, list[Finding]]:
+        """Return what became of the secrets, and how the accounts stand that have other tokens."""
+        done, found = await self._parts.rotation.reload(), list[Finding]()
+        of_accounts = [name for name in done.renewed if name.startswith("platforms.")]
+        for platform, number in dict.fromkeys(map(_block_of, of_accounts)):
+            found += await self._restart(
+                platform, self.settings.platforms.accounts(platform)[number]
+            )
+        return done, found
 
     async def _restart_changed(self, before: Settings, new: Settings) -> list[Finding]:
         """Restart the accounts whose blocks differ; returns how they stand then."""
@@ -284,8 +285,10 @@ class Reloading:
             running = ", ".join(each.name for each in self._parts.supervised if each.shard == 0)
             raise NotFound(f"no account {name!r} can be restarted; there are {running}")
         async with self._one:
-            await self._parts.rotation.reload()
-            found = await self._restart(platform, block)
+            _, found = await self._renew_secrets()
+            here = f"{platform}:{block.name}"
+            if here not in {each.subject.partition("#")[0] for each in found}:
+                found += await self._restart(platform, block)
         return [f"{each.subject}: {each.text}" for each in found]
 
     async def _restart(self, platform: str, block: AccountSettings) -> list[Finding]:

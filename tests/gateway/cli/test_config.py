@@ -29,10 +29,10 @@ def loaded(tmp_path: Path) -> Loaded:
 
 
 def test_every_key_has_a_row_in_the_order_of_the_tree(loaded: Loaded) -> None:
-    """Home first, logging last."""
+    """Home first, what tells of its doings last."""
     keys = [row.key for row in rows(loaded)]
     assert keys == list(loaded.values)
-    assert (keys[0], keys[-1]) == ("home", "logging.file")
+    assert (keys[0], keys[-1]) == ("home", "telemetry.service_name")
 
 
 def test_a_row_has_value_origin_and_mark(loaded: Loaded, tmp_path: Path) -> None:
@@ -127,3 +127,67 @@ def test_secrets_are_reloaded_by_a_gateway(tmp_path: Path, parley: Parley) -> No
     result = parley("secrets", "reload")
     assert (result.code, result.out) == (1, "")
     assert f"no gateway runs in {tmp_path}" in result.err
+
+
+class TestSet:
+    """`parley config set` where no gateway runs."""
+
+    def test_a_value_is_written_as_its_type(self, parley: Parley, tmp_path: Path) -> None:
+        """A text that YAML reads as a number stays text where text is wanted."""
+        assert parley("config", "set", "queue.debounce_ms", "7").code == 0
+        assert parley("config", "set", "model.name", "4711").code == 0
+        assert parley("config", "set", "access.telegram", "[5]").code == 0
+        written = yaml.safe_load((tmp_path / "parley.yaml").read_text())
+        assert written["queue"] == {"debounce_ms": 7}
+        assert written["model"] == {"name": "4711"}
+        assert written["access"] == {"telegram": [5]}
+
+    def test_a_secret_is_not_printed(self, parley: Parley, tmp_path: Path) -> None:
+        """It stands in the file."""
+        done = parley("config", "set", "web.token", "hunter23-abcdefghij")
+        assert "hunter23" not in done.out + done.err
+        assert "hunter23" in (tmp_path / "parley.yaml").read_text()
+
+    def test_a_variable_that_wins_is_told(
+        self, parley: Parley, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The file says what nobody goes by."""
+        monkeypatch.setenv("PARLEY_QUEUE__DEBOUNCE_MS", "9")
+        done = parley("config", "set", "queue.debounce_ms", "7")
+        assert "PARLEY_QUEUE__DEBOUNCE_MS overrides what the file says now" in done.err
+
+    def test_an_unknown_key_is_not_written(self, parley: Parley, tmp_path: Path) -> None:
+        """The line says what was meant."""
+        done = parley("config", "set", "queue.debounce", "7")
+        assert done.code == 1
+        assert "did you mean queue.debounce_ms?" in done.err
+        assert not (tmp_path / "parley.yaml").exists()
+
+
+class TestCheck:
+    """`parley config check`."""
+
+    def test_a_file_elsewhere(self, parley: Parley, tmp_path: Path) -> None:
+        """It is looked at in place of the one in use."""
+        other = tmp_path / "other.yaml"
+        other.write_text("queue:\n  mode: collect\n  max_pending: none\n")
+        done = parley("config", "check", str(other))
+        assert done.code == 1
+        assert done.err.startswith("line 3: queue.max_pending: 'none'")
+        other.write_text("queue: {mode: collect}\n")
+        assert parley("config", "check", str(other)).out.endswith("can go by these settings\n")
+
+    def test_what_only_shows_when_parts_are_built(self, parley: Parley, tmp_path: Path) -> None:
+        """A key that a model lacks, and a tool that there is not."""
+        (tmp_path / "parley.yaml").write_text("model: {provider: anthropic}\n")
+        assert "model.api_key" in parley("config", "check").err
+        (tmp_path / "parley.yaml").write_text("tools: {enabled: [nonsense]}\n")
+        assert "unknown tools: nonsense" in parley("config", "check").err
+
+
+def test_a_running_gateway_is_needed(parley: Parley, tmp_path: Path) -> None:
+    """One line says that none runs."""
+    for arguments in (("show", "--running"), ("show", "--diff"), ("reload",)):
+        done = parley("config", *arguments)
+        assert done.err.startswith(f"no gateway runs in {tmp_path}"), arguments
+    assert parley("adapter", "restart", "telegram").code == 1
