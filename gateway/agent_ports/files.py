@@ -21,6 +21,7 @@ from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import OutgoingFile
 from agent.errors import ToolError
 from agent.models.images import Images
+from agent.spans import trace_of
 from agent.turn.state import Agent
 from gateway.errors import NotFound, ObjectsUnavailable, StorageError
 from gateway.settings.tree import AttachmentSettings, Settings
@@ -256,6 +257,9 @@ class Attachments:
 
     async def _bring_in(self, lane: Lane, wanted: AwaitedFile) -> None:
         """Try once to fetch and store one file; its place is held until its bytes are stored."""
+        # A task for each file: what it logs belongs to the message that brought it.
+        trace = trace_of(wanted.conversation, wanted.inbox_seq)
+        structlog.contextvars.bind_contextvars(trace=trace)
         try:
             await self._try(lane.adapter, wanted)
         except StorageError as exc:

@@ -18,6 +18,7 @@ from agent.plugins.contracts import Exchange, MemoryProvider, Query, Recalled
 from agent.plugins.supervision import PluginFailed
 from agent.ports import Origin
 from agent.prompt.system import SourcedText
+from agent.spans import trace_of
 from gateway.access.policy import Access
 from gateway.agent_ports.tools import rights_of_turn, tainting
 from gateway.context.memory_reading import MemoryReader
@@ -138,7 +139,9 @@ class Recall:
         event = _event(ended, exchange, may_act=may_act)
         remembered = self._plugins.providers if may_act and exchange.answer else ()
         with structlog.contextvars.bound_contextvars(
-            conversation=ended.turn.lease.conversation, turn=ended.turn.id
+            conversation=ended.turn.lease.conversation,
+            turn=ended.turn.id,
+            trace=trace_of(ended.turn.lease.conversation, ended.turn.first_seq),
         ):
             async with asyncio.TaskGroup() as group:
                 for plugin in self._plugins.having("turn_finished"):

@@ -21,6 +21,7 @@ from typing import Self
 
 import structlog
 
+from agent.spans import trace_of
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
 from gateway.lifecycle.replica import Replica
@@ -365,6 +366,9 @@ class Worker:
 
     async def _run_one(self, turn: Turn, kit: TurnKit) -> bool:
         """Run a turn; return whether the lease was given back with its answer."""
+        # Until the next one begins: what fails behind it in this task is its as well.
+        trace = trace_of(turn.lease.conversation, turn.first_seq)
+        structlog.contextvars.bind_contextvars(trace=trace)
         try:
             return await as_turn(turn.id, kit.runner.run(turn))
         except asyncio.CancelledError:

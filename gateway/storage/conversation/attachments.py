@@ -43,10 +43,15 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 @dataclass(frozen=True, slots=True)
 class AwaitedFile:
-    """A file that is to be fetched; `failures` counts the attempts that were begun."""
+    """A file that is to be fetched; `failures` counts the attempts that were begun.
+
+    Attributes:
+        inbox_seq: The entry of the inbox that it came with.
+    """
 
     id: int
     conversation: int
+    inbox_seq: int
     address: Address
     attachment: Attachment
     failures: int
@@ -190,7 +195,7 @@ def _pending(row: Row[Any]) -> AwaitedFile:
         name=row.name, kind=row.kind, mime=row.mime, size_bytes=row.size_bytes, ref=row.ref
     )
     address = Address(row.platform, row.account, row.chat, row.thread)
-    return AwaitedFile(row.id, row.conversation, address, known, row.failures)
+    return AwaitedFile(row.id, row.conversation, row.inbox_seq, address, known, row.failures)
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
