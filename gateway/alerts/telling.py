@@ -212,8 +212,8 @@ def prefix_of_begin(alert: Alert) -> str:
 def begin_text(what: Trouble, alert: Alert, zone: tzinfo) -> str:
     """Return what a chat reads when a trouble begins."""
     return (
-        f"**Trouble:** {escaped(alert.text)}.\nSince {_at(alert.since, zone)}.\n"
-        f"**What to do:** {what.remedy}.\nMore: `parley doctor`, and {PAGE}#{what.id}"
+        f"**Trouble:** {escaped(alert.text)}. Since {_at(alert.since, zone)}.\n\n"
+        f"**What to do:** {what.remedy}.\n\nMore: `parley doctor`, and {PAGE}#{what.id}"
     )
 
 

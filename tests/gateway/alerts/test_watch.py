@@ -68,7 +68,7 @@ async def test_a_stopped_adapter_is_told_once_and_when_it_is_over(tmp_path: Path
         assert kinds((await look(chat)).begun) == ["adapter-stopped"]
         assert (await look(chat)).begun == []
         text = (await chat.answers(2))[1]
-        assert text.startswith(f"**Trouble:** {HERE} has stopped: 401: \\*no\\*.\nSince ")
+        assert text.startswith(f"**Trouble:** {HERE} has stopped: 401: \\*no\\*. Since ")
         assert "docs/operations.md#adapter-stopped" in text
         supervised.stopped = None
         assert kinds((await look(chat)).ended) == ["adapter-stopped"]
