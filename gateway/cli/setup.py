@@ -33,7 +33,7 @@ from gateway.setup.checks import (
 from gateway.setup.draft import (
     OWN_SERVER,
     PROVIDERS,
-    Draft,
+    Answers,
     Keeping,
     Target,
     changed_keys,
@@ -82,7 +82,7 @@ def setup(
     _Wizard(target).run()
 
 
-def _from_file(target: Target, draft: Draft, *, yes: bool, json: bool) -> int:
+def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     found = target.load(draft.values)
     checked = asyncio.run(_check_all(found))
     refused = any(each.is_wrong for each in checked)
@@ -111,7 +111,7 @@ async def _check_all(found: Loaded) -> list[Checked]:
 
 
 def _report(
-    checked: Sequence[Checked], draft: Draft, written: Written | None, installed: Path | None
+    checked: Sequence[Checked], draft: Answers, written: Written | None, installed: Path | None
 ) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
@@ -123,7 +123,7 @@ def _report(
     }
 
 
-def _install(target: Target, draft: Draft) -> Path | None:
+def _install(target: Target, draft: Answers) -> Path | None:
     unit = services.service_of(target)
     if draft.keeping == "env":
         warn(f"{unit.file} is not installed: a service does not have your environment")
@@ -132,7 +132,7 @@ def _install(target: Target, draft: Draft) -> Path | None:
     return unit.file
 
 
-def _agreed(target: Target, draft: Draft) -> bool:
+def _agreed(target: Target, draft: Answers) -> bool:
     """Show what would change in a file that is there, and ask; a new file is written at once."""
     if not target.file.exists():
         return True
@@ -163,7 +163,7 @@ class _Wizard:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._draft = Draft()
+        self._draft = Answers()
         self._greetings: list[Checked] = []
 
     def run(self) -> None:

@@ -72,7 +72,7 @@ class Target:
 
 
 @dataclass(slots=True)
-class Draft:
+class Answers:
     """What a set-up has been told so far.
 
     Attributes:
@@ -118,7 +118,7 @@ def is_secret(name: str) -> bool:
     return key is not None and key.secret and key.kind == "value"
 
 
-def read_answers(file: Path) -> Draft:
+def read_answers(file: Path) -> Answers:
     """Return the answers of a file: parts of parley.yaml, and `setup: {secrets, service}`.
 
     Raises:
@@ -133,7 +133,7 @@ def read_answers(file: Path) -> Draft:
         raise SettingsError(f"{file}: setup.secrets: must be one of {', '.join(get_args(Keeping))}")
     if not isinstance(service, bool):
         raise SettingsError(f"{file}: setup.service: must be true or false")
-    return Draft(dict(_leaves(tree)), keeping, service)
+    return Answers(dict(_leaves(tree)), keeping, service)
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -152,7 +152,7 @@ def is_set_up(settings: Settings) -> bool:
     return resolve_provider(settings.model) != "offline" or settings.platforms.is_any_on
 
 
-def changed_keys(target: Target, draft: Draft) -> list[str]:
+def changed_keys(target: Target, draft: Answers) -> list[str]:
     """Return a line for each key that gets another value; of secrets only that they change."""
     before = target.load()
     values = {name.lower(): value for name, value in before.values.items()}

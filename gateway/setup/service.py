@@ -17,7 +17,7 @@ SYSTEMCTL_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class UserUnit:
     """The unit as it would be installed.
 
     Attributes:
@@ -39,11 +39,11 @@ class Service:
         return self.file.exists() and not self.is_there
 
 
-def service_of(target: Target) -> Service:
+def service_of(target: Target) -> UserUnit:
     """Return the unit for a home, with the `parley` that is called now."""
     options = ("--config", str(target.file.absolute())) if target.is_named else ()
     text = user_unit(program(), str(target.home), options)
-    return Service(platformdirs.user_config_path() / "systemd" / "user" / NAME, text)
+    return UserUnit(platformdirs.user_config_path() / "systemd" / "user" / NAME, text)
 
 
 def program() -> str:
@@ -53,7 +53,7 @@ def program() -> str:
     return str(found.absolute())
 
 
-def install(service: Service) -> list[str]:
+def install(service: UserUnit) -> list[str]:
     """Write the unit, start it, and have it started at each boot; return what was done.
 
     Raises:

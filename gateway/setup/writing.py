@@ -16,7 +16,7 @@ from gateway.lifecycle.home import prepare_home
 from gateway.settings.editing import set_values, written
 from gateway.settings.references import is_reference
 from gateway.settings.sources import PREFIX, path_of
-from gateway.setup.draft import Draft, Target, is_secret
+from gateway.setup.draft import Answers, Target, is_secret
 
 SECRETS = "secrets"
 """The folder in PARLEY_HOME with a file for each secret."""
@@ -67,7 +67,7 @@ def refuse_unwritable(target: Target) -> None:
         raise SettingsError(f"{folder} cannot be written: choose another home with --home")
 
 
-def write(target: Target, draft: Draft) -> Written:
+def write(target: Target, draft: Answers) -> Written:
     """Write the answers.
 
     Raises:

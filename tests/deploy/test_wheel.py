@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("gateway", "agent", "adapters", "migrations")
-OF_DEVELOPERS = {"migrations/script.py.mako"}
+OF_DEVELOPERS = {f"{PACKAGES[-1]}/script.py.mako"}
 """What the next migration is made from."""
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")
 

@@ -399,6 +399,11 @@ class BotApi:
         self.webhook = params
         return True
 
+    async def _do_getwebhookinfo(self, _params: Json) -> Json:
+        url = self.webhook["url"] if self.webhook else ""
+        waiting = len(self.pending)
+        return {"url": url, "has_custom_certificate": False, "pending_update_count": waiting}
+
     async def _do_deletewebhook(self, params: Json) -> bool:
         self._refuse_drop(params)
         self.webhook = None

@@ -23,7 +23,7 @@ from gateway.setup.checks import (
     mixed_up,
     mixed_up_key,
 )
-from gateway.setup.draft import OWN_SERVER, PROVIDERS, Draft, Target
+from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
 from gateway.setup.writing import refuse_unwritable, write
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
@@ -95,7 +95,7 @@ async def model(ask: Ask) -> Result:
         raise GatewayError("Please choose a provider.")
     if mixed := mixed_up_key(key):
         raise GatewayError(f"This is {mixed}; the key of the model is asked for.")
-    draft = Draft()
+    draft = Answers()
     given = {"api_key": key, "name": ask.form.get("name", "")}
     if provider == OWN_SERVER:
         given["base_url"] = ask.form.get("base_url", "")
@@ -114,7 +114,7 @@ async def account(ask: Ask) -> Result:
     known = _platforms(settings, ask.inside.settings)
     if any(each.is_on for each in known if each.it is platform):
         raise GatewayError(f"{platform.title} is set up already; `parley setup` changes it.")
-    draft = Draft()
+    draft = Answers()
     for credential in platform.credentials:
         token = ask.form.get(credential.key, "").strip()
         if not token:
@@ -126,7 +126,7 @@ async def account(ask: Ask) -> Result:
     return await _written(ask, target, draft, await check_account(platform.name, block))
 
 
-async def _written(ask: Ask, target: Target, draft: Draft, checked: Checked) -> Moved:
+async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
     """Write what was tried, have the gateway go by it, and say what is still to do.
 
     Raises:

@@ -14,12 +14,23 @@ def bot(base_url: str, token: str = TOKEN) -> TelegramSettings:
 
 
 async def test_a_good_token_tells_whose_it_is_and_where_to_greet_it() -> None:
-    """One call, getMe: no update is taken from a program that runs for the bot."""
+    """Two questions: no update is taken from a program that runs for the bot."""
     async with BotApi() as api:
         report = await check("telegram", bot(api.root))
         assert (report.outcome, report.bot) == ("accepted", "@parley_bot")
         assert report.greeting == "https://t.me/parley_bot?start="
-        assert [call.method for call in api.calls] == ["getMe"]
+        assert report.lacks == ()
+        assert [call.method for call in api.calls] == ["getMe", "getWebhookInfo"]
+
+
+async def test_another_program_that_receives_is_told() -> None:
+    """By its host alone: the path may be a secret of it."""
+    async with BotApi() as api:
+        api.webhook = {"url": "https://other.example/secret-path"}
+        report = await check("telegram", bot(api.root))
+    assert report.outcome == "accepted"
+    assert "another program receives for it at other.example" in report.lacks[0]
+    assert "secret-path" not in report.lacks[0]
 
 
 async def test_a_wrong_token_is_refused_and_not_repeated() -> None:

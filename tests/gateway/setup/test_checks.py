@@ -129,12 +129,12 @@ async def test_the_demo_model_costs_nothing() -> None:
 async def test_a_token_of_another_platform_is_not_sent_to_this_one(
     token: str, found: tuple[str, str]
 ) -> None:
-    """The right one is asked about with one call."""
+    """The right one is asked about with two calls."""
     async with BotApi() as api:
         given = {"token": token, "base_url": api.root}
         settings = account_types()["telegram"].model_validate(given)
         checked = await check_account("telegram", settings)
-        assert len(api.calls) == (token == TOKEN)
+        assert len(api.calls) == 2 * (token == TOKEN)
     assert (checked.outcome, checked.text) == found
 
 

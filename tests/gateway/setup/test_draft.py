@@ -7,7 +7,7 @@ import pytest
 from gateway.errors import SettingsError
 from gateway.setup.draft import (
     OWN_SERVER,
-    Draft,
+    Answers,
     Target,
     changed_keys,
     is_secret,
@@ -30,7 +30,7 @@ def target(tmp_path: Path) -> Target:
 
 def test_a_draft_is_read_as_a_start_would_read_it(target: Target) -> None:
     """Without being written."""
-    draft = Draft()
+    draft = Answers()
     draft.put_model(target.load(), "anthropic", {"api_key": " sk-ant-1 ", "name": ""})
     draft.put_token("telegram", "token", "12345:abcdefgh")
     settings = target.load(draft.values).settings
@@ -46,7 +46,7 @@ def test_another_provider_takes_nothing_over(target: Target) -> None:
     target.file.write_text(
         "model: {provider: openai, base_url: 'http://here/v1', api_key: old-key}\n"
     )
-    draft = Draft()
+    draft = Answers()
     draft.put_model(target.load(), "anthropic", {"api_key": "sk-ant-1"})
     model = target.load(draft.values).settings.model
     assert model.api_key is not None
@@ -56,7 +56,7 @@ def test_another_provider_takes_nothing_over(target: Target) -> None:
 
 def test_a_server_of_ones_own_speaks_openais_api(target: Target) -> None:
     """It needs no key."""
-    draft = Draft()
+    draft = Answers()
     given = {"base_url": "http://127.0.0.1:1/v1", "name": "llama"}
     draft.put_model(target.load(), OWN_SERVER, given)
     assert draft.values == {
@@ -77,7 +77,7 @@ def test_which_keys_are_secret() -> None:
 def test_what_changes_is_told_without_secrets(target: Target) -> None:
     """Old and new of the others; what stays as it is is not told."""
     target.file.write_text("model: {provider: openai, name: a, api_key: old-key}\n")
-    draft = Draft({"model.provider": "openai", "model.name": "b", "model.api_key": "new-key"})
+    draft = Answers({"model.provider": "openai", "model.name": "b", "model.api_key": "new-key"})
     assert changed_keys(target, draft) == ["model.name: a → b", "model.api_key: another one"]
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from gateway.errors import SettingsError
-from gateway.setup.draft import Draft, Keeping, Target
+from gateway.setup.draft import Answers, Keeping, Target
 from gateway.setup.writing import refuse_unwritable, write
 
 VALUES = {
@@ -32,7 +32,7 @@ def mode(file: Path) -> int:
 
 def test_a_new_file_has_comments_and_is_for_its_owner_alone(target: Target) -> None:
     """A start reads from it what was answered."""
-    assert write(target, Draft(dict(VALUES))).file == target.file
+    assert write(target, Answers(dict(VALUES))).file == target.file
     text = target.file.read_text()
     assert mode(target.file) == 0o600
     assert yaml.safe_load(text) == {
@@ -51,14 +51,14 @@ def test_a_file_that_is_there_keeps_all_else(target: Target) -> None:
     queue = "# mine\nqueue:\n  debounce_ms: 100 # quick\nmodel:\n  provider: "
     target.file.write_text(f"{queue}openai\n")
     target.file.chmod(0o640)
-    write(target, Draft({"model.provider": "offline", "web.port": 9999}))
+    write(target, Answers({"model.provider": "offline", "web.port": 9999}))
     assert target.file.read_text() == f"{queue}offline\nweb: {{port: 9999}}\n"
     assert mode(target.file) == 0o640
 
 
 def test_secrets_in_files_of_their_own(target: Target) -> None:
     """One each, for their owner alone; the settings refer to them."""
-    written = write(target, Draft(dict(VALUES), "files"))
+    written = write(target, Answers(dict(VALUES), "files"))
     assert [file.name for file in written.secrets] == ["model.api_key", "platforms.telegram.token"]
     assert [mode(file) for file in written.secrets] == [0o600, 0o600]
     assert mode(target.home / "secrets") == 0o700
@@ -71,14 +71,14 @@ def test_secrets_in_files_of_their_own(target: Target) -> None:
 def test_a_reference_stays_where_it_points(target: Target, tmp_path: Path) -> None:
     """It is no secret that could be kept somewhere else."""
     (tmp_path / "key").write_text("sk-ant-secret")
-    written = write(target, Draft({"model.api_key": f"file:{tmp_path}/key"}, "files"))
+    written = write(target, Answers({"model.api_key": f"file:{tmp_path}/key"}, "files"))
     assert written.secrets == ()
     assert f"api_key: file:{tmp_path}/key" in target.file.read_text().replace('"', "")
 
 
 def test_secrets_in_the_environment_are_named_and_not_written(target: Target) -> None:
     """Whoever starts Parley sets them."""
-    written = write(target, Draft(dict(VALUES), "env"))
+    written = write(target, Answers(dict(VALUES), "env"))
     assert written.variables == {
         "model.api_key": "PARLEY_MODEL__API_KEY",
         "platforms.telegram.token": "PARLEY_PLATFORMS__TELEGRAM__TOKEN",
@@ -93,7 +93,7 @@ def test_what_a_start_would_refuse_leaves_nothing(target: Target, keeping: Keepi
     target.home.mkdir()
     target.file.write_text("model: {provider: offline}\n")
     with pytest.raises(SettingsError, match="must be PLATFORM:ID"):
-        write(target, Draft({**VALUES, "access.owners": ["nobody"]}, keeping))
+        write(target, Answers({**VALUES, "access.owners": ["nobody"]}, keeping))
     assert target.file.read_text() == "model: {provider: offline}\n"
     files = [file.name for file in target.home.rglob("*") if file.is_file()]
     assert files == ["parley.yaml"]
@@ -104,7 +104,7 @@ def test_a_file_that_only_a_person_can_change_is_left_alone(target: Target) -> N
     target.home.mkdir()
     target.file.write_text("model: &same {provider: offline}\nauxiliary: {compression: *same}\n")
     with pytest.raises(SettingsError, match="by hand") as refused:
-        write(target, Draft({"model.provider": "anthropic", "model.api_key": "sk-ant-secret"}))
+        write(target, Answers({"model.provider": "anthropic", "model.api_key": "sk-ant-secret"}))
     assert "secret" not in str(refused.value)
 
 
