@@ -78,7 +78,7 @@ async def calls(ask: Ask) -> Result:
     rows = await ask.inside.database.read(audit.calls, wanted)
     filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
     return Shown(
-        "calls.html",
+        "audit.html",
         {
             "rows": listed(rows),
             "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),

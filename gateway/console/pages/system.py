@@ -28,11 +28,18 @@ KINDS: Mapping[Level, str] = {
     "note": "plain",
     "fine": "good",
 }
+WORDS: Mapping[Level, str] = {
+    "wrong": "wrong",
+    "warning": "warnings",
+    "unknown": "not looked at",
+    "note": "notes",
+    "fine": "fine",
+}
 
 
 @page(SETTINGS, "Settings", "System")
 async def settings(ask: Ask) -> Result:
-    """Show what the gateway goes by, where each value comes from, and what waits in the file."""
+    """Show the settings in use, where each comes from, and what has changed in the file."""
     running = ask.inside.operator.settings.running()
     wanted, set_only = ask.query("key"), ask.query("all") == ""
     rows = [
@@ -142,6 +149,7 @@ async def doctor(ask: Ask) -> Result:
             "at": ask.inside.looks.looked_at,
             "counts": [(counts[level], level) for level in KINDS if counts[level]],
             "kinds": KINDS,
+            "words": WORDS,
         },
     )
 

@@ -110,7 +110,7 @@ async def test_the_doctor_looks_when_asked(tmp_path: Path) -> None:
     """What needs attention first; before that nobody has looked."""
     settings: dict[str, Any] = {"access": {"mode": "open", "rate_per_min": 0}}
     async with console(tmp_path, **settings) as running, running.browser() as browser:
-        assert "Nobody has looked" in (await browser.get("/admin/doctor")).text
+        assert "Nobody has run the checks" in (await browser.get("/admin/doctor")).text
         done = await browser.submit("/admin/doctor", "/admin/doctor")
         assert (done.status, done.headers["Location"]) == (303, "/admin/doctor")
         page = (await browser.get("/admin/doctor")).text
