@@ -1,5 +1,6 @@
 """What a gateway measures itself with begins and ends with it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,12 @@ import structlog
 
 from agent import spans
 from gateway.logging.taps import TAPS
-from gateway.metrics.instruments import seed_of
+from gateway.metrics.counts import Vocabulary
+from gateway.metrics.instruments import Known, seed_of
+from gateway.metrics.state import LookedAt
 from gateway.settings.loading import load_settings
-from tests.support.gateway import running
+from tests.support.gateway import agent_of, running
+from tests.support.scripted_model import ScriptedModel
 
 log = structlog.get_logger()
 
@@ -54,3 +58,21 @@ def test_a_password_does_not_change_the_seed(tmp_path: Path) -> None:
     first = seed("a", "postgresql://me:old-password-1@db/parley")
     assert first == seed("b", "postgresql://you:new-password-2@db/parley?sslmode=require")
     assert first != seed("a", "postgresql://me:old-password-1@db/other")
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+async def test_labels_follow_a_reload(tmp_path: Path) -> None:
+    """A model that was configured meanwhile has its own name, and no `other`."""
+    async with running(tmp_path, agent_of(ScriptedModel(["one"], name="old"))) as chat:
+        gateway = chat.gateway
+        watch, supervised = gateway.platforms.watch, gateway.platforms.supervised
+        parts = LookedAt(gateway.reloading, gateway.database, supervised, watch, gateway.worker)
+        vocabulary = Vocabulary(Known(parts))
+        assert vocabulary.folded("model", "old") == "old"
+        assert vocabulary.folded("model", "new") == "other"
+        mind = gateway.reloading.mind
+        new = ScriptedModel(["two"], name="new")
+        gateway.reloading.mind = replace(mind, models=(new,))
+        assert vocabulary.folded("model", "new") == "new"
+        assert vocabulary.folded("account", "default") == "default"
+        gateway.reloading.mind = mind

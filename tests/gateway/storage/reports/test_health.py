@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from gateway.storage.reports import health
 from tests.support.gateway import HeldModel, echo, running
+from tests.support.storage import Store
 
 
 async def test_what_waits_is_counted_with_its_age(tmp_path: Path) -> None:
@@ -37,3 +40,16 @@ async def test_what_is_still_to_be_shown_is_told_by_account(tmp_path: Path) -> N
     assert found.counts["unsearched_in"] == 1
     assert found.counts["unsearched"] >= 2
     assert found.spent_usd == 0
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+def test_a_scrape_reads_no_table_from_end_to_end(store: Store) -> None:
+    """With a million messages it takes no longer: all that is unfinished has an index."""
+    found = store.plans(health.standing, 0.0)
+    large = {"inbox", "outbox", "turn", "conversation", "message", "ledger", "step"}
+    scanned = [
+        line
+        for line in found
+        if line.split()[0] == "SCAN" and line.split()[1] in large and "INDEX" not in line
+    ]
+    assert scanned == []
