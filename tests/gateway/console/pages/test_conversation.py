@@ -12,6 +12,7 @@ from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import sessions, transcript
+from gateway.storage.schema import attachment
 from tests.support.console import ConsoleBrowser, ConsoleGateway, console
 from tests.support.gateway import RecordingModel, agent_of
 from tests.support.scripted_model import tool_call
@@ -113,3 +114,29 @@ async def test_secrets_of_the_settings_are_masked(tmp_path: Path) -> None:
         for path in ("/admin/conversations/1", "/admin/conversations/1/messages/1", "/admin"):
             found = (await browser.get(path)).text
             assert "t0ken-that-nobody" not in found
+
+
+async def test_names_of_files_are_text(tmp_path: Path) -> None:
+    """A file that came with a message is named as its sender named it, and nothing runs."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("here", sender_name="<b>Una</b>")
+        await running.database.write(_attach)
+        found = (await browser.get("/admin/conversations/1")).text
+        assert "file &lt;svg onload=alert(1)&gt;.png, image/&lt;i&gt;, 1.2 kB" in found
+        assert "&lt;b&gt;Una&lt;/b&gt;" in found
+        assert "<svg onload" not in found
+
+
+def _attach(conn: Connection) -> None:
+    values = {
+        "conversation": 1,
+        "inbox_seq": 1,
+        "name": "<svg onload=alert(1)>.png",
+        "kind": "image",
+        "mime": "image/<i>",
+        "size_bytes": 1_234,
+        "ref": "r",
+        "state": "stored",
+        "at": 1.0,
+    }
+    conn.execute(attachment.insert().values(values))
