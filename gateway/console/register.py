@@ -181,7 +181,7 @@ Handler: TypeAlias = Callable[[Ask], Awaitable[Result]]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Registered:
     """A page or an action.
 
     Attributes:
@@ -199,7 +199,7 @@ class Entry:
     pattern: re.Pattern[str]
 
 
-REGISTER: list[Entry] = []
+REGISTER: list[Registered] = []
 
 
 def page(path: str, title: str, group: MenuGroup | None = None) -> Callable[[Handler], Handler]:
@@ -220,11 +220,11 @@ def _registered(
     handler: Handler,
 ) -> Handler:
     pattern = re.compile(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(path)))
-    REGISTER.append(Entry(method, path, title, group, handler, pattern))
+    REGISTER.append(Registered(method, path, title, group, handler, pattern))
     return handler
 
 
-def find(method: str, path: str) -> tuple[Entry, Mapping[str, str]] | None:
+def find(method: str, path: str) -> tuple[Registered, Mapping[str, str]] | None:
     """Return what answers a path, and what it names; None where nothing does."""
     for entry in REGISTER:
         # HEAD is answered as GET is, without the body.

@@ -1,21 +1,18 @@
 """The way into the console: everything below /admin is behind the web chat's guard, for owners.
 
+All its paths are one handler: who may not come in is told so before the register is asked what is
+there, so that no page can be added without the guard, and nobody else learns which pages there are.
 Nothing else of the console is imported before the first of its pages is asked for.
 """
 
 import asyncio
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from adapters.door import OWNER
-from adapters.web.guard import Guard, visitor_of
+from adapters.web.guard import Guard, Handler, visitor_of
 from adapters.web.requests import Refusal
 from gateway.console.register import HOME, Inside
-
-if TYPE_CHECKING:
-    from gateway.console.site import Site
 
 OWNERS_ONLY = "The console is for owners of this Parley. Your chats are on the page before it."
 
@@ -31,6 +28,8 @@ class Console:
     def __init__(self, inside: Inside, guard: Guard) -> None:
         self._inside = inside
         self._guard = guard
+        self._loading = asyncio.Lock()
+        self._site: Handler | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return its routes; what is not in the register is answered by them, too."""
@@ -42,15 +41,21 @@ class Console:
         ]
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        """Hand an owner's request on to the pages.
+
+        Raises:
+            Refusal: Somebody else asks.
+        """
         if visitor_of(request).role != OWNER.role:
             raise Refusal(403, "owners_only", OWNERS_ONLY)
-        if "_site" not in self.__dict__:
-            # Templates and pages take a tenth of a second to import.
-            await asyncio.to_thread(lambda: self._site)
-        return await self._site.answer(request)
+        async with self._loading:
+            if self._site is None:
+                # Templates and pages take a tenth of a second to import.
+                self._site = await asyncio.to_thread(_site_of, self._inside)
+        return await self._site(request)
 
-    @cached_property
-    def _site(self) -> "Site":
-        from gateway.console.site import Site  # noqa: PLC0415
 
-        return Site(self._inside)
+def _site_of(inside: Inside) -> Handler:
+    from gateway.console.site import ConsoleSite  # noqa: PLC0415
+
+    return ConsoleSite(inside).answer

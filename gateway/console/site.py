@@ -41,10 +41,10 @@ from gateway.console.register import (
     MENU_GROUPS,
     REGISTER,
     Ask,
-    Entry,
     Inside,
     Missing,
     Moved,
+    Registered,
     Result,
     Shown,
     action,
@@ -84,7 +84,7 @@ SAID_CHARS = 400
 STALE = "This form is of another session, or too old. Nothing was changed; please try again."
 
 
-class Site:
+class ConsoleSite:
     """The pages of the register, for requests that the guard has let through."""
 
     def __init__(self, inside: Inside) -> None:
@@ -132,7 +132,7 @@ class Site:
             told = {"heading": "That cannot be done", "text": str(exc)}
             return await self._page(request, None, Shown("trouble.html", told), 409)
 
-    async def _response(self, ask: Ask, entry: Entry, result: Result) -> web.StreamResponse:
+    async def _response(self, ask: Ask, entry: Registered, result: Result) -> web.StreamResponse:
         if isinstance(result, Shown):
             return await self._page(ask.request, entry, result)
         if isinstance(result, Moved):
@@ -188,7 +188,7 @@ class Site:
         response.set_cookie(name, value, max_age=life_s, path=HOME, **rules)
 
     async def _page(
-        self, request: web.Request, entry: Entry | None, shown: Shown, status: int = 200
+        self, request: web.Request, entry: Registered | None, shown: Shown, status: int = 200
     ) -> web.Response:
         said = self._said(request)
         token = Markup('<input type="hidden" name="{}" value="{}">')
@@ -240,7 +240,7 @@ def _theme(request: web.Request) -> str:
     return theme if theme in THEMES else "auto"
 
 
-def _menu() -> list[tuple[str, list[Entry]]]:
+def _menu() -> list[tuple[str, list[Registered]]]:
     # In the order of `PAGES`, in whichever order they were imported.
     names = [module.__name__ for module in PAGES]
     shown = sorted(

@@ -21,7 +21,6 @@ from gateway.storage.reports.conversation_list import Listed
 from gateway.storage.reports.history import Recorded, speaker, standing, text_with_labels
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.steps import (
-    Asked,
     BilledCall,
     FileRow,
     JournaledStep,
@@ -31,12 +30,15 @@ from gateway.storage.reports.steps import (
     Sent,
     Sums,
     TurnHead,
+    TurnQuestion,
 )
 from gateway.storage.reports.usage import ContextFill
 
 MESSAGES = 60
 """Of one page of a transcript."""
 TRACE_DIGITS = 8
+AROUND = 20
+"""Messages behind the one that a link leads to, on the same page."""
 LEFT_SHOWN = 200
 """Messages that a compaction took out of view, and that its page names."""
 WHOLE = f"{HOME}/conversations/{{id}}"
@@ -50,7 +52,7 @@ class ToolShown:
     arguments: str
     call_id: str
     step: JournaledStep | None = None
-    asked: Asked | None = None
+    asked: TurnQuestion | None = None
     result: "MessageShown | None" = None
 
 
@@ -63,11 +65,10 @@ class MessageShown:
         call: The call of a model that made it.
     """
 
-    seq: int
+    row: Recorded
     role: str
     who: str
     text: str
-    at: float
     standing: str
     thought: str = ""
     call: BilledCall | None = None
@@ -94,7 +95,7 @@ class TurnShown:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Whole:
     here: Listed
     plan: ViewPlan
     fill: ContextFill
@@ -140,11 +141,11 @@ def _chosen_model(conn: Connection, number: int) -> str | None:
     return conversations.chosen_model(conn, number)
 
 
-def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) -> _Read:
+def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) -> _Whole:
     [here] = conversation_list.those(conn, [number])
     rows = steps.page(conn, number, before=before, limit=MESSAGES)
     plan = sessions.active(conn, number).plan
-    return _Read(
+    return _Whole(
         here,
         plan,
         usage.standing(conn, number, fixed_tokens),
@@ -156,7 +157,7 @@ def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) 
     )
 
 
-def _gauge(read: _Read, facts: StatusFacts) -> charts.LineChart | None:
+def _gauge(read: _Whole, facts: StatusFacts) -> charts.LineChart | None:
     """Return how the prompt grew and shrank; None where no prompt was reported."""
     if not read.prompts:
         return None
@@ -223,11 +224,10 @@ def _by_turn(rows: Sequence[Any]) -> Mapping[int, list[Any]]:
 def _message(row: Recorded, plan: ViewPlan) -> MessageShown:
     message = decode(row.body)
     return MessageShown(
-        row.seq,
+        row,
         message["role"],
         speaker(message),
         text_with_labels(message),
-        row.at,
         standing(plan, row.seq),
         thought=message.get("reasoning", ""),
         tools=_tools(message),
@@ -266,7 +266,9 @@ def _with_calls(
     return [call for call in billed if id(call) not in used]
 
 
-def _with_tools(turn: TurnShown, done: Sequence[JournaledStep], asked: Sequence[Asked]) -> None:
+def _with_tools(
+    turn: TurnShown, done: Sequence[JournaledStep], asked: Sequence[TurnQuestion]
+) -> None:
     """Give calls of tools their entries in the journal, their questions and their results."""
     journal = {step.call_id: step for step in done if step.kind == "tool"}
     questions = {each.call_id: each for each in asked}
@@ -290,14 +292,15 @@ async def message(ask: Ask) -> Result:
     number, seq = ask.number("id"), ask.number("seq")
     found = await ask.inside.database.read(_one, number, seq)
     decoded = decode(found.body)
+    text = text_with_labels(decoded)
+    calls = [(f"Call of {tool.name}", tool.arguments) for tool in _tools(decoded)]
     return Shown(
         "message.html",
         {
             "conversation": number,
-            "row": found,
-            "who": speaker(decoded),
-            "text": text_with_labels(decoded),
-            "tools": _tools(decoded),
+            "back": f"{HOME}/conversations/{number}?before={seq + AROUND}#m{seq}",
+            "told": [speaker(decoded), f"session {found.session_id}"],
+            "texts": [("Text", text)] * bool(text) + calls,
             "stored": orjson.dumps(decoded, option=orjson.OPT_INDENT_2).decode(),
         },
         title=f"Message {seq} of conversation {number}",
@@ -318,8 +321,14 @@ async def output(ask: Ask) -> Result:
     text = await ask.inside.database.read(transcript.read_blob, number, name)
     if text is None:
         raise Missing(f"Conversation {number} has no output {name}.")
-    shown = {"conversation": number, "name": name, "text": text}
-    return Shown("output.html", shown, title=f"Output {name} of conversation {number}")
+    shown = {
+        "conversation": number,
+        "back": f"{HOME}/conversations/{number}",
+        "told": [],
+        "texts": [("Text", text)],
+        "stored": "",
+    }
+    return Shown("message.html", shown, title=f"Output {name} of conversation {number}")
 
 
 @page(WHOLE + "/segments/{session}", "Segment")

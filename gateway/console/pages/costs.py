@@ -23,15 +23,15 @@ MOST_COMPARED = 30
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Bill:
     days: Sequence[tuple[Span, Mapping[str, Spent]]]
     prompts: Compared
     senders: Senders
 
 
-def _read(conn: Connection, spans: Sequence[Span], rates: Rates, *, compares: bool) -> _Read:
+def _read(conn: Connection, spans: Sequence[Span], rates: Rates, *, compares: bool) -> _Bill:
     since = spans[0].start
-    return _Read(
+    return _Bill(
         reports.by_span_and_model(conn, spans),
         reports.total(conn, since, rates).prompts if compares else Compared(),
         reports.of_senders(conn, since, DEAREST),

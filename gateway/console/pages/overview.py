@@ -40,7 +40,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Looked:
     """What one look at the database has found."""
 
     waiting: Mapping[str, Waiting]
@@ -63,9 +63,9 @@ def days_until_now(zone: tzinfo, count: int) -> list[Span]:
     return spans
 
 
-def _read(conn: Connection, spans: Sequence[Span]) -> _Read:
+def _read(conn: Connection, spans: Sequence[Span]) -> _Looked:
     looks = (health.unanswered, health.unsent, health.asked, health.quarantined, health.strangers)
-    return _Read(
+    return _Looked(
         waiting={look.__name__: look(conn) for look in looks},
         alerts=alerts.found(conn, with_past=True, limit=50),
         days=traffic.turns(conn, spans),
@@ -135,7 +135,7 @@ def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:
             yield Need(text, f"{HOME}/conversations?state=unsent", "bad")
 
 
-def _of_database(read: _Read, opened: Sequence[Alert]) -> Iterator[Need]:
+def _of_database(read: _Looked, opened: Sequence[Alert]) -> Iterator[Need]:
     listed = f"{HOME}/conversations?state="
     waiting = read.waiting
     for each in opened:

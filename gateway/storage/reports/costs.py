@@ -187,7 +187,7 @@ def by_span_and_model(
     return found
 
 
-def _name_of(row: Row[Any]) -> str:
+def _name_of(row: Any) -> str:
     return "/".join(filter(None, (row.provider, row.model)))
 
 
@@ -331,7 +331,7 @@ def _added_up(
     return found
 
 
-def _uncompared(row: Row[Any]) -> Spent:
+def _uncompared(row: Any) -> Spent:
     money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
     return Spent(row.calls, usage_in(row), money)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Select, func, select
 
 from agent.money.costs import Money
 from agent.usage import Usage
@@ -98,7 +98,7 @@ class JournaledStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TurnQuestion:
     """What a person was asked while a turn waited."""
 
     turn_id: int
@@ -191,7 +191,7 @@ def calls(conn: Connection, conversation_id: int, turn_ids: Iterable[int]) -> li
     return [_billed(row) for row in conn.execute(select(ledger).where(*here).order_by(ledger.c.id))]
 
 
-def _billed(row: Row[Any]) -> BilledCall:
+def _billed(row: Any) -> BilledCall:
     return BilledCall(
         row.call_id,
         row.turn_id,
@@ -232,10 +232,10 @@ def journal(conn: Connection, turn_ids: Iterable[int]) -> list[JournaledStep]:
     ]
 
 
-def questions(conn: Connection, turn_ids: Iterable[int]) -> list[Asked]:
+def questions(conn: Connection, turn_ids: Iterable[int]) -> list[TurnQuestion]:
     """Return what people were asked while turns waited, in order."""
-    query = select(*_of(inquiry, Asked)).where(inquiry.c.turn_id.in_(turn_ids))
-    return [Asked(*row) for row in conn.execute(query.order_by(inquiry.c.id))]
+    query = select(*_of(inquiry, TurnQuestion)).where(inquiry.c.turn_id.in_(turn_ids))
+    return [TurnQuestion(*row) for row in conn.execute(query.order_by(inquiry.c.id))]
 
 
 def received(

@@ -1,4 +1,7 @@
-"""How much is going on: turns by day, and which replicas there are."""
+"""How much is going on: turns by day, and which replicas there are.
+
+The console's overview shows both. A day is a range of ids: nothing is looked for by its time.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +18,11 @@ from gateway.storage.statements import built_once
 
 @dataclass(frozen=True, slots=True)
 class DayTurns:
-    """The turns that began in a stretch of time; those that were given up are among `begun`."""
+    """The turns that began in a stretch of time.
+
+    Attributes:
+        dead: Those that were given up; they are among `begun`.
+    """
 
     name: str
     begun: int
@@ -42,7 +49,11 @@ def _begun(first: int, behind: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRow:
-    """A replica; `late_s` is how long it should have said something, 0 while it is in time."""
+    """A process that works on the database.
+
+    Attributes:
+        late_s: For how long it should have said something; 0 while it is in time.
+    """
 
     id: int
     name: str
