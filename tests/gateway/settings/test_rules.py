@@ -81,3 +81,24 @@ def test_examples_are_pairs(tmp_path: Path, roles: list[str]) -> None:
     file.write_bytes(orjson.dumps({"agent": {"prefill": prefill}}))
     with pytest.raises(SettingsError, match=r"agent\.prefill"):
         load_settings(config=file, environ={"PARLEY_HOME": str(tmp_path)})
+
+
+@pytest.mark.parametrize(
+    ("alerts", "problem"),
+    [
+        ({"to": ["telegram"]}, "alerts.to: 'telegram' must be PLATFORM:CHAT"),
+        ({"to": ["telegram:a:b:c"]}, "alerts.to: 'telegram:a:b:c' must be PLATFORM:CHAT"),
+        ({"to": ["web:owner"]}, "alerts.to: 'web:owner' must be PLATFORM:CHAT"),
+        ({"to": ["slack:C0123"]}, "alerts.to: 'slack:C0123': slack is off"),
+        ({"webhook": "ftp://T0KEN.example.org"}, "alerts.webhook: must begin with http://"),
+        ({"webhook_secret": "s3cret-s3cret"}, "alerts.webhook_secret: signs nothing"),
+    ],
+)
+def test_alerts_lead_somewhere(tmp_path: Path, alerts: dict[str, object], problem: str) -> None:
+    """A mistake shows at the start, and not in the night when something is wrong."""
+    file = tmp_path / "parley.yaml"
+    file.write_bytes(orjson.dumps({"alerts": alerts}))
+    with pytest.raises(SettingsError) as refused:
+        load_settings(config=file, environ={"PARLEY_HOME": str(tmp_path)})
+    assert problem in str(refused.value)
+    assert "T0KEN" not in str(refused.value)
