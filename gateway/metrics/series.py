@@ -126,6 +126,7 @@ HTTP_REFUSALS = _counter(
     " displaced. reason: descriptors, all, address.",
     "kind reason",
 )
+BACKUPS = _counter("backups", "Backups on a timer. outcome: made, failed.", "outcome")
 SENDS_PUT_OFF = _counter(
     "sends_put_off",
     "Sends that a platform did not take. kind: delayed (again later), unknown (it may be shown),"
@@ -314,6 +315,8 @@ EVENTS: tuple[Mover, ...] = (
         "search_index_not_fed",
         _counter("search_index_failures", "Times the search index could not be fed."),
     ),
+    Mover("backup_made", BACKUPS, {"outcome": "=made"}),
+    Mover("backup_failed", BACKUPS, {"outcome": "=failed"}),
     Mover(
         "storage_pruned",
         _counter("pruned_bytes", "Texts and files erased since they were too old, in bytes."),
@@ -404,6 +407,7 @@ LOOP_LAG = _gauge("event_loop_lag_seconds", "Longest delay of the event loop of 
 DISK_FREE = _gauge("disk_free_bytes", "Room for PARLEY_HOME.")
 DISK_SIZE = _gauge("disk_size_bytes", "Size of its disk.")
 LOG_BYTES = _gauge("log_bytes", "The log file and its predecessors.")
+BACKUP_AGE = _gauge("backup_age_seconds", "Age of the newest backup in `backup.to`.")
 SCRAPE = _gauge("database_look_seconds", "How long the look at the database took for this page.")
 DATABASE_UP = _gauge("database_up", "Whether it could be read for this page.")
 BUILD_INFO = _gauge("build_info", "1, with the versions as labels.", "version python database")
@@ -443,6 +447,7 @@ STATE: tuple[Series, ...] = (
     DISK_FREE,
     DISK_SIZE,
     LOG_BYTES,
+    BACKUP_AGE,
     SCRAPE,
     DATABASE_UP,
     BUILD_INFO,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from zoneinfo import ZoneInfo
 
 from gateway.agent_ports.budgets import today
 from gateway.errors import StorageError
+from gateway.lifecycle import backups
 from gateway.lifecycle.supervision import Supervised, Watch
 from gateway.logging.setup import log_path, predecessors
 from gateway.metrics import series
@@ -197,6 +199,9 @@ def _files(settings: Settings) -> Iterator[Sample]:
     path = log_path(settings.logging, settings.home)
     if path is not None:
         yield Sample(series.LOG_BYTES, sum(map(_size, [path, *predecessors(path)])))
+    backup = backups.newest(backups.folder_of(settings))
+    if backup is not None:
+        yield Sample(series.BACKUP_AGE, backup.age_s(datetime.now(UTC)))
     database = location_of(settings)
     if isinstance(database, Path):
         yield Sample(series.DATABASE_BYTES, _size(database))

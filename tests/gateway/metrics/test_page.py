@@ -150,3 +150,15 @@ def test_a_short_token_is_refused(tmp_path: Path) -> None:
     """Anybody who reaches the port may try it."""
     with pytest.raises(Exception, match=r"metrics\.token.*16 characters"):
         load_settings(environ={}, overrides={"home": tmp_path, "metrics.token": "short"})
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+async def test_the_age_of_the_newest_backup(tmp_path: Path) -> None:
+    """Where Parley makes them, and one is there."""
+    to = {"to": tmp_path / "backups"}
+    async with serving(tmp_path / "home", backup=to) as gateway:
+        await gateway.chat.logged("backup_made")
+        _, _, text = await got(gateway)
+    found = values(text)
+    assert 0 <= found["parley_backup_age_seconds", ()] < 600
+    assert found["parley_backups_total", ("made",)] == 1
