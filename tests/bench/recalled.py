@@ -2,9 +2,10 @@
 
 Part of `python -m tests.bench statements`, on the conversations and probes of that section, for
 each engine, in a 200K window; `lcm` also with a lower threshold, so that its view has 40K at most.
-Searched is as `session_search` and `lcm_grep` do: the question as it is, in the whole conversation;
-the messages that are found count as they are, those beside them do not. Where a probe has no
-question, the first half of its answer is it, and the second half is asked for.
+Searched is as `session_search` does: the question as it is, in the whole conversation, and what the
+tool answers counts, as the model reads it. Beside that stands what the messages that are found hold
+in full. Where a probe has no question, the first half of its answer is it, and the second half is
+asked for.
 `python -m tests.bench.recalled 0` prints every conversation of half 0.
 """
 
@@ -20,10 +21,13 @@ from agent.context_engine import CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message
+from agent.tools.builtin.history import answer_of
+from agent.tools.context import Findings, Hit
 from agent.view.view import Entry, View, ViewPlan
 from gateway.storage import migrations
 from gateway.storage.conversation import transcript
 from gateway.storage.search import index, query
+from gateway.storage.search.query import Match
 from tests.agent.tools.doubles import MemoryArchive
 from tests.bench.conversations import Conversation, Probe, full_text, probed, words_in
 from tests.bench.figures import Figure, percentile
@@ -32,6 +36,7 @@ from tests.support.storage import Store, turn_of
 
 WINDOW = 200_000
 RESULTS = 10
+NEIGHBOURS = 3
 MOST_PROBES = 150
 """Of one conversation; a search takes milliseconds."""
 AT_LEAST = 0.85
@@ -49,6 +54,7 @@ class Scores:
 
     Attributes:
         tokens: Of the first view that was compacted.
+        whole: With the messages that a search finds in full, not as the tool tells of them.
     """
 
     name: str
@@ -56,6 +62,7 @@ class Scores:
     tokens: dict[str, int]
     view: dict[str, float]
     recalled: dict[str, float]
+    whole: dict[str, float]
     later: dict[str, float]
     compact_ms: dict[str, list[float]]
 
@@ -74,6 +81,8 @@ def measure() -> Iterator[Figure]:
             yield Figure(f"{title}: view alone", _mean([it.view[engine] for it in chosen]), "")
             recalled = _mean([it.recalled[engine] for it in chosen])
             yield Figure(f"{title}: with recall", recalled, "", at_least=bar)
+            whole = _mean([it.whole[engine] for it in chosen])
+            yield Figure(f"{title}: with recall, messages in full", whole, "")
             later = _mean([it.later[engine] for it in chosen])
             yield Figure(f"{title}: with recall, {FURTHER} further", later, "", at_least=bar)
         yield Figure(f"{engine}: view", _mean([it.tokens[engine] for it in found]), "tokens")
@@ -86,19 +95,21 @@ def measure() -> Iterator[Figure]:
 def scored(conversation: Conversation) -> Scores:
     """Return the scores after the first and the last compaction, for what was said first."""
     probes = list(_probes(conversation))
-    found = _searched(conversation.messages, [question for question, _ in probes])
-    tokens, view, recalled, later, times = {}, {}, {}, {}, {}
+    answers = _searched(conversation.messages, [question for question, _ in probes])
+    told, found = [each for each, _ in answers], [each for _, each in answers]
+    tokens, view, recalled, whole, later, times = {}, {}, {}, {}, {}, {}
     for name, (make, threshold) in ENGINES.items():
         chat = Chat(conversation, make, Limits(WINDOW, threshold))
         chat.begin()
         shown = chat.text()
         tokens[name] = sum(map(estimate_message, chat.view().messages))
         view[name] = _mean([Shown(shown).score(keys) for _, keys in probes])
-        recalled[name] = _with_recall(probes, found, shown)
+        recalled[name] = _with_recall(probes, told, shown)
+        whole[name] = _with_recall(probes, found, shown)
         chat.go_on()
-        later[name] = _with_recall(probes, found, chat.text())
+        later[name] = _with_recall(probes, told, chat.text())
         times[name] = chat.compact_ms
-    return Scores(conversation.name, len(probes), tokens, view, recalled, later, times)
+    return Scores(conversation.name, len(probes), tokens, view, recalled, whole, later, times)
 
 
 def _with_recall(
@@ -131,8 +142,8 @@ def _halves(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words[: len(words) // 2], words[len(words) // 2 :]
 
 
-def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list[str]:
-    """Return the text of what a search finds for each question."""
+def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what the tool answers to each question, and the messages that it has found."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "bench.db")
         store.without_sync()
@@ -149,9 +160,21 @@ def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list
         found = []
         for question in questions:
             matches = store.run(query.find, [own], question, limit=RESULTS) if question else []
-            found.append("\n".join(texts.get(match.seq, "") for match in matches))
+            whole = "\n".join(texts.get(match.seq, "") for match in matches)
+            found.append((_told(store, matches, question), whole))
         store.close()
     return found
+
+
+def _told(store: Store, matches: Sequence[Match], question: str) -> str:
+    """Return what the tool answers, but for the line that says where it looked."""
+    texts = query.messages(store.run(query.around, matches, NEIGHBOURS))
+    hits = tuple(
+        Hit(match.conversation, "", True, match.seq, tuple(texts[n]), match.holds)
+        for n, match in enumerate(matches)
+        if n in texts
+    )
+    return answer_of(Findings(hits, ""), question) if hits else ""
 
 
 @dataclass(slots=True)
@@ -226,6 +249,7 @@ if __name__ == "__main__":
             print(
                 f"{each.name:28}{engine:12} {each.probes:4} probes  {each.tokens[engine]:6,} tokens"
                 f"  view {each.view[engine]:.3f}  with recall {each.recalled[engine]:.3f}"
+                f"  in full {each.whole[engine]:.3f}"
                 f"  later {each.later[engine]:.3f}",
                 flush=True,
             )

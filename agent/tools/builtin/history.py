@@ -163,7 +163,7 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))
     found = (message for hit in findings.hits for message in hit.messages)
     await context.rights.read.note_all(found)
-    return "\n".join(_shown(findings, arguments.query))
+    return answer_of(findings, arguments.query)
 
 
 def _said_at(hit: Hit) -> tuple[str, int, int]:
@@ -201,6 +201,11 @@ async def _facts(searcher: Searcher, query: SearchQuery) -> list[str]:
         f"{each.at[:10]}{f', held until {each.until[:10]}' if each.until else ''}: {each.text}"
         for each in found
     ]
+
+
+def answer_of(findings: Findings, query: str) -> str:
+    """Return what the model reads of what was found, at most `FOUND_CHARS` of texts and marks."""
+    return "\n".join(_shown(findings, query))
 
 
 def _shown(findings: Findings, query: str) -> Iterator[str]:
