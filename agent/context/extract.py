@@ -65,11 +65,11 @@ for all of it. Source: tests/bench/statements.py."""
 NEWEST_SHARE = 0.04
 """The newest part gets so much of the room at least."""
 
-WORTH = {"person": 1.0, "assistant": 0.18, "tool": 0.2}
+WORTH = {"person": 1.0, "assistant": 0.22, "tool": 0.2}
 """What a statement is worth by whose it is."""
 OWN = 1.25
 """The same of what people tell of themselves, beside what they ask or paste."""
-AGAIN = 0.7
+AGAIN = 0.65
 """What each further statement of a message is worth beside the one before it."""
 NEW_SHARE = 0.6
 """What an assistant says is chosen if so much of it was not said by what is chosen already."""

@@ -160,17 +160,22 @@ def scored(conversation: Conversation) -> Scores:
 
 
 def scored_as_lived(conversation: Conversation) -> tuple[float, int]:
-    """Return the score of a whole conversation that was compacted as it went, and the view's size.
+    """Return the score of a conversation that was compacted as it went, and the view's size.
 
-    The last compaction is behind the last message.
+    It ends with a compaction: what comes behind the last one, which is all in view, is left out.
     """
     words = [words_in(full_text(message)) for message in conversation.messages]
     rare, by_place = rare_in(words), dict(enumerate(words))
-    asked = [keys for probe in conversation.probes if (keys := keys_of(probe, by_place, rare))]
     view = View(conversation.messages, 0)
-    while view.said < len(view.messages):
+    while True:
+        shown, said = [*view.shown], view.said
         view.grow()
+        if view.tokens() < view.window // 2:
+            view.shown, view.said = shown, said
+            break
         view.compact()
+    told = [probe for probe in conversation.probes if max(probe.evidence) < view.said]
+    asked = [keys for probe in told if (keys := keys_of(probe, by_place, rare))]
     return view.score(asked), view.tokens()
 
 
