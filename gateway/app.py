@@ -28,10 +28,9 @@ import structlog
 from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
 from agent.plugins.loading import load_plugins
-from agent.processes import confinement
+from agent.processes import confinement, descriptors
 from agent.tokens.tiktoken import load_beside
 from agent.turn.state import Agent
-from gateway import descriptors
 from gateway.access import web_door
 from gateway.access.oidc import provider_of
 from gateway.access.pairing import owner_code

@@ -14,9 +14,9 @@ import typer
 from gateway.cli.common import AsJson, opened, settings_of
 from gateway.cli.output import say, show_json
 from gateway.errors import StorageUnavailable
-from gateway.imports import hermes, hermes_settings
-from gateway.imports.hermes import Import
-from gateway.imports.hermes_home import HermesHome, Line
+from gateway.setup import hermes, hermes_settings
+from gateway.setup.hermes import Import
+from gateway.setup.hermes_home import HermesHome, Line
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import arrivals

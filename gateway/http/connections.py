@@ -22,7 +22,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from typing_extensions import override
 
-from gateway import descriptors
+from agent.processes import descriptors
 
 log = structlog.get_logger()
 

@@ -23,9 +23,9 @@ from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.door import OWNER
 from adapters.errors import FetchDelayed
 from adapters.messages import Address, OutgoingFile
+from agent.processes.descriptors import is_scarce
 from gateway.agent_ports.files import StoredFiles
 from gateway.commands.status_figures import StatusFacts
-from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, NotFound, ObjectsUnavailable, StorageError
 from gateway.http.connections import (
     IDLE_S,

@@ -26,8 +26,8 @@ from typing_extensions import override
 from adapters.base import Clock
 from adapters.registry import platforms
 from agent import spans
+from agent.processes.descriptors import RESERVE
 from agent.safety.redaction import Redactor, printable
-from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
 from gateway.logging.recent import RECENT
 from gateway.logging.taps import Tapped

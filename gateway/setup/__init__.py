@@ -1,1 +1,1 @@
-"""What a set-up does, in the terminal as in the web: asks providers and platforms, writes."""
+"""The first steps: a set-up asks providers and platforms and writes; Hermes is taken over."""

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from gateway.descriptors import RESERVE
+from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.database import Job, JobResult, Results, retrieve
 from gateway.storage.identity import FileWatch

@@ -15,8 +15,8 @@ from sqlalchemy import update
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
+from agent.processes import descriptors
 from agent.usage import Prices, Usage
-from gateway import descriptors
 from gateway.app import Welcome, run
 from gateway.errors import GatewayError, SettingsError
 from gateway.lifecycle.crash_journal import CrashJournal

@@ -96,7 +96,7 @@ OF_FILES = {
 ELSEWHERE = {
     "run": "tests/e2e",
     "doctor": "tests/gateway/doctor",
-    "import hermes": "tests/gateway/imports",
+    "import hermes": "tests/gateway/setup",
     "alerts test": "asks a gateway that runs",
     "open": "asks a gateway that runs",
     "chat": "talks to a gateway that runs",

@@ -16,9 +16,9 @@ import yaml
 from pydantic import ValidationError
 
 from agent.safety.redaction import Redactor
-from gateway.imports.hermes_home import HermesHome, Line
 from gateway.settings.foreign import Counterpart, counterpart, leaves
 from gateway.settings.tree import Keys, Settings
+from gateway.setup.hermes_home import HermesHome, Line
 
 PROVIDERS = frozenset({"auto", "anthropic", "openai", "openrouter", "nous"})
 """Providers that have the same name in both."""

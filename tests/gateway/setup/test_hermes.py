@@ -21,10 +21,10 @@ from agent.models.base import ModelRequest
 from agent.ports import Origin
 from agent.tools.builtin.history import SESSION_SEARCH
 from gateway.http.control import ACTIONS, carry_out
-from gateway.imports import hermes
-from gateway.imports.hermes import Import
-from gateway.imports.hermes_home import HermesHome, Line
 from gateway.settings.loading import load_settings
+from gateway.setup import hermes
+from gateway.setup.hermes import Import
+from gateway.setup.hermes_home import HermesHome, Line
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import GatewayError
-from gateway.imports.hermes_home import HermesHome, HermesSkill, Line, lineages, sessions_in
+from gateway.setup.hermes_home import HermesHome, HermesSkill, Line, lineages, sessions_in
 from tests.support.hermes import BEGAN, HermesRecords
 
 

@@ -25,8 +25,11 @@ from agent.tools.context import MemoryTarget
 from gateway.agent_ports.search import Indexer
 from gateway.context.prompts import IDENTITY_CHARS
 from gateway.errors import GatewayError
-from gateway.imports import hermes_settings
-from gateway.imports.hermes_home import (
+from gateway.session_keys import address_key, member_key
+from gateway.settings.loading import CONFIG_NAME
+from gateway.settings.tree import Settings
+from gateway.setup import hermes_settings
+from gateway.setup.hermes_home import (
     HermesHome,
     HermesSession,
     HermesSkill,
@@ -35,11 +38,8 @@ from gateway.imports.hermes_home import (
     messages_of,
     sessions_in,
 )
-from gateway.imports.hermes_settings import SettingsFound
-from gateway.imports.hermes_transcripts import Transcript, transcript_of
-from gateway.session_keys import address_key, member_key
-from gateway.settings.loading import CONFIG_NAME
-from gateway.settings.tree import Settings
+from gateway.setup.hermes_settings import SettingsFound
+from gateway.setup.hermes_transcripts import Transcript, transcript_of
 from gateway.storage.conversation import imported
 from gateway.storage.conversation.imported import (
     ImportedLineage,

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, text_of
 from agent.view.view import Entry, render
-from gateway.imports.hermes_home import (
+from gateway.setup.hermes_home import (
     HermesHome,
     HermesMessage,
     lineages,
     messages_of,
     sessions_in,
 )
-from gateway.imports.hermes_transcripts import Transcript, summary_in, transcript_of
+from gateway.setup.hermes_transcripts import Transcript, summary_in, transcript_of
 from tests.support.conversations import faults
 from tests.support.hermes import BEGAN, END, PREFIX, HermesRecords
 

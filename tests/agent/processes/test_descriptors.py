@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway import descriptors
-from gateway.descriptors import RESERVED, Reserve, ceiling, is_scarce, raise_limit
+from agent.processes import descriptors
+from agent.processes.descriptors import RESERVED, Reserve, ceiling, is_scarce, raise_limit
 from gateway.logging.setup import predecessors
 from tests.support.process import ParleyProcess
 
@@ -22,7 +22,7 @@ EXHAUSTED = """
 import asyncio, os, resource, sys
 from pathlib import Path
 from sqlalchemy import text
-from gateway.descriptors import RESERVE, raise_limit
+from agent.processes.descriptors import RESERVE, raise_limit
 from gateway.logging.setup import LogFile
 from gateway.storage.migrations import open_database
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from gateway.errors import GatewayError
-from gateway.imports import hermes_settings
-from gateway.imports.hermes_home import HermesHome
-from gateway.imports.hermes_settings import SettingsFound, found_in, with_secrets
 from gateway.settings.loading import load_settings
+from gateway.setup import hermes_settings
+from gateway.setup.hermes_home import HermesHome
+from gateway.setup.hermes_settings import SettingsFound, found_in, with_secrets
 
 
 def found(tmp_path: Path, settings: dict[str, Any], env: str = "") -> SettingsFound:

@@ -14,7 +14,7 @@ from agent.context.phases.sanitise import NO_RESULT
 from agent.messages import ChatMessage, ToolCall, clean_text, storable, tool_message
 from agent.models.arguments import canonical_arguments
 from agent.view.view import Summary, ViewPlan
-from gateway.imports.hermes_home import HermesMessage
+from gateway.setup.hermes_home import HermesMessage
 
 SUMMARY_MARKS = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:")
 """What a summary of Hermes' begins with, in all versions; the first is a line of its own."""
