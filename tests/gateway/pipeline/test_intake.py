@@ -110,7 +110,7 @@ async def test_a_full_queue_refuses_and_says_so(tmp_path: Path) -> None:
     async with running(tmp_path, at_work=False, queue={"max_pending": 2}) as chat:
         outcomes = [(await chat.say(text)).outcome for text in ("one", "two", "three", "/status")]
         assert outcomes == ["queued", "queued", "refused", "command"]
-        assert "2 are waiting already" in (await notices(chat))[0]
+        assert "2 are already waiting" in (await notices(chat))[0]
     async with running(tmp_path) as chat:
         assert (await chat.answers(3))[-1] == "re: one\ntwo"
 
