@@ -231,7 +231,7 @@ class Cluster(Crashes):
         """Whether the process in each place is ready; puts one where none lives."""
         for each in self.replicas:
             if not each.runs:
-                assert each.ends is None or each.ends.result() in {KILLED, REFUSED}, self.log()
+                assert each.ends is None or each.ends.result() in {0, KILLED, REFUSED}, self.log()
                 self.run(each)
         return {each.pid for each in self.replicas} <= self._ready()
 
