@@ -119,6 +119,9 @@ class AlertWatch:
                     await self.look()
                 except StorageError as exc:
                     log.warning("alerts_not_looked_for", error=str(exc))
+                except Exception:
+                    # Whatever a look meets (a disk, a broken manifest), messages go on.
+                    log.exception("alert_look_broke")
 
     def renew(self) -> None:
         """Go by the settings as they are now."""

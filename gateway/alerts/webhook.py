@@ -69,6 +69,9 @@ class AlertWebhook:
                 await self.post_due()
             except StorageError as exc:
                 log.warning("alerts_not_looked_for", error=str(exc))
+            except Exception:
+                # What an address makes of a client is not known beforehand; messages go on.
+                log.exception("alert_look_broke")
 
     async def post_due(self) -> None:
         """Post what the webhook is to be told, and was not yet.

@@ -7,6 +7,7 @@ gateway/lifecycle/restoring.py.
 """
 
 import asyncio
+import errno
 import hashlib
 import os
 import re
@@ -14,10 +15,11 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,14 @@ _REMOVED = ".removed-"
 _CHUNK = 1 << 20
 _SPARE_BYTES = 50_000_000
 """Room that is left on the disk of the backups."""
+DEEPEST = 100
+"""Folders above a file that is copied: commands may make many more in a workspace."""
+_LONGEST = 2_000
+"""Bytes of such a file's path; the system takes 4,096, with those of the folder it is in."""
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
+_NAMED = 5
+"""So many of those that were left out are named; the others stand in the list."""
+_COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
 LOOK_EVERY_S = 60.0
 RETRY_AFTER_S = 900.0
 """Pause after a backup that failed."""
@@ -77,6 +87,21 @@ class Backup:
     at: datetime
     size_bytes: int
     manifest: Mapping[str, Any]
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """What could not be copied, and why; nothing where an older version wrote it."""
+        found: Mapping[str, str] = self.manifest.get("left_out", {})
+        return found
+
+    @property
+    def lacks(self) -> str:
+        """What could not be copied, in words; "" where there is no such thing."""
+        if not self.left_out:
+            return ""
+        first = [f"{name} ({why})" for name, why in islice(self.left_out.items(), _NAMED)]
+        more = f", … (all of them: {MANIFEST})" if len(self.left_out) > _NAMED else ""
+        return f"not in it, as it could not be copied: {', '.join(first)}{more}"
 
     def age_s(self, now: datetime) -> float:
         """Return how old it is; never less than 0, whatever was done to the clock."""
@@ -114,11 +139,11 @@ def read(path: Path) -> Backup | None:
     named = _NAME.fullmatch(path.name)
     try:
         told = orjson.loads((path / MANIFEST).read_bytes())
-        sizes = [each.get("bytes", 0) for each in told["files"].values()]
+        size = sum(each.get("bytes", 0) for each in told["files"].values())
+        began = datetime.strptime(named[1] if named else told["at"], _TIME).replace(tzinfo=UTC)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    began = datetime.strptime(named[1] if named else told["at"], _TIME).replace(tzinfo=UTC)
-    return Backup(path, began, sum(sizes), told)
+    return Backup(path, began, size, told)
 
 
 def folder_of(settings: Settings) -> Path | None:
@@ -157,7 +182,7 @@ def make(
     except Timeout as exc:
         raise StorageUnavailable(f"another backup is being written to {to}") from exc
     except OSError as exc:
-        where = exc.filename or to
+        where = _encodable(exc.filename or to)
         raise StorageUnavailable(f"cannot back up to {to}: {exc.strerror} ({where})") from exc
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -197,7 +222,6 @@ def _require_room(settings: Settings, to: Path) -> None:
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
     """Write all of a backup, its list last, and read it again."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
-    files: dict[str, Any] = {}
     # The database first: what came later in a workspace does no harm, a missing one would.
     if isinstance(location, Path):
         maintenance.backup(location, target / DATABASE, stopped)
@@ -208,11 +232,11 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
         dumps.dump(location, target / DUMP, stopped)
         database = DUMP
     (target / database).chmod(0o600)
-    files[database] = _known(target / database)
-    left_out = _left_out(settings, to, root)
+    copied = _Copying(_apart(settings, root), _folders_of_backups(settings, to), stopped)
+    copied.files[database] = _known(target / database)
     for source, name in ((settings.home, HOME), (root, WORKSPACES)):
         if source.is_dir():
-            files |= _copied(source, target / name, name, left_out, stopped)
+            copied.take(source, target / name, name)
     told = {
         "format": 1,
         "version": version("parley"),
@@ -222,7 +246,8 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
         "database_at": _place(location, settings.home) if isinstance(location, Path) else None,
         "workspaces_at": _place(root, settings.home),
         "objects": settings.storage.files,
-        "files": files,
+        "files": copied.files,
+        "left_out": copied.left_out,
     }
     handle = os.open(target / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as stream:  # noqa: PTH123 - a handle, no path
@@ -235,7 +260,7 @@ def _place(path: Path, home: Path) -> str:
     return str(path.relative_to(home) if path.is_relative_to(home) else path)
 
 
-def _left_out(settings: Settings, to: Path, workspaces: Path) -> frozenset[Path]:
+def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
     """Return what is no part of the home's files: copied apart, made anew, or of this process."""
     home, location = settings.home, location_of(settings)
     database = location if isinstance(location, Path) else home / DATABASE
@@ -249,44 +274,105 @@ def _left_out(settings: Settings, to: Path, workspaces: Path) -> frozenset[Path]
         home / "fatal.txt",
         home / "fatal.previous.txt",
         home / "logs",
-        to,
-        to.resolve(),
-        folder_of(settings) or to,
         workspaces,
         *([log_file, *predecessors(log_file)] if log_file else []),
     })
 
 
-def _copied(
-    source: Path, target: Path, name: str, left_out: frozenset[Path], stopped: Stopped
-) -> dict[str, Any]:
-    """Copy a folder, links as links, what is no file left out; return what is known of each file.
+def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, int]]:
+    """Return which folders hold backups, as the disk knows them: a path has several spellings."""
+    found = (each.stat() for each in (to, folder_of(settings) or to) if each.is_dir())
+    return frozenset((each.st_dev, each.st_ino) for each in found)
 
-    What goes away meanwhile is left out.
+
+class _Copying:
+    """Copies folders, links as links; what is no file, and what goes away meanwhile, is not told.
+
+    Commands write into workspaces what they like: it is walked without recursion, and what cannot
+    be copied makes no backup fail.
+
+    Attributes:
+        files: What is known of each file, by its place in the backup.
+        left_out: Why something is not in it, by the place that it would have, printable.
     """
-    target.mkdir(mode=0o700)
-    known: dict[str, Any] = {}
-    for each in sorted(source.iterdir()):
-        if stopped():
-            raise BackupStopped("the backup was stopped")
-        copy, label = target / each.name, f"{name}/{each.name}"
-        try:
-            mode = each.lstat().st_mode
-            if each in left_out:
+
+    def __init__(
+        self, apart: frozenset[Path], backups: frozenset[tuple[int, int]], stopped: Stopped
+    ) -> None:
+        self.files: dict[str, Any] = {}
+        self.left_out: dict[str, str] = {}
+        self._apart = apart
+        self._backups = backups
+        self._stopped = stopped
+
+    def take(self, source: Path, target: Path, name: str) -> None:
+        """Copy a folder with all that is in it."""
+        waiting = [*self._folder(source, target, name)]
+        while waiting:
+            if self._stopped():
+                raise BackupStopped("the backup was stopped")
+            each, copy, label = waiting.pop()
+            try:
+                waiting += self._copied(each, copy, label)
+            except (FileNotFoundError, NotADirectoryError):
                 continue
-            if stat.S_ISDIR(mode):
-                known |= _copied(each, copy, label, left_out, stopped)
-            elif stat.S_ISLNK(mode):
-                copy.symlink_to(each.readlink())
-                known[label] = {"link": str(copy.readlink())}
-            elif stat.S_ISREG(mode):
-                shutil.copy2(each, copy, follow_symlinks=False)
-                # Keys may stand in it, whatever its mode was.
-                copy.chmod(stat.S_IMODE(mode) & 0o700)
-                known[label] = _known(copy)
-        except FileNotFoundError:
-            continue
-    return known
+            except OSError as exc:
+                # Of the copy it is the disk's trouble, and that of all that comes after it.
+                if exc.errno not in _UNREADABLE or exc.filename != str(each):
+                    raise
+                self._leave_out(label, exc.strerror or type(exc).__name__)
+
+    def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
+        """Copy one entry; return what is in it where it is a folder."""
+        mode = each.lstat().st_mode
+        if each in self._apart or stat.S_IFMT(mode) not in _COPIED:
+            return ()
+        link = str(each.readlink()) if stat.S_ISLNK(mode) else ""
+        if why := _misfit(label, link):
+            self._leave_out(label, why)
+        elif stat.S_ISDIR(mode):
+            return self._folder(each, copy, label)
+        elif link:
+            copy.symlink_to(link)
+            self.files[label] = {"link": link}
+        else:
+            shutil.copy2(each, copy, follow_symlinks=False)
+            # Keys may stand in it, whatever its mode was; and it has to be read again.
+            copy.chmod(stat.S_IMODE(mode) & 0o700 | 0o400)
+            self.files[label] = _known(copy)
+        return ()
+
+    def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
+        """Make a folder; return what comes into it, the last first."""
+        names = sorted((each.name for each in source.iterdir()), reverse=True)
+        found = source.stat()
+        if (found.st_dev, found.st_ino) in self._backups:
+            names = [each for each in names if not _is_ours(each)]
+        target.mkdir(mode=0o700)
+        return [(source / each, target / each, f"{label}/{each}") for each in names]
+
+    def _leave_out(self, label: str, why: str) -> None:
+        self.left_out[_encodable(label)] = why
+
+
+def _encodable(path: str | Path) -> str:
+    """Return a path whose bytes that are no UTF-8 are escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _misfit(label: str, link: str) -> str:
+    """Return why something has no place in a backup; "" where it has."""
+    try:
+        length, _ = len(label.encode()), link.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    is_deep = label.count("/") > DEEPEST or length > _LONGEST
+    return "it lies too deep" if is_deep else ""
+
+
+def _is_ours(name: str) -> bool:
+    """Whether something in a folder of backups belongs to them: they are in no other backup."""
+    return bool(_NAME.fullmatch(name)) or name.startswith((_UNFINISHED, _REMOVED, LOCK))
 
 
 def _known(file: Path) -> dict[str, Any]:
@@ -356,6 +442,10 @@ class Backups:
                 # With its reason: a traceback would not say more.
                 log.error("backup_failed", to=str(to), error=str(exc))  # noqa: TRY400
                 pause_s = RETRY_AFTER_S
+            except Exception as exc:
+                # Workspaces hold what commands like: whatever it is, people go on being answered.
+                log.exception("backup_failed", to=str(to), error=repr(exc))
+                pause_s = RETRY_AFTER_S
             await asyncio.sleep(pause_s)
 
     async def _is_due(self, to: Path) -> bool:
@@ -384,3 +474,6 @@ class Backups:
             bytes=made.size_bytes,
             duration_ms=round((time.monotonic() - began) * 1000),
         )
+        if made.left_out:
+            # Their names are in its list: whoever gave them may have meant to be read here.
+            log.warning("backup_incomplete", path=str(made.path), entries=len(made.left_out))

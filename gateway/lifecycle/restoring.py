@@ -4,14 +4,15 @@ While it is under way a mark stands in the home: `parley run` refuses a home wit
 restore, given once more, goes on. A home that runs, or holds anything else, is left alone.
 """
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import DatabaseTooNew, GatewayError, StorageUnavailable
 from gateway.lifecycle import backups
-from gateway.lifecycle.backups import DATABASE, DUMP, HOME, WORKSPACES, Backup
+from gateway.lifecycle.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES, Backup
 from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
 from gateway.storage import maintenance, schema
 from gateway.storage.database import DatabaseServer
@@ -49,6 +50,8 @@ class Plan:
         if self.workspaces is not None:
             count = sum(name.startswith(f"{WORKSPACES}/") for name in told["files"])
             yield f"  {count:,} files of workspaces into {self.workspaces}"
+        if self.backup.lacks:
+            yield f"  {self.backup.lacks}"
         if told["objects"]:
             yield f"  not in it: large files in {told['objects']}, which the object store keeps"
 
@@ -58,13 +61,19 @@ class Plan:
         return isinstance(self.database, DatabaseServer)
 
 
-def plan_of(path: Path, home: Path, server: DatabaseServer | None = None) -> Plan:
+def plan_of(
+    path: Path,
+    home: Path,
+    server: DatabaseServer | None = None,
+    outside: Collection[Path] = (),
+) -> Plan:
     """Look at a backup and at the home that it would go into; nothing is changed.
 
     Args:
         path: The backup's folder.
         home: PARLEY_HOME.
         server: Where a copy of PostgreSQL's goes.
+        outside: Places outside of the home that may be written to, where the backup names them.
 
     Raises:
         StorageUnavailable: The backup is none, or not whole; or there is no room for it.
@@ -73,6 +82,8 @@ def plan_of(path: Path, home: Path, server: DatabaseServer | None = None) -> Pla
     """
     found = backups.require(path)
     told = found.manifest
+    if told.get("database") not in {DATABASE, DUMP}:
+        raise StorageUnavailable(f"{path} is no backup: {MANIFEST} names no copy of a database")
     backups.verify(path, told)
     if told["revision"] is None or told["revision"] > schema.REVISION:
         raise DatabaseTooNew(
@@ -80,7 +91,9 @@ def plan_of(path: Path, home: Path, server: DatabaseServer | None = None) -> Pla
             f" install Parley {told['version']} or newer"
         )
     _require_empty(home, path)
-    workspaces = home / told["workspaces_at"] if (path / WORKSPACES).is_dir() else None
+    workspaces = None
+    if (path / WORKSPACES).is_dir():
+        workspaces = _place(found, "workspaces_at", home, outside)
     if workspaces is not None and not (home / RESTORING).exists():
         _require_absent(workspaces)
     if told["database"] == DUMP:
@@ -89,7 +102,9 @@ def plan_of(path: Path, home: Path, server: DatabaseServer | None = None) -> Pla
         if maintenance.holds_anything(server):
             raise GatewayError("the database that storage.url names is not empty: name another one")
         return Plan(found, home, server, workspaces)
-    database = home / told["database_at"]
+    database = _place(found, "database_at", home, outside)
+    if workspaces in database.parents and workspaces not in (home, *home.parents):
+        raise GatewayError(f"{path} would put its database among the workspaces, in {workspaces}")
     _require_absent(database)
     _require_room(home, found.size_bytes)
     return Plan(found, home, database, workspaces)
@@ -127,6 +142,7 @@ def _copy_database(plan: Plan) -> None:
         return
     # Renamed: a database is there as a whole or not at all.
     partial = plan.database.with_name(f"{plan.database.name}.partial")
+    partial.unlink(missing_ok=True)
     shutil.copyfile(copy, partial)
     partial.chmod(0o600)
     partial.replace(plan.database)
@@ -147,6 +163,29 @@ def _copy(source: Path, target: Path) -> None:
         else:
             place.unlink(missing_ok=True)
             shutil.copy2(each, place, follow_symlinks=False)
+
+
+def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Path:
+    """Return where something goes: below the home, whoever wrote the list, or where it may go.
+
+    A link in the backup's home, which comes first, must not lead it away either.
+    """
+    named = found.manifest.get(key)
+    if not isinstance(named, str):
+        raise StorageUnavailable(f"{found.path} is no backup: {MANIFEST} lacks {key}")
+    place = Path(os.path.normpath(home / named))
+    inside = place.relative_to(home) if place.is_relative_to(home) else None
+    if inside is None or inside == Path():
+        if place in {Path(os.path.normpath(each)) for each in outside}:
+            return place
+        raise GatewayError(
+            f"{found.path} would be written to {place}, which is not below {home}: if it belongs"
+            f" there, say so with --outside {place}"
+        )
+    above = (inside, *inside.parents[:-1])
+    if link := next((each for each in above if (found.path / HOME / each).is_symlink()), None):
+        raise GatewayError(f"{found.path} would be written through a link, {HOME}/{link}")
+    return place
 
 
 def _require_empty(home: Path, path: Path) -> None:

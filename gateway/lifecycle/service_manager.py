@@ -32,6 +32,7 @@ _TOLD = {
     "gateway_stopping": "STOPPING=1\nSTATUS=finishing what has begun",
     "settings_reloaded": "READY=1",
     "settings_refused": "READY=1",
+    "reload_broke": "READY=1",
 }
 """What an event of the log means to systemd."""
 
@@ -48,11 +49,11 @@ class ServiceManager:
 
     def tell(self, text: str) -> None:
         """Send a message; nobody waits for it, and one that cannot be sent is left out."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+        # Whom it concerns notices by itself: the watchdog runs out.
+        with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
             sender.settimeout(0.0)
-            # Whom it concerns notices by itself: the watchdog runs out.
-            with suppress(OSError):
-                sender.sendto(text.encode(), self._address)
+            sender.sendto(text.encode(), self._address)
 
     def hear(self, event: Mapping[str, Any]) -> None:
         """Pass on what an event of the log means."""
@@ -109,6 +110,10 @@ class Pulse:
                     await self._database.write(leases.heartbeat, self._replica.id)
         except TimeoutError:
             return "the database does not answer"
+        except Exception:
+            # Once it costs one feed of several; if it lasts the watchdog ends what is broken.
+            log.exception("progress_look_broke")
+            return "whether the database answers cannot be looked up"
         if self._worker_still_s() > within_s * 2:
             return "the worker stands still"
         return ""

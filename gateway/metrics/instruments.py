@@ -33,9 +33,7 @@ class Instruments:
         self.parts = parts
         self._lag = LoopLag()
         self.counts = Counts(Vocabulary(Known(parts)))
-        self.page = MetricsPage(
-            parts.settings.metrics, self.counts, State(parts, self.counts, self._lag)
-        )
+        self.page = MetricsPage(parts.settings, self.counts, State(parts, self.counts, self._lag))
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:

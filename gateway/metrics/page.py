@@ -2,8 +2,9 @@
 
 Read by whoever is on this machine and comes to it directly, as `/readyz` tells nobody else its
 details: a request over loopback without any header that a proxy adds, under a name of loopback. All
-others show `metrics.token`. prometheus-client, which writes the formats, is imported by the first
-scrape.
+others show `metrics.token`. Where the settings tell of a proxy everybody does: one that adds no
+header cannot be told from a program of this machine. prometheus-client, which writes the formats,
+is imported by the first scrape.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from aiohttp import web
 from gateway.metrics.counts import Counts
 from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series, every_series
 from gateway.metrics.state import Sample, State
-from gateway.settings.tree import MetricsSettings
+from gateway.settings.tree import Settings
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -27,16 +28,17 @@ log = structlog.get_logger()
 
 PATH = "/metrics"
 REFUSED = (
-    "Metrics are read on this machine itself, or with the token of `metrics.token` in the header"
-    " Authorization: Bearer.\n"
+    "Metrics are read on this machine itself where no proxy is before Parley, else with the token"
+    " of `metrics.token` in the header Authorization: Bearer.\n"
 )
 
 
 class MetricsPage:
     """The route, and what it shows."""
 
-    def __init__(self, settings: MetricsSettings, counts: Counts, state: State) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, counts: Counts, state: State) -> None:
+        self._settings = settings.metrics
+        self._has_proxy = bool(settings.web.trusted_proxies or settings.web.public_url)
         self._counts = counts
         self._state = state
 
@@ -64,7 +66,7 @@ class MetricsPage:
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(offered.strip())
-        return _is_from_here(request)
+        return not self._has_proxy and _is_from_here(request)
 
     def _is_token(self, offered: str) -> bool:
         token = self._settings.token

@@ -91,9 +91,9 @@ class Traces:
 
     def _send(self, batch: Sequence[Span]) -> bool:
         """Send a batch; one that may get through later waits again."""
-        request = Request(self._url, encoded(batch, self._service), dict(self._headers))  # noqa: S310 - the settings take http and https alone
         again = False
         try:
+            request = Request(self._url, encoded(batch, self._service), dict(self._headers))  # noqa: S310 - the settings take http and https alone
             with _opener.open(request, timeout=TIMEOUT_S) as response:
                 response.read()
         except HTTPError as exc:
@@ -102,6 +102,8 @@ class Traces:
         except OSError as exc:
             # Its text may hold the address, with a password in it.
             error, again = type(exc).__name__, True
+        except Exception as exc:  # noqa: BLE001 - a span, or what no HTTP is: it must not end the thread
+            error = type(exc).__name__
         else:
             return True
         log.warning("traces_not_sent", error=error, spans=len(batch), again=again)

@@ -145,6 +145,11 @@ class Reloading:
                 problems = tuple(located(exc, file))
                 log.error("settings_refused", file=str(file), problems=list(problems))  # noqa: TRY400 - of what an operator wrote
                 return SettingsReloaded(problems=problems)
+            except Exception as exc:
+                # Whoever wrote the file, and whatever a provider answers: people are answered on.
+                log.exception("reload_broke")
+                name = type(exc).__name__
+                return SettingsReloaded(problems=(f"{name}: see reload_broke in the log",))
         log.info(
             "settings_reloaded",
             live=list(done.live),
@@ -222,7 +227,11 @@ class Reloading:
             await kit.wait_unused()
             await self._parts.shared.beside.preparations.wait_idle()
             for model in models:
-                await model.close()
+                try:
+                    await model.close()
+                except Exception:
+                    # A client's own trouble: nobody asks this model any more.
+                    log.exception("model_not_closed", model=model.label)
 
     async def close(self) -> None:
         """Close the models; no turn runs any more."""

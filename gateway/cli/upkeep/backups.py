@@ -54,13 +54,20 @@ def backup(
         return
     count = len(made.manifest["files"])
     say(f"{made.path}: {made.size_bytes:,} bytes in {count:,} files, verified")
-    if (plain := plain_secrets(found)) and _holds(made, found.config_file):
+    if made.lacks:
+        warn(made.lacks)
+    file = found.config_file
+    if file is not None and not _holds(made, file, found.settings.home):
+        warn(f"the settings file is not in it, as it lies elsewhere: keep a copy of {file}")
+    elif plain := plain_secrets(found):
         warn(f"it holds secrets as they stand in the settings file: {', '.join(plain)}")
 
 
-def _holds(made: Backup, file: Path | None) -> bool:
+def _holds(made: Backup, file: Path, home: Path) -> bool:
     """Whether a settings file is in a backup: one that lies elsewhere is not."""
-    return file is not None and f"{HOME}/{file.name}" in made.manifest["files"]
+    file, home = file.resolve(), home.resolve()
+    is_here = file.is_relative_to(home)
+    return is_here and f"{HOME}/{file.relative_to(home)}" in made.manifest["files"]
 
 
 def facts_of(found: Backup) -> dict[str, Any]:
@@ -72,6 +79,7 @@ def facts_of(found: Backup) -> dict[str, Any]:
         "age_s": round(found.age_s(datetime.now(UTC))),
         "bytes": found.size_bytes,
         "files": len(told["files"]),
+        "left_out": dict(found.left_out),
         "version": told["version"],
         "revision": told["revision"],
     }
@@ -83,6 +91,10 @@ def restore(
     folder: Annotated[Path, typer.Argument(help="A backup: a folder `parley-<time>`.")],
     check: Annotated[bool, typer.Option("--check", help="Only say what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    outside: Annotated[
+        list[Path] | None,
+        typer.Option(help="A place outside of PARLEY_HOME that the backup may be written to."),
+    ] = None,
 ) -> None:
     """Put a backup into an empty PARLEY_HOME; it is looked at as a whole first."""
     # What restores is imported for no other command.
@@ -90,7 +102,8 @@ def restore(
 
     step_back()
     home, path = home_of(context.find_root().params.get("home")), folder.absolute()
-    plan = restoring.plan_of(path, home, _server(context, path, home))
+    allowed = [each.absolute() for each in outside or ()]
+    plan = restoring.plan_of(path, home, _server(context, path, home), allowed)
     for line in plan.lines():
         say(line)
     if check:
@@ -104,7 +117,7 @@ def restore(
 
 def _server(context: typer.Context, path: Path, home: Path) -> DatabaseServer | None:
     """Return where a copy of PostgreSQL's goes: by the settings, else by those in the backup."""
-    if backups.require(path).manifest["database"] != DUMP:
+    if backups.require(path).manifest.get("database") != DUMP:
         return None
     settings = settings_of(context)
     kept = path / HOME / "parley.yaml"

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 from gateway.errors import StorageUnavailable
 from gateway.lifecycle import backups
 from gateway.lifecycle.backups import Backups, make, newest
+from gateway.lifecycle.restoring import plan_of
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance
 from tests.support.gateway import running, serving, settings_of
@@ -107,6 +108,88 @@ def test_a_folder_within_the_home_does_not_copy_itself(tmp_path: Path) -> None:
     assert "home/backups" not in " ".join(names_in(first.path) | names_in(second.path))
 
 
+@pytest.mark.parametrize("place", ["", "workspaces", "workspaces/1", "workspaces/1/kept"])
+def test_wherever_it_goes_it_does_not_copy_itself(tmp_path: Path, place: str) -> None:
+    """Not by another spelling of the home either; what lies beside it is copied all the same."""
+    lived_in(tmp_path / "real")
+    (tmp_path / "home").symlink_to("real")
+    to = tmp_path / "real" / place
+    made = make(settings_of(tmp_path / "home"), to)
+    found = names_in(made.path)
+    assert not [each for each in found if each.count("parley-") or each.count("backup.json") > 1]
+    assert {"home/SOUL.md", "workspaces/1/out/result.txt", "workspaces/1/link"} <= found
+    assert names_in(make(settings_of(tmp_path / "home"), tmp_path / "apart").path) >= found
+
+
+def test_a_link_is_copied_as_a_link(tmp_path: Path) -> None:
+    """To a folder, to nothing, to itself."""
+    settings = lived_in(tmp_path / "home")
+    links = {"folder": "/etc", "nothing": "gone", "itself": "itself", "above": "../.."}
+    for name, target in links.items():
+        (tmp_path / "home/workspaces/1" / name).symlink_to(target)
+    made = make(settings, tmp_path / "kept")
+    copies = made.path / "workspaces/1"
+    assert {name: str((copies / name).readlink()) for name in links} == links
+    assert made.left_out == {}
+
+
+def test_what_no_backup_can_hold_is_left_out(tmp_path: Path) -> None:
+    """Names that are no text, and folders without end: with the reason, and all else is there."""
+    settings = lived_in(tmp_path / "home")
+    workspace = os.fsencode(tmp_path / "home/workspaces/1")
+    Path(os.fsdecode(workspace + b"/caf\xe9")).write_text("coffee")
+    Path(os.fsdecode(workspace + b"/\xff")).mkdir()
+    Path(os.fsdecode(workspace + b"/to")).symlink_to(os.fsdecode(b"\xfe"))
+    deep = tmp_path / "home/workspaces/1/d"
+    try:
+        below = deep
+        for _ in range(1_100):
+            below.mkdir()
+            below = below / "d"
+        made = make(settings, tmp_path / "kept")
+    finally:
+        subprocess.run(["rm", "-rf", deep], check=True)
+    depth = "workspaces/1" + "/d" * backups.DEEPEST
+    assert made.left_out == {
+        depth: "it lies too deep",
+        "workspaces/1/\\xff": "its name is not UTF-8",
+        "workspaces/1/caf\\xe9": "its name is not UTF-8",
+        "workspaces/1/to": "its name is not UTF-8",
+    }
+    assert "workspaces/1/caf\\xe9 (its name is not UTF-8)" in made.lacks
+    assert (made.path / "workspaces/1/out/result.txt").read_text() == "42"
+    assert made.lacks in "".join(plan_of(made.path, tmp_path / "new").lines())
+
+
+def test_what_may_not_be_read_is_left_out(tmp_path: Path) -> None:
+    """A folder and a file of mode 000."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    out = tmp_path / "home/workspaces/1/out"
+    (tmp_path / "home/workspaces/1/mine").write_text("hidden")
+    for each in (out, tmp_path / "home/workspaces/1/mine"):
+        each.chmod(0)
+    code = (
+        "import sys; from pathlib import Path; from gateway.lifecycle import backups\n"
+        "from tests.support.gateway import settings_of\n"
+        "backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))"
+    )
+    # Root may read all that it wants, until it has given that up.
+    able = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    subprocess.run(
+        [*(able if os.geteuid() == 0 else []), sys.executable, "-c", code, settings.home, to],
+        cwd=Path(__file__).parents[3],
+        check=True,
+    )
+    out.chmod(0o700)
+    made = newest(to)
+    assert made is not None
+    assert made.left_out == {
+        "workspaces/1/mine": "Permission denied",
+        "workspaces/1/out": "Permission denied",
+    }
+    assert "home/SOUL.md" in names_in(made.path)
+
+
 @pytest.mark.usefixtures("seconds")
 def test_the_oldest_go(tmp_path: Path) -> None:
     """So many stay as are to be kept; what is no backup is left alone."""
@@ -188,6 +271,24 @@ def test_a_folder_without_its_list_is_none(tmp_path: Path, told: str) -> None:
     assert newest(tmp_path) is None
     with pytest.raises(StorageUnavailable, match="is no backup"):
         backups.require(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("parley-20269999T999999Z", {"files": {}}),
+        ("parley-20261127T060000Z", {"files": {"a": {"bytes": "many"}}}),
+        ("another", {"files": {}}),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_none(
+    tmp_path: Path, name: str, told: dict[str, Any]
+) -> None:
+    """Whoever looks for the newest one goes on."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / backups.MANIFEST).write_text(json.dumps(told))
+    assert newest(tmp_path) is None
+    assert backups.read(tmp_path / name) is None
 
 
 def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
@@ -275,6 +376,35 @@ async def test_one_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
         told = await gateway.chat.logged("backup_failed")
         assert await gateway.chat.ask("one") == "re: one"
     assert "kept" in told["error"]
+
+
+async def test_whatever_it_fails_with_the_gateway_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What nobody has thought of is told with its trace, and it is tried again."""
+    calls = []
+
+    def broken(*_: Any) -> Any:
+        calls.append(1)
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(backups, "make", broken)
+    monkeypatch.setattr(backups, "RETRY_AFTER_S", 0.01)
+    async with serving(tmp_path, backup={"to": "kept"}) as gateway:
+        told = await gateway.chat.logged("backup_failed", 2)
+        assert await gateway.chat.ask("one") == "re: one"
+    assert told["error"] == "RecursionError('too deep')"
+    assert len(calls) >= 2
+
+
+async def test_one_that_lacks_something_says_so(tmp_path: Path) -> None:
+    """In the log how much; the names are in its list."""
+    os.makedirs(os.fsencode(tmp_path) + b"/workspaces/1/caf\xe9")  # noqa: PTH103 - of bytes
+    async with serving(tmp_path, backup={"to": "kept"}) as gateway:
+        told = await gateway.chat.logged("backup_incomplete")
+    assert told["entries"] == 1
+    found = backups.require(Path(told["path"]))
+    assert list(found.left_out) == ["workspaces/1/caf\\xe9"]
 
 
 def test_two_at_once_are_one(tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """Restoring into an empty home, looked at first."""
 
+import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway.errors import DatabaseLocked, DatabaseTooNew, GatewayError, StorageUnavailable
 from gateway.lifecycle import restoring
-from gateway.lifecycle.backups import make
+from gateway.lifecycle.backups import MANIFEST, make
 from gateway.lifecycle.home import RESTORING, own_home
 from gateway.lifecycle.restoring import plan_of, restore
 from gateway.storage.engine import lock_database
@@ -79,6 +81,67 @@ def test_a_backup_that_lacks_a_file_is_refused(backup: Path, tmp_path: Path) -> 
     """It is named."""
     (backup / "home/SOUL.md").unlink()
     with pytest.raises(StorageUnavailable, match=r"SOUL\.md"):
+        plan_of(backup, tmp_path / "new")
+
+
+def rewritten(backup: Path, **told: Any) -> None:
+    """Have the list of a backup say something else."""
+    file = backup / MANIFEST
+    file.write_text(json.dumps(json.loads(file.read_text()) | told))
+
+
+@pytest.mark.parametrize("key", ["database_at", "workspaces_at"])
+@pytest.mark.parametrize("place", ["{}/outside", "../outside", "a/../../outside", "."])
+def test_nothing_is_written_outside_of_the_home(
+    backup: Path, tmp_path: Path, key: str, place: str
+) -> None:
+    """Wherever the list says; but where whoever restores names the place."""
+    rewritten(backup, **{key: place.format(tmp_path)})
+    home = tmp_path / "new"
+    with pytest.raises(GatewayError, match=r"is not below .*: if it belongs"):
+        plan_of(backup, home)
+    with pytest.raises(GatewayError, match=r"is not below .*: if it belongs"):
+        plan_of(backup, home, outside=[tmp_path])
+    assert not home.exists()
+    plan = plan_of(backup, home, outside=[tmp_path / "outside", tmp_path / "new"])
+    assert plan.home == home
+
+
+def test_a_place_that_was_named_is_written_to(backup: Path, tmp_path: Path) -> None:
+    """As with a database on another disk."""
+    place = tmp_path / "disk/parley.db"
+    place.parent.mkdir()
+    rewritten(backup, database_at=str(place))
+    restore(plan_of(backup, tmp_path / "new", outside=[place]))
+    assert place.read_bytes() == (backup / "parley.db").read_bytes()
+
+
+def test_nothing_is_written_through_a_link(backup: Path, tmp_path: Path) -> None:
+    """That comes with the home's files, with the workspaces, or under the copy's first name."""
+    (tmp_path / "outside").mkdir()
+    (backup / "home/away").symlink_to(tmp_path / "outside")
+    rewritten(backup, database_at="away/parley.db")
+    with pytest.raises(GatewayError, match="through a link, home/away"):
+        plan_of(backup, tmp_path / "new")
+    rewritten(backup, database_at="workspaces/1/parley.db")
+    with pytest.raises(GatewayError, match="among the workspaces"):
+        plan_of(backup, tmp_path / "new")
+    rewritten(backup, database_at="parley.db")
+    (backup / "home/parley.db.partial").symlink_to(tmp_path / "outside/file")
+    restore(plan_of(backup, tmp_path / "new"))
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["home/parley.yaml", "../x", None])
+def test_a_list_that_names_no_database_is_refused(
+    backup: Path, tmp_path: Path, name: str | None
+) -> None:
+    """It is one of two."""
+    rewritten(backup, database=name)
+    with pytest.raises(StorageUnavailable, match="names no copy of a database"):
+        plan_of(backup, tmp_path / "new")
+    rewritten(backup, database="parley.db", database_at=name and 7)
+    with pytest.raises(StorageUnavailable, match="lacks database_at"):
         plan_of(backup, tmp_path / "new")
 
 

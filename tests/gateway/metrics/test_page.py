@@ -109,6 +109,20 @@ async def test_who_may_not_read(tmp_path: Path, headers: dict[str, str]) -> None
 
 
 @pytest.mark.usefixtures("sqlite_alone")
+@pytest.mark.parametrize(
+    "web", [{"trusted_proxies": ["127.0.0.1"]}, {"public_url": "https://chat.example.org/"}]
+)
+async def test_behind_a_proxy_everybody_shows_the_token(
+    tmp_path: Path, web: dict[str, Any]
+) -> None:
+    """One that adds no header looks like a program of this machine, whoever asks it."""
+    async with serving(tmp_path, **WITH_TOKEN, web={"port": 0, **web}) as gateway:
+        status, _, text = await got(gateway)
+        assert (status, "parley_" in text) == (401, False)
+        assert (await got(gateway, Authorization=f"Bearer {TOKEN}"))[0] == 200
+
+
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_with_the_token_from_anywhere(tmp_path: Path) -> None:
     """Also through a proxy; without a configured token no token is right, not even an empty one."""
     shown = {"Authorization": f"Bearer {TOKEN}", "X_Forwarded_For": "203.0.113.7"}
