@@ -17,10 +17,11 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from gateway.alerts import telling, watch
+from gateway.alerts import telling, watch, webhook
 from gateway.alerts.telling import FLOOD, AlertsTold
 from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
+from gateway.alerts.webhook import AlertWebhook
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
@@ -74,6 +75,24 @@ async def test_a_stopped_adapter_is_told_once_and_when_it_is_over(tmp_path: Path
         assert kinds((await look(chat)).ended) == ["adapter-stopped"]
         assert (await chat.answers(3))[2].startswith(f"**Over:** {HERE} works again.")
         assert await look(chat) == AlertsTold()
+
+
+@pytest.mark.parametrize("part", [AlertWatch, AlertWebhook])
+async def test_what_a_look_meets_ends_no_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: type
+) -> None:
+    """It is told with its trace, and the next look comes."""
+
+    async def broken(_: object) -> None:
+        raise RuntimeError("of a disk")
+
+    monkeypatch.setattr(part, "look" if part is AlertWatch else "post_due", broken)
+    for module in (watch, webhook):
+        monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    async with serving(tmp_path, alerts={"webhook": "http://127.0.0.1:9/"}) as gateway:
+        line = await gateway.chat.logged("alert_look_broke", 2)
+        assert await gateway.chat.ask("one") == "re: one"
+    assert line["level"] == "error"
 
 
 async def test_a_connection_may_be_lost_for_a_while(tmp_path: Path) -> None:

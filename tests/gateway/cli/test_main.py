@@ -275,6 +275,29 @@ def test_a_home_is_backed_up_and_restored(parley: Parley, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("sqlite_alone")
+def test_what_a_backup_lacks_is_said(parley: Parley, tmp_path: Path) -> None:
+    """A settings file that lies elsewhere, though one of its name is there; what cannot be held."""
+    home, to, other = tmp_path / "home", tmp_path / "kept", tmp_path / "etc" / "parley.yaml"
+    fill(home, "one")
+    other.parent.mkdir()
+    other.write_text("model: {api_key: sk-0123456789abcdef0123}\n")
+    (home / "parley.yaml").write_text("queue: {debounce_ms: 0}\n")
+    os.makedirs(os.fsencode(home) + b"/workspaces/1/caf\xe9")  # noqa: PTH103 - of bytes
+    result = parley("--home", str(home), "--config", str(other), "backup", "--to", str(to))
+    assert f"keep a copy of {other}" in result.err
+    assert "model.api_key" not in result.err
+    assert "workspaces/1/caf\\xe9 (its name is not UTF-8)" in result.err
+    [made] = to.glob("parley-*")
+    assert (made / "home/parley.yaml").read_text() == "queue: {debounce_ms: 0}\n"
+    again = ("--home", str(tmp_path / "again"), "restore", str(made))
+    told = json.loads((made / "backup.json").read_text())
+    (made / "backup.json").write_text(json.dumps(told | {"workspaces_at": str(tmp_path / "ws")}))
+    assert f"--outside {tmp_path}/ws" in one_line(parley(*again, "--check"))
+    assert parley(*again, "--yes", "--outside", str(tmp_path / "ws")).code == 0
+    assert (tmp_path / "ws/1").is_dir()
+
+
+@pytest.mark.usefixtures("sqlite_alone")
 def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_path: Path) -> None:
     """A restore is one command more; without it nothing is lost without a word."""
     fill(tmp_path, "one")

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +16,18 @@ from pathlib import Path
 import pytest
 
 from gateway.lifecycle.service_manager import Pulse, ServiceManager
+from gateway.logging.taps import TAPS
 from gateway.settings.loading import Manager, service_manager
 from tests.support.gateway import running
 
 ROOT = Path(__file__).parents[3]
 WAIT_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pulse that never ran hears nothing of later tests."""
+    monkeypatch.setattr(TAPS, "_listeners", defaultdict(list))
 
 
 class Listener:
@@ -152,6 +160,41 @@ async def test_an_error_is_an_answer(tmp_path: Path, listener: Listener) -> None
         manager = ServiceManager(Manager(str(listener.path), 60.0))
         pulse = Pulse(manager, gateway.database, gateway.replica, lambda: 0.0)
         assert await pulse.look(15.0) == ""
+
+
+async def test_what_a_look_meets_ends_no_gateway(tmp_path: Path, listener: Listener) -> None:
+    """It is no progress, and no end; nor is a process without a descriptor left."""
+
+    class Broken:
+        async def write(self, *_: object) -> None:
+            raise RuntimeError("of a driver")
+
+    async with running(tmp_path) as chat:
+        manager = ServiceManager(Manager(str(listener.path), 0.04))
+        broken, replica = Broken(), chat.gateway.replica
+        pulse = Pulse(manager, broken, replica, lambda: 0.0)  # type: ignore[arg-type]
+        feeding = asyncio.ensure_future(pulse.run())
+        await chat.logged("progress_look_broke", 2)
+        assert not feeding.done()
+        assert "WATCHDOG=1" not in listener.waiting()
+        feeding.cancel()
+        await asyncio.wait({feeding})
+
+
+def test_a_message_without_a_descriptor_is_left_out(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watchdog is told with the next one."""
+
+    def none_left(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    manager = ServiceManager(Manager(str(listener.path), 60.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("gateway.lifecycle.service_manager.socket.socket", none_left)
+        manager.tell("WATCHDOG=1")
+    manager.tell("READY=1")
+    assert listener.waiting() == ["READY=1"]
 
 
 async def test_a_worker_tells_when_it_passed_last(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from agent.spans import Span, Value
 from agent.tools.context import ToolContext
@@ -148,6 +149,20 @@ async def test_what_a_collector_cannot_take_now_is_sent_again() -> None:
         await asyncio.to_thread(traces.close)
     assert len(collector.refused) == 1
     assert [each.name for each in collector.spans] == ["turn", "chat"]
+
+
+async def test_a_span_that_cannot_be_written_ends_nothing() -> None:
+    """It is dropped with its batch; what comes later is sent."""
+    async with collecting() as collector:
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
+        traces.ended(Span("turn", "0" * 31 + "1", 1 << 99, None, 1, 2))
+        with capture_logs() as lines:
+            await asyncio.to_thread(traces._send_all)
+        traces.ended(Span("chat", "0" * 31 + "1", 7, None, 1, 2))
+        await asyncio.to_thread(traces.close)
+    [told] = [line for line in lines if line["event"] == "traces_not_sent"]
+    assert (told["error"], told["again"]) == ("OverflowError", False)
+    assert [each.name for each in collector.spans] == ["chat"]
 
 
 async def test_a_redirection_is_not_followed() -> None:

@@ -12,11 +12,13 @@ import yaml
 
 from gateway.errors import GatewayNotRunning
 from gateway.http import control
+from gateway.lifecycle.rotation import Rotation
 from tests.e2e.web_chat import WebChat
 from tests.support.gateway import Running, running, serving
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 from tests.support.process import ParleyProcess, Record
+from tests.support.scripted_model import ScriptedModel
 
 
 async def hung_up(chat: Running) -> dict[str, Any]:
@@ -42,6 +44,54 @@ async def test_a_signal_reloads(tmp_path: Path) -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+async def test_what_nobody_has_thought_of_ends_no_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the log with its trace, whoever asks is told of it, and the next one is heard."""
+
+    async def broken(_: Rotation) -> None:
+        raise RuntimeError("of a library")
+
+    monkeypatch.setattr(Rotation, "reload", broken)
+    async with serving(tmp_path) as gateway:
+        found = await control.ask_settings(tmp_path, "reload")
+        assert found["problems"] == ["RuntimeError: see reload_broke in the log"]
+        reloading = gateway.chat.gateway.reloading
+        task = asyncio.create_task(reloading.run())
+        reloading.notify()
+        await gateway.chat.logged("reload_broke", 2)
+        monkeypatch.undo()
+        reloading.notify()
+        await gateway.chat.logged("secrets_reloaded")
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_a_model_that_does_not_close_ends_no_gateway(tmp_path: Path) -> None:
+    """The one behind it is closed."""
+    closed = asyncio.Event()
+
+    class Stuck(ScriptedModel):
+        async def close(self) -> None:
+            raise RuntimeError("of a client")
+
+    class Closing(ScriptedModel):
+        async def close(self) -> None:
+            closed.set()
+
+    async with running(tmp_path) as chat:
+        reloading = chat.gateway.reloading
+        task = asyncio.create_task(reloading.run())
+        kit = chat.gateway.worker._kit
+        reloading._retired.put_nowait((kit, [Stuck([]), Closing([])]))
+        async with asyncio.timeout(20):
+            await closed.wait()
+        assert chat.events("model_not_closed")
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def test_the_command_reloads_secrets_through_the_socket(tmp_path: Path) -> None:
