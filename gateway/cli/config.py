@@ -24,11 +24,10 @@ from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
 from gateway.settings.changes import SettingsQuestion, located
-from gateway.settings.editing import set_value
+from gateway.settings.editing import OWNER_ONLY, set_value
 from gateway.settings.loading import PASSWORDS, Loaded, file_of, home_of, load_settings
 from gateway.settings.marks import Mark, mark_of
 from gateway.settings.sources import path_of, shown
-from gateway.settings.tree import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -118,37 +117,18 @@ def config_check(
 
     No network call is made. Exit code 1 where it would not.
     """
+    from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
+
     chosen = context.find_root().params
     path = file or file_of(chosen["config"], chosen["home"])
     try:
         found = load_settings(config=file or chosen["config"], overrides={"home": chosen["home"]})
-        _refuse_unusable(found.settings)
+        refuse_unusable(found.settings)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, path))) from exc
     for warning in found.warnings:
         say(f"warning: {warning}", "yellow")
     say(f"{path}: a gateway can go by these settings")
-
-
-def _refuse_unusable(settings: Settings) -> None:
-    """Check what only shows when the parts are built.
-
-    Raises:
-        SettingsError: A gateway would not start with these.
-    """
-    from gateway.agent_ports.budgets import refuse_unpriced  # noqa: PLC0415
-    from gateway.wiring import build_agent, build_line, models_of  # noqa: PLC0415
-
-    async def build() -> None:
-        line = build_line(settings)
-        try:
-            refuse_unpriced(settings.budget, models_of(line))
-            build_agent(settings, line)
-        finally:
-            for model in models_of(line):
-                await model.close()
-
-    asyncio.run(build())
 
 
 @config_app.command("set")
@@ -173,7 +153,7 @@ def config_set(
     problems: list[SettingsError] = []
     for each in tried:
         try:
-            set_value(file, path, each, partial(_check_draft, context, file))
+            is_closed = set_value(file, path, each, partial(_check_draft, context, file))
             break
         except SettingsError as exc:
             problems.append(exc)
@@ -188,9 +168,11 @@ def config_set(
     except GatewayNotRunning:
         outcome = None
     if json:
-        show_json({"file": str(file), "key": key, "reload": outcome})
+        show_json({"file": str(file), "key": key, "closed": is_closed, "reload": outcome})
         return
     say(f"{file}: {key} is {shown(value, hidden=_is_secret(after, key))}")
+    if is_closed:
+        say(f"{file}: {OWNER_ONLY}")
     if outcome is None:
         say("no gateway runs here; it counts from the next start on")
     else:
@@ -213,10 +195,12 @@ def _is_secret(found: Loaded, key: str) -> bool:
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
     """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
+    from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
+
     home = context.find_root().params["home"]
     try:
         found = load_settings(config=draft, overrides={"home": home})
-        _refuse_unusable(found.settings)
+        refuse_unusable(found.settings)
     except SettingsError as exc:
         lines = located(exc, draft)
         text = "\n".join(lines).replace(str(draft), file.name)

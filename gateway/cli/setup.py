@@ -18,6 +18,7 @@ from agent.models.catalog import DEFAULT_NAMES
 from gateway.cli.common import loaded
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError
+from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
 from gateway.setup import service as services
 from gateway.setup.checks import (
@@ -152,6 +153,8 @@ def _show(checked: Sequence[Checked]) -> None:
 
 def _tell(written: Written) -> None:
     say(f"\nWritten: {written.file}", "green")
+    if written.is_closed:
+        say(f"  it {OWNER_ONLY}")
     for file in written.secrets:
         say(f"  a secret is in {file}")
     for variable in written.variables.values():

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,20 @@ import yaml
 
 from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
+from gateway.settings.references import is_reference
 from gateway.settings.sources import read_yaml
 from gateway.settings.tree import KeyPath, Keys, Settings
 
+OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 """Texts that need no quotes wherever they stand, if YAML reads them as text."""
 
 
 def set_value(
     path: Path, key: KeyPath, value: Any, check: Callable[[Path], object] = lambda _: None
-) -> None:
+) -> bool:
     """Write the value of one key into a YAML file; see `set_values`."""
-    set_values(path, {key: value}, check)
+    return set_values(path, {key: value}, check)
 
 
 def set_values(
@@ -35,10 +37,11 @@ def set_values(
     values: Mapping[KeyPath, Any],
     check: Callable[[Path], object] = lambda _: None,
     text: str | None = None,
-) -> None:
+) -> bool:
     """Write the values of some keys into a YAML file, which is created if it is not there.
 
-    The file is replaced in one step and keeps its owner and mode.
+    The file is replaced in one step and keeps its owner and mode; but one that every user of the
+    machine may read becomes its owner's alone where a secret is written.
 
     Args:
         path: The file.
@@ -46,6 +49,9 @@ def set_values(
             hold them.
         check: Raises SettingsError where the file must not become this one.
         text: What the new file is to be; None for the old one with its changes.
+
+    Returns:
+        Whether others could read the file, and cannot any more.
 
     Raises:
         SettingsError: It cannot be read or written, is refused by `check`, or is written in a way
@@ -58,12 +64,43 @@ def set_values(
         old = path.read_bytes().decode() if path.exists() else ""
         _draft_with(draft, path, values, text=old if text is None else text, before=before)
         check(draft)
+        is_closed = _is_to_close(path, values)
         draft.replace(path)
     except OSError as exc:
         raise SettingsError(f"{path} cannot be written: {exc.strerror}") from exc
     finally:
         if draft.exists():
             draft.unlink()
+    return is_closed
+
+
+def _is_to_close(path: Path, values: Mapping[KeyPath, Any]) -> bool:
+    """Tell whether a file that everybody may read is to hold a secret."""
+    is_open = path.exists() and bool(path.stat().st_mode & stat.S_IRWXO)
+    return is_open and any(_holds_secret(*each) for each in values.items())
+
+
+def _holds_secret(key: KeyPath, value: Any) -> bool:
+    """Tell whether a secret itself may be written, not only where it is kept."""
+    path, _ = _KEYS.complete(key)
+    known = next(filter(None, (_KEYS.find(path[:end]) for end in range(len(path), 0, -1))), None)
+    if known is None or known.kind in {"section", "blocks"}:
+        return any(_holds_secret((*key, step), inner) for step, inner in _inside(value))
+    return known.secret and any(not is_reference(text) for text in _texts(value))
+
+
+def _inside(value: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for _, inner in _inside(value):
+            yield from _texts(inner)
+    elif value:
+        yield str(value)
 
 
 def _draft_with(
@@ -74,7 +111,7 @@ def _draft_with(
         for key, value in values.items():
             text = changed(text, key, written(value))
             meant = _with(meant, key, value)
-        _write_draft(draft, path, text)
+        _write_draft(draft, path, text, is_to_close=_is_to_close(path, values))
         _verify(draft, meant)
     except SettingsError as exc:
         wanted = (
@@ -234,7 +271,7 @@ def _end(text: str, node: yaml.Node) -> int:
     return end
 
 
-def _write_draft(draft: Path, path: Path, text: str) -> None:
+def _write_draft(draft: Path, path: Path, text: str, *, is_to_close: bool) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
     # For its owner alone before anything is in it: the file may hold tokens.
@@ -243,4 +280,5 @@ def _write_draft(draft: Path, path: Path, text: str) -> None:
     if path.exists():
         of_file = path.stat()
         os.chown(draft, of_file.st_uid, of_file.st_gid)
-        draft.chmod(stat.S_IMODE(of_file.st_mode))
+        mode = stat.S_IMODE(of_file.st_mode)
+        draft.chmod(mode & stat.S_IRWXU if is_to_close else mode)

@@ -12,10 +12,11 @@ from typing import Any, Literal, get_args
 from pydantic import SecretStr
 
 from agent.models.factory import resolve_provider
+from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
 from gateway.settings.sources import path_of, read_yaml
-from gateway.settings.tree import Keys, Settings
+from gateway.settings.tree import KeyPath, Keys, Settings
 
 Keeping = Literal["yaml", "files", "env"]
 """Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
@@ -39,10 +40,12 @@ class Target:
     Attributes:
         home: PARLEY_HOME.
         config: The file that is there; None where none is.
+        known: Secrets by their places that were read already; no program is run for them again.
     """
 
     home: Path
     config: Path | None = None
+    known: Mapping[KeyPath, ReferencedSecret] = field(default_factory=dict)
 
     @property
     def file(self) -> Path:
@@ -63,7 +66,7 @@ class Target:
                 given.setdefault(section, {})[last] = None
             else:
                 given[name] = value
-        return load_settings(config=self.config, overrides=given)
+        return load_settings(config=self.config, overrides=given, known=self.known)
 
     @property
     def is_named(self) -> bool:

@@ -16,6 +16,7 @@ from gateway.lifecycle.home import prepare_home
 from gateway.settings.editing import set_values, written
 from gateway.settings.references import is_reference
 from gateway.settings.sources import PREFIX, path_of
+from gateway.setup.checks import refuse_unusable
 from gateway.setup.draft import Answers, Target, is_secret
 
 SECRETS = "secrets"
@@ -46,6 +47,7 @@ class Written:
 
     Attributes:
         file: The settings.
+        is_closed: Whether others could read them before, and cannot any more.
         secrets: Files that hold one secret each.
         variables: What the environment has to have from now on, by dotted key.
     """
@@ -53,6 +55,7 @@ class Written:
     file: Path
     secrets: tuple[Path, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
+    is_closed: bool = False
 
 
 def refuse_unwritable(target: Target) -> None:
@@ -68,7 +71,7 @@ def refuse_unwritable(target: Target) -> None:
 
 
 def write(target: Target, draft: Answers) -> Written:
-    """Write the answers.
+    """Write the answers; not in a thread in which a loop runs.
 
     Raises:
         SettingsError: They cannot be written, or a start would refuse them; nothing was changed.
@@ -89,12 +92,13 @@ def write(target: Target, draft: Answers) -> Written:
             del values[name]
     made = _write_secrets(files)
     try:
-        _write_settings(target, values)
+        outside = {name: given[name] for name in variables}
+        is_closed = _write_settings(target, values, outside)
     except BaseException:
         for file in made:
             file.unlink(missing_ok=True)
         raise
-    return Written(target.file, tuple(files), variables)
+    return Written(target.file, tuple(files), variables, is_closed)
 
 
 def _write_secrets(files: Mapping[Path, str]) -> list[Path]:
@@ -113,14 +117,15 @@ def _write_secrets(files: Mapping[Path, str]) -> list[Path]:
     return made
 
 
-def _write_settings(target: Target, values: Mapping[str, Any]) -> None:
+def _write_settings(target: Target, values: Mapping[str, Any], outside: Mapping[str, str]) -> bool:
+    """Write the file, if a start would go by it with what is kept `outside`."""
     is_new = not target.file.exists() or not target.file.read_text("utf-8").strip()
     changes = {path_of(name): value for name, value in values.items()}
 
     def check(file: Path) -> None:
-        Target(target.home, file).load()
+        refuse_unusable(Target(target.home, file, target.known).load(outside).settings)
 
-    set_values(target.file, changes, check, text=as_yaml(values) if is_new else None)
+    return set_values(target.file, changes, check, text=as_yaml(values) if is_new else None)
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:

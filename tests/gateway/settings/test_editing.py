@@ -223,3 +223,29 @@ def test_every_other_value_stays(
     tree["context"] = section
     text = changed(yaml.safe_dump(tree, default_flow_style=flow), ("context", "engine"), "rounds")
     assert yaml.safe_load(text) == {**tree, "context": {**section, "engine": "rounds"}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "before", "after"),
+    [
+        ("model.api_key", "sk-right-key", 0o644, 0o600),
+        ("model.api_keys", ["sk-right-key"], 0o664, 0o600),
+        ("model", {"api_key": "sk-right-key"}, 0o644, 0o600),
+        ("platforms.slack", [{"bot_token": "xoxb-1"}], 0o644, 0o600),
+        ("tools.mcp.files.env", {"TOKEN": "secret"}, 0o644, 0o600),
+        ("tools.mcp.files.env.TOKEN", "secret", 0o644, 0o600),
+        ("model.api_key", "sk-right-key", 0o640, 0o640),
+        ("model.api_key", "file:/run/key", 0o644, 0o644),
+        ("model.api_key", None, 0o644, 0o644),
+        ("model.name", "m", 0o644, 0o644),
+    ],
+)
+def test_a_secret_closes_a_file_that_everybody_reads(
+    tmp_path: Path, key: str, value: object, before: int, after: int
+) -> None:
+    """Only then, and whoever writes is told; a group that may read it was chosen by somebody."""
+    path = tmp_path / "parley.yaml"
+    path.write_text("queue: {mode: collect}\n")
+    path.chmod(before)
+    assert set_value(path, path_of(key), value) is (before != after)
+    assert stat.S_IMODE(path.stat().st_mode) == after

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gateway.errors import SettingsError
+from gateway.settings.references import references_in
 from gateway.setup.draft import Answers, Keeping, Target
 from gateway.setup.writing import refuse_unwritable, write
 
@@ -122,3 +123,45 @@ def test_a_home_that_cannot_be_written_is_told_first(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SettingsError, match="cannot be written: choose another home"):
         refuse_unwritable(target)
+
+
+@pytest.mark.parametrize("keeping", ["yaml", "files", "env"])
+def test_what_cannot_be_used_is_not_written(target: Target, keeping: Keeping) -> None:
+    """A budget counts nothing for a model without a price: a start refuses them together."""
+    target.home.mkdir()
+    target.file.write_text("budget: {daily_usd: 3}\n")
+    unpriced = {
+        "model.provider": "openai",
+        "model.name": "nobodys-model",
+        "model.api_key": "sk-right-key",
+    }
+    with pytest.raises(SettingsError, match="nobodys-model"):
+        write(target, Answers(unpriced, keeping))
+    assert target.file.read_text() == "budget: {daily_usd: 3}\n"
+    assert [file.name for file in target.home.rglob("*") if file.is_file()] == ["parley.yaml"]
+
+
+def test_a_file_that_everybody_reads_is_closed_for_a_secret(target: Target) -> None:
+    """Whoever writes is told so; a secret elsewhere changes nothing."""
+    target.home.mkdir()
+    target.file.write_text("queue: {debounce_ms: 100}\n")
+    target.file.chmod(0o644)
+    assert not write(target, Answers(dict(VALUES), "files")).is_closed
+    assert mode(target.file) == 0o644
+    assert write(target, Answers(dict(VALUES))).is_closed
+    assert mode(target.file) == 0o600
+
+
+def test_a_known_secret_is_not_read_again(target: Target, tmp_path: Path) -> None:
+    """Its program does not run for each look at the settings."""
+    target.home.mkdir()
+    ran = tmp_path / "ran"
+    script = tmp_path / "key.sh"
+    script.write_text(f"#!/bin/sh\necho ran >> {ran}\necho sk-ant-secret\n")
+    script.chmod(0o700)
+    target.file.write_text(f"model: {{provider: anthropic, api_key: 'command:{script}'}}\n")
+    known = dict(references_in(target.load().settings))
+    again = Target(target.home, None, known).load().settings.model.api_key
+    assert again is not None
+    assert again.get_secret_value() == "sk-ant-secret"
+    assert ran.read_text() == "ran\n"
