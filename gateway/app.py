@@ -456,6 +456,7 @@ async def assembled(
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
+    wakeups.roles.listen(door.forget)
     chats = ChatHistory(database, intake.facts, links, files)
     connected = [_replaceable(each) for each in accounts.connect(intake, chats, door)]
     adapters = {(each.platform, each.account): each for each in connected}
@@ -496,7 +497,7 @@ async def assembled(
     health, operator = (
         Health(database, replica, supervised, Watch(database, adapters, traffic, replica)),
         Operator(
-            *(database, wakeups, intake.tell_approved, door, reloading),
+            *(database, wakeups, intake.tell_approved, reloading),
             intake.answer_as_owner,
         ),
     )

@@ -324,7 +324,9 @@ def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False)
         return web.Response(status=303, headers=API_HEADERS | {"Location": there})
     again = refusal.status in NOT_SIGNED_IN
     title = "You are not signed in" if again else "Parley does not answer here"
-    rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if again else ""
+    visit = request.get(VISIT)
+    has_chat = again or (visit is not None and visit.visitor is not None)
+    rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if has_chat else ""
     return web.Response(
         text=REFUSED_PAGE.format(title=title, text=escape(str(refusal)), rest=rest),
         status=refusal.status,

@@ -153,11 +153,13 @@ class Shown:
         template: Its file in gateway/console/templates.
         values: What the template shows; it fails where it asks for anything else.
         title: Where it differs from that in the register.
+        refused: Why nothing was changed, where a form is shown once more; the status is 409 then.
     """
 
     template: str
     values: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from adapters.web.guard import VISIT, visitor_of
 from adapters.web.requests import PAGE_HEADERS, Refusal
+from agent.safety.redaction import Redactor
 from gateway.console import wording
 from gateway.console.pages import (
     audit,
@@ -51,7 +52,9 @@ from gateway.console.register import (
     find,
 )
 from gateway.errors import GatewayError, StorageError
-from gateway.settings.loading import redactor_of
+from gateway.settings.loading import secret_values
+from gateway.settings.references import references_in
+from gateway.settings.tree import Settings
 
 log = structlog.get_logger()
 
@@ -80,7 +83,10 @@ THEMES = ("light", "dark", "auto")
 THEME_COOKIE = "parley_theme"
 SAID_COOKIE = "parley_console_said"
 SAID_S = 60
-SAID_CHARS = 400
+SAID_BYTES = 2_600
+"""With base64 and the signature it fits into the 4,096 bytes that browsers keep of a cookie."""
+_ANY = "surrogatepass"
+"""Headers may hold bytes that are no text."""
 STALE = "This form is of another session, or too old. Nothing was changed; please try again."
 
 
@@ -101,8 +107,19 @@ class ConsoleSite:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._templates.filters.update(wording.filters(inside.settings.sessions.timezone))
-        self._templates.filters["redacted"] = redactor_of(inside.settings).text
+        self._redactor = Redactor()
+        self._templates.filters["redacted"] = self._redactor.text
+        self._told_by: Settings | None = None
+        self._go_by(inside.settings)
+
+    def _go_by(self, settings: Settings) -> None:
+        """Write moments and mask secrets by these settings; what was a secret stays one."""
+        if settings is not self._told_by:
+            self._templates.filters.update(wording.filters(settings.sessions.timezone))
+            self._redactor.learn(secret_values(settings))
+            for _, secret in references_in(settings):
+                secret.tell(self._redactor)
+            self._told_by = settings
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request of an owner.
@@ -128,13 +145,13 @@ class ConsoleSite:
             told = {"heading": "The database does not answer", "text": f"{exc}."}
             return await self._page(request, None, Shown("trouble.html", told), 503)
         except GatewayError as exc:
-            # Nothing was changed; the form is behind the browser's way back, as it was filled in.
+            # Nothing was changed.
             told = {"heading": "That cannot be done", "text": str(exc)}
             return await self._page(request, None, Shown("trouble.html", told), 409)
 
     async def _response(self, ask: Ask, entry: Registered, result: Result) -> web.StreamResponse:
         if isinstance(result, Shown):
-            return await self._page(ask.request, entry, result)
+            return await self._page(ask.request, entry, result, 409 if result.refused else 200)
         if isinstance(result, Moved):
             return self._moved(ask.request, result)
         return result
@@ -161,13 +178,15 @@ class ConsoleSite:
         return self._signed("form", f"{visitor_of(request).sender}\0{visit.secret}")
 
     def _signed(self, what: str, text: str) -> str:
-        return hmac.new(self._key, f"{what}\0{text}".encode(), hashlib.sha256).hexdigest()
+        signed = f"{what}\0{text}".encode(errors=_ANY)
+        return hmac.new(self._key, signed, hashlib.sha256).hexdigest()
 
     def _moved(self, request: web.Request, moved: Moved) -> web.Response:
         response = web.Response(status=303, headers=HEADERS | {"Location": within(moved.to)})
         if moved.said:
-            text = f"{'!' if moved.failed else ''}{moved.said[:SAID_CHARS]}"
-            packed = base64.urlsafe_b64encode(text.encode()).decode()
+            text = f"{'!' if moved.failed else ''}{moved.said}".encode()
+            fitting = text[:SAID_BYTES].decode(errors="ignore").encode()
+            packed = base64.urlsafe_b64encode(fitting).decode()
             value = f"{packed}.{self._signed(self._token(request), packed)}"
             self._set_cookie(response, request, SAID_COOKIE, value, SAID_S)
         return response
@@ -175,7 +194,9 @@ class ConsoleSite:
     def _said(self, request: web.Request) -> str:
         """Return what the action before has said; empty for nothing, or for what we did not say."""
         packed, _, mark = request.cookies.get(SAID_COOKIE, "").partition(".")
-        if not hmac.compare_digest(mark, self._signed(self._token(request), packed)):
+        # Anybody's cookie may hold anything: of two texts only ASCII can be compared.
+        wanted = self._signed(self._token(request), packed)
+        if not hmac.compare_digest(mark.encode(errors=_ANY), wanted.encode()):
             return ""
         return base64.urlsafe_b64decode(packed).decode()
 
@@ -190,24 +211,27 @@ class ConsoleSite:
     async def _page(
         self, request: web.Request, entry: Registered | None, shown: Shown, status: int = 200
     ) -> web.Response:
-        said = self._said(request)
+        self._go_by(self._inside.settings)
+        kept, here = self._said(request), _place_in_menu(request.path)
+        said = f"!{shown.refused}" if shown.refused else kept
         token = Markup('<input type="hidden" name="{}" value="{}">')
         around = {
             "title": shown.title or (entry.title if entry else shown.values["heading"]),
             "menu": _menu(),
-            "here": _place_in_menu(request.path),
+            "here": here,
             "visitor": visitor_of(request),
             "theme": _theme(request),
             "said": said.lstrip("!"),
             "failed": said.startswith("!"),
             "form_token": token.format(TOKEN_FIELD, self._token(request)),
-            "address": request.path_qs,
+            # What answered a form is no page to come back to.
+            "address": (here or HOME) if request.method == "POST" else request.path_qs,
         }
         template = self._templates.get_template(shown.template)
         # Beside the loop: a long conversation takes some time to write.
         text = await asyncio.to_thread(partial(template.render, around | dict(shown.values)))
         response = web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
-        if said:
+        if kept:
             response.del_cookie(SAID_COOKIE, path=HOME)
         return response
 

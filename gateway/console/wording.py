@@ -14,6 +14,8 @@ from agent.safety.redaction import printable
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
+_ADDRESS = re.compile(r"""https://[^\s<>"'`]*[^\s<>"'`.,:;!?)\]]""")
+"""Without the sign behind it that belongs to the sentence."""
 _STEPS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
@@ -33,6 +35,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "size": size,
         "plain": printable,
         "fenced": fenced,
+        "linked": linked,
     }
 
 
@@ -78,6 +81,16 @@ def fenced(text: str) -> list[tuple[bool, str]]:
         at = found.end()
     parts.append((False, text[at:]))
     return [(is_code, part.strip("\n")) for is_code, part in parts if part.strip()]
+
+
+def linked(text: str) -> Markup:
+    """Return a text in which addresses that begin with https:// are links."""
+    parts, at = list[Markup | str](), 0
+    whole = Markup('<a href="{0}" rel="noreferrer">{0}</a>')
+    for found in _ADDRESS.finditer(text):
+        parts += [text[at : found.start()], whole.format(found[0])]
+        at = found.end()
+    return Markup("").join([*parts, text[at:]])
 
 
 def stretch(seconds: float | None) -> str:

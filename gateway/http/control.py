@@ -23,7 +23,7 @@ from adapters.messages import InboundMessage
 from agent.settings import Section
 from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
-from gateway.access.web_door import NewLink, SignedOut, WebDoor
+from gateway.access.web_door import NewLink, SignedOut
 from gateway.agent_ports.search import Indexer
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
@@ -32,7 +32,8 @@ from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from gateway.settings.changes import SettingChange, SettingsQuestion
 from gateway.settings.tree import RetentionSettings, Settings
 from gateway.signals import Wakeups
-from gateway.storage import maintenance
+from gateway.storage import audit_log, maintenance
+from gateway.storage.audit_log import AuditEntry
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database, require_database
 from gateway.storage.people import notebook
@@ -164,9 +165,9 @@ class Operator:
     """Carries out what an operator wants of a running gateway, whichever way they say it.
 
     Attributes:
-        wakeups: Told what a retried dead letter brings, and that something was erased.
+        wakeups: Told what a retried dead letter brings, that something was erased, and that
+            somebody may do something else now.
         tell_approved: `GatewayIntake.tell_approved`.
-        door: Told of what was changed about web users.
         settings: Has the gateway go by its settings as they are now.
         answer: `GatewayIntake.answer_as_owner`.
     """
@@ -174,7 +175,6 @@ class Operator:
     database: Database
     wakeups: Wakeups
     tell_approved: Callable[[], Awaitable[None]]
-    door: WebDoor
     settings: Reloads
     answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
 
@@ -198,9 +198,10 @@ class Operator:
             self.wakeups.outbox(result.conversation)
         if isinstance(result, Decision) and result.happened is not None:
             pairing.report(result.happened)
+            self.wakeups.roles()
             await self.tell_approved()
         if isinstance(result, NewLink | SignedOut):
-            self.door.forget()
+            self.wakeups.roles()
             web_door.report(result, invited=action is _invite)
         return result
 
@@ -210,11 +211,18 @@ class Operator:
         await _tell_replicas(self.database, "secrets")
         return done
 
-    async def reload(self) -> SettingsReloaded:
-        """Read settings and secrets again, and go by them, here and in all replicas."""
+    async def reload(self, by: str = COMMAND_LINE, subject: str = "") -> SettingsReloaded:
+        """Read settings and secrets again, and go by them, here and in all replicas.
+
+        Args:
+            by: Who wants it, "platform:sender id".
+            subject: The keys that they have just written.
+        """
         done = await self.settings.reload()
         if not done.problems:
             await _tell_replicas(self.database, "secrets")
+            entry = AuditEntry("settings_reloaded", by=by, subject=subject)
+            await self.database.write(audit_log.append, entry)
         return done
 
 

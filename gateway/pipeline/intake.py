@@ -103,6 +103,8 @@ class GatewayIntake:
             self._wake(message, admission)
         for happening in after.happened:
             pairing.report(happening)
+            if happening.kind in pairing.OF_ROLES:
+                self._wakeups.roles()
         for conversation_id, seq in after.stops:
             self._wakeups.stop(conversation_id, seq)
             # A turn that waits for a person does not run: it is claimed once more, to be ended.

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from adapters.door import OWNER
 from adapters.registry import account_types
+from adapters.web.guard import VISIT
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
@@ -147,13 +148,23 @@ async def link(ask: Ask) -> Result:
 
 
 def _link(ask: Ask, made: Any) -> Result:
-    # The settings may say "any free port": whoever asks has come to the right one.
-    page_ = ask.inside.settings.web.page(ask.request.url.port or 80)
+    page_ = _front_page(ask)
     return Shown(
         "web_users.html",
         {"made": made, "sign_in": sign_in_address(page_, made.secret)},
         title=f"A link for {made.name}",
     )
+
+
+def _front_page(ask: Ask) -> str:
+    """Return where the page is: as the settings say, or as whoever asks has come to it."""
+    web = ask.inside.settings.web
+    origin, host = ask.request.headers.get("Origin", ""), ask.request[VISIT].caller.host
+    # The guard compares them as well, but over the Unix socket.
+    if web.public_url is None and origin in {f"http://{host}", f"https://{host}"}:
+        return f"{origin}/"
+    # The settings may say "any free port".
+    return web.page(ask.request.url.port or 80)
 
 
 @action(WEB_USERS)

@@ -5,15 +5,18 @@ conversations to another server.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from adapters.registry import BUILT_IN, Platform, by_name, platforms
+from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import resolve_provider
 from agent.offline import OfflineModel
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StorageError
+from gateway.settings.editing import OWNER_ONLY
+from gateway.settings.references import is_reference, references_in
 from gateway.settings.tree import Settings
 from gateway.setup.checks import (
     KEYS_AT,
@@ -24,9 +27,7 @@ from gateway.setup.checks import (
     mixed_up_key,
 )
 from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
-from gateway.setup.writing import refuse_unwritable, write
-from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditEntry
+from gateway.setup.writing import Written, refuse_unwritable, write
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider
@@ -50,18 +51,31 @@ def is_without_model(*settings: Settings) -> bool:
 @page(SETUP, "Set up", "System")
 async def setup(ask: Ask) -> Result:
     """Show the forms for what is not there yet."""
+    return await _forms(ask)
+
+
+async def _forms(ask: Ask, refused: str = "") -> Shown:
+    """Show the forms; after a refusal with what was filled in, but for keys and tokens."""
     target, settings = await _read(ask)
     return Shown(
         "setup.html",
         {
             "needs_model": is_without_model(settings, ask.inside.settings),
             "providers": {name: words for name, words in PROVIDERS.items() if name != DEMO},
+            "nameless": [PROVIDERS[name] for name in _NAMELESS],
+            "filled": {name: ask.form.get(name, "") for name in ("provider", "name", "base_url")},
             "own_server": OWN_SERVER,
             "keys_at": KEYS_AT,
             "platforms": _platforms(settings, ask.inside.settings),
             "file": str(target.file),
         },
+        title="Set up",
+        refused=refused,
     )
+
+
+_NAMELESS = [name for name in PROVIDERS if name not in {DEMO, OWN_SERVER, *DEFAULT_NAMES}]
+"""Providers with many models, none of which is the usual one."""
 
 
 def _platforms(settings: Settings, running: Settings) -> Sequence[_Platform]:
@@ -79,34 +93,57 @@ async def _read(ask: Ask) -> tuple[Target, Settings]:
     Raises:
         SettingsError: The file cannot be read.
     """
-    home, file = ask.inside.settings.home, ask.inside.operator.settings.file
-    target = Target(home, file if file is not None and file.exists() else None)
+    running, file = ask.inside.settings, ask.inside.operator.settings.file
+    is_there = file is not None and await asyncio.to_thread(file.exists)
+    # What is gone by was read: to look at a page runs no program of a reference once more.
+    known = dict(references_in(running))
+    target = Target(running.home, file if is_there else None, known)
     return target, (await asyncio.to_thread(target.load)).settings
 
 
 @action(f"{SETUP}/model")
 async def model(ask: Ask) -> Result:
     """Try a model with one question, and write it down where it answers."""
-    target, settings = await _read(ask)
-    if not is_without_model(settings, ask.inside.settings):
-        raise GatewayError("There is a model already; `parley setup` changes it.")
-    provider, key = ask.form.get("provider", ""), ask.form.get("key", "").strip()
-    if provider not in PROVIDERS or provider == DEMO:
-        raise GatewayError("Please choose a provider.")
-    if mixed := mixed_up_key(key):
-        raise GatewayError(f"This is {mixed}; the key of the model is asked for.")
-    draft = Answers()
-    given = {"api_key": key, "name": ask.form.get("name", "")}
-    if provider == OWN_SERVER:
-        given["base_url"] = ask.form.get("base_url", "")
-    draft.put_model(target.load(), provider, given)
-    found = target.load(draft.values)
-    return await _written(ask, target, draft, await check_model(found.settings.model))
+    return await _with_forms(ask, _model)
 
 
 @action(f"{SETUP}/platforms/{{name}}")
 async def account(ask: Ask) -> Result:
     """Try the tokens of a platform's first account, and write them down where they are taken."""
+    return await _with_forms(ask, _account)
+
+
+async def _with_forms(ask: Ask, tried: Callable[[Ask], Awaitable[Result]]) -> Result:
+    try:
+        return await tried(ask)
+    except StorageError:
+        raise
+    except GatewayError as exc:
+        return await _forms(ask, str(exc))
+
+
+async def _model(ask: Ask) -> Result:
+    target, settings = await _read(ask)
+    if not is_without_model(settings, ask.inside.settings):
+        raise GatewayError("There is a model already; `parley setup` changes it.")
+    provider, name = ask.form.get("provider", ""), ask.form.get("name", "").strip()
+    if provider not in PROVIDERS or provider == DEMO:
+        raise GatewayError("Please choose a provider.")
+    if provider in _NAMELESS and not name:
+        raise GatewayError(f"{PROVIDERS[provider]} has no usual model; please name one.")
+    key = _secret(ask, "key")
+    if mixed := mixed_up_key(key):
+        raise GatewayError(f"This is {mixed}; the key of the model is asked for.")
+    draft = Answers()
+    given = {"api_key": key, "name": name}
+    if provider == OWN_SERVER:
+        given["base_url"] = ask.form.get("base_url", "")
+    draft.put_model(await asyncio.to_thread(target.load), provider, given)
+    found = await asyncio.to_thread(target.load, draft.values)
+    return await _written(ask, target, draft, await check_model(found.settings.model))
+
+
+async def _account(ask: Ask) -> Result:
     platform = by_name().get(ask.names["name"])
     if platform is None or not platform.credentials:
         raise Missing("There is no such platform.")
@@ -116,14 +153,28 @@ async def account(ask: Ask) -> Result:
         raise GatewayError(f"{platform.title} is set up already; `parley setup` changes it.")
     draft = Answers()
     for credential in platform.credentials:
-        token = ask.form.get(credential.key, "").strip()
+        token = _secret(ask, credential.key)
         if not token:
             raise GatewayError(f"Please fill in the {credential.title}.")
         if mixed := mixed_up(token, platform.name, credential.key):
             raise GatewayError(f"This is {mixed}; the {credential.title} is asked for.")
         draft.put_token(platform.name, credential.key, token)
-    block = target.load(draft.values).settings.platforms.accounts(platform.name)[0]
+    found = await asyncio.to_thread(target.load, draft.values)
+    block = found.settings.platforms.accounts(platform.name)[0]
     return await _written(ask, target, draft, await check_account(platform.name, block))
+
+
+def _secret(ask: Ask, name: str) -> str:
+    """Return a key or a token of a form.
+
+    Raises:
+        GatewayError: It refers to one: a session in a browser would run programs of this machine,
+            or send its files to whoever answers for the model.
+    """
+    text = ask.form.get(name, "").strip()
+    if is_reference(text):
+        raise GatewayError("References to secrets are set with `parley setup`, not from here.")
+    return text
 
 
 async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -> Moved:
@@ -134,10 +185,18 @@ async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -
     """
     if checked.outcome != "accepted":
         raise GatewayError(f"Nothing was written. {checked.subject}: {checked.text}.")
-    refuse_unwritable(target)
-    write(target, draft)
-    done = await ask.inside.operator.settings.reload()
-    entry = AuditEntry("settings_reloaded", by=ask.by, subject=", ".join(draft.values))
-    await ask.inside.database.write(audit_log.append, entry)
+    written = await asyncio.to_thread(_kept, target, draft)
+    done = await ask.inside.operator.reload(ask.by, ", ".join(draft.values))
     parts = [f"{checked.subject}: {checked.text}.", *(f"Still to do: {x}." for x in checked.lacks)]
-    return Moved(SETUP, " ".join([*parts, f"Written to {target.file}.", told(done)]))
+    parts.append(f"Written to {written.file}.")
+    if written.is_closed:
+        parts.append(f"It {OWNER_ONLY}.")
+    if done.problems:
+        parts += ["But Parley goes on by what it had before:", *done.problems]
+        return Moved(SETUP, " ".join(parts), failed=True)
+    return Moved(SETUP, " ".join([*parts, told(done)]))
+
+
+def _kept(target: Target, draft: Answers) -> Written:
+    refuse_unwritable(target)
+    return write(target, draft)

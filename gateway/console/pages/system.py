@@ -70,11 +70,9 @@ async def settings(ask: Ask) -> Result:
 @action(f"{SETTINGS}/reload")
 async def reload(ask: Ask) -> Result:
     """Read the settings and their secrets again; what is wrong there changes nothing."""
-    done = await ask.inside.operator.settings.reload()
+    done = await ask.inside.operator.reload(ask.by)
     if done.problems:
         raise GatewayError("Nothing was changed. " + " ".join(done.problems))
-    entry = AuditEntry("settings_reloaded", by=ask.by)
-    await ask.inside.database.write(audit_log.append, entry)
     return Moved(SETTINGS, told(done))
 
 
@@ -157,8 +155,12 @@ async def doctor(ask: Ask) -> Result:
 @action(DOCTOR)
 async def look(ask: Ask) -> Result:
     """Have the doctor look; no provider is asked, and nothing is changed."""
-    async with asyncio.timeout(LOOK_S):
-        found = await ask.inside.looks.look()
+    try:
+        async with asyncio.timeout(LOOK_S):
+            found = await ask.inside.looks.look()
+    except TimeoutError:
+        text = f"The doctor was not done within {LOOK_S:.0f} s; `parley doctor` has no such limit."
+        raise GatewayError(text) from None
     worst = [each for each in found if each.level in {"wrong", "warning"}]
     said = f"{len(worst)} need attention." if worst else "Nothing needs attention."
     return Moved(DOCTOR, f"Looked. {said}")

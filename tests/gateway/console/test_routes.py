@@ -70,3 +70,13 @@ async def test_it_can_be_switched_off(tmp_path: Path) -> None:
             running.browser(FIRST_OWNER) as browser,
         ):
             assert (await browser.get("/admin")).status == 404
+
+
+async def test_a_member_is_led_to_the_chat(tmp_path: Path) -> None:
+    """Who signed in to come here, and may not, is shown the way on."""
+    async with console(tmp_path) as running:
+        await running.invite("ann", "member")
+        async with running.browser("ann") as browser:
+            found = await browser.get("/admin")
+            assert found.status == 403
+            assert '<a class="button" href="/">' in found.text

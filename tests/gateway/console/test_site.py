@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import aiohttp
 import pytest
+from pydantic import SecretStr
+from sqlalchemy import insert
 
-from gateway.console.site import within
+from gateway.console.site import SAID_COOKIE, within
 from gateway.errors import StorageUnavailable
+from gateway.storage import schema
 from tests.support.console import console
 
 FOREIGN = "https://evil.example"
@@ -101,3 +105,38 @@ async def test_trouble_of_the_database_is_a_page(
         monkeypatch.setattr("gateway.http.server.Health.look", broken)
         found = await browser.get("/admin")
         assert (found.status, "the disk is full" in found.text) == (503, True)
+
+
+@pytest.mark.parametrize("value", ["é.é", "bm90.é", "é"])
+async def test_a_foreign_cookie_harms_no_page(tmp_path: Path, value: str) -> None:
+    """Whatever it holds: no text of it is shown, and each page is."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        [session] = browser.http.cookie_jar
+        cookies = f"{session.key}={session.value}; {SAID_COOKIE}={value}"
+        headers = {"Cookie": cookies}
+        async with (
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http,
+            http.get(browser.origin + "/admin", headers=headers) as found,
+        ):
+            assert (found.status, 'class="said' in await found.text()) == (200, False)
+
+
+async def test_pages_go_by_the_settings_of_now(tmp_path: Path) -> None:
+    """A secret that was set while it runs is masked as well, and one that was replaced stays so."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        reloading = running.serving.chat.gateway.reloading
+        for secret in ("first-secret-of-now", "second-secret-of-now"):
+            assert secret in (await browser.get(f"/admin/memory?whose={secret}")).text
+        texts = " ".join(("first-secret-of-now", "second-secret-of-now"))
+        row = {"scope": "telegram:u1", "target": "fact", "text": texts, "at": 1_700_000_000}
+        await running.serving.chat.execute(insert(schema.memory).values(row))
+        for secret in ("first-secret-of-now", "second-secret-of-now"):
+            before = reloading.settings
+            model = before.model.model_copy(update={"api_key": SecretStr(secret)})
+            sessions = before.sessions.model_copy(update={"timezone": "Asia/Tokyo"})
+            update = {"model": model, "sessions": sessions}
+            reloading.settings = before.model_copy(update=update)
+            page = (await browser.get("/admin/memory")).text
+            assert secret not in page
+        assert "first-secret-of-now" not in page
+        assert "JST" in page

@@ -75,3 +75,24 @@ def test_the_time_of_a_line_of_the_log_has_milliseconds() -> None:
     assert ">11-27 11:00:00.123<" in instant("2020-11-27T10:00:00.123456Z")
     assert instant("<then>") == "<then>"
     assert ">2020-11-27 11:00<" in moment("2020-11-27T10:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("open https://a.example/b?c=1&d=2.", "a.example/b?c=1&amp;d=2</a>."),
+        (
+            "(https://a.example)",
+            '(<a href="https://a.example" rel="noreferrer">https://a.example</a>)',
+        ),
+        ("http://a.example", "http://a.example"),
+        ("javascript:alert(1)", "javascript:alert(1)"),
+        ('https://a.example/"onclick="x', "https://a.example/</a>&#34;onclick=&#34;x"),
+        ("<b>https://", "&lt;b&gt;https://"),
+    ],
+)
+def test_only_safe_addresses_are_links(text: str, html: str) -> None:
+    """All else is escaped text."""
+    shown = str(wording.linked(text))
+    assert shown.endswith(html)
+    assert ("<a " in shown) == ("https://a" in text)

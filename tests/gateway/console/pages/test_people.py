@@ -86,6 +86,48 @@ async def test_a_web_user_is_invited_with_a_link_that_is_shown_once(tmp_path: Pa
         assert await said(running, "web_user_invited") == [BY_WEB_OWNER]
 
 
+async def test_a_link_leads_to_where_the_page_was_opened(tmp_path: Path) -> None:
+    """Behind a proxy 127.0.0.1 is nobody's; what the settings say goes before that."""
+    form = {"name": "ann", "role": "guest", "same_as": ""}
+    async with console(tmp_path, web=BEHIND) as running, running.browser() as browser:
+        token = await browser.token("/admin/web-users")
+        headers = {
+            "Origin": "https://chat.example",
+            "X-Forwarded-For": "203.0.113.9",
+            "X-Forwarded-Proto": "https",
+            "X-Forwarded-Host": "chat.example",
+        }
+        fields = form | {"form_token": token}
+        made = await browser.post("/admin/web-users/invite", fields, **headers)
+        assert "https://chat.example/#sign-in=" in made.text
+
+
+BEHIND = {"port": 0, "token": "t" * 30, "trusted_proxies": ["127.0.0.1"]}
+
+
+@pytest.mark.parametrize(
+    ("do", "by_chat"), [("member", False), ("revoke", False), ("revoke", True)]
+)
+async def test_who_is_no_owner_any_more_leaves_the_console_at_once(
+    tmp_path: Path, do: str, *, by_chat: bool
+) -> None:
+    """Their session in a browser is of the same person as in the chat."""
+    async with console(tmp_path, access=OWNED) as running, running.browser() as browser:
+        code = await code_of(running)
+        for what, whom in (("approve", code), ("owner", "telegram:666")):
+            await browser.submit("/admin/people", "/admin/people", do=what, whom=whom)
+        await running.database.write(web_door.invite, "ann", "member", "telegram:666")
+        async with running.browser("ann") as theirs:
+            assert (await theirs.get("/admin")).status == 200
+            if by_chat:
+                said_ = "/pair revoke telegram:666"
+                await running.serving.chat.say(said_, "o", sender="1")
+            else:
+                whom = "telegram:666"
+                await browser.submit("/admin/people", "/admin/people", do=do, whom=whom)
+            assert (await theirs.get("/admin")).status in {303, 403}
+
+
 @pytest.mark.parametrize("name", ["", "Ann", "owner", "7", "a" * 40, "<b>"])
 async def test_a_wrong_name_is_told(tmp_path: Path, name: str) -> None:
     """On a plain page, and nobody is invited."""

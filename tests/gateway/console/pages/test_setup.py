@@ -1,14 +1,22 @@
 """Set up: a model and platforms of a home that has none, tried before they are written."""
 
 from collections.abc import AsyncIterator
+from html import escape
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import yaml
 from pydantic import SecretStr
 
 from adapters.discord.platform import DiscordSettings
+from gateway.console.pages import setup
+from gateway.lifecycle.rotation import SettingsReloaded
+from gateway.reload.reloading import Reloading
+from gateway.settings import references
+from gateway.settings.loading import load_settings
+from gateway.setup.checks import Checked
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.console import Answered, ConsoleBrowser, console
@@ -121,3 +129,118 @@ async def test_a_platform_that_is_on_is_not_replaced(tmp_path: Path) -> None:
         lost = await browser.submit("/admin/setup", "/admin/setup/platforms/web")
     assert "is set up already" in refused.text
     assert lost.status == 404
+
+
+REFERENCES = ["command:touch {}", "file:{}", "env:HOME", "credential:key", "keyring:parley/key"]
+
+
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("form", ["model", "platforms/telegram"])
+async def test_a_form_takes_no_reference(
+    tmp_path: Path,
+    server: OpenAIServer,
+    form: str,
+    reference: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would run a program here, or send a file to whoever answers for the model."""
+    asked: list[str] = []
+    monkeypatch.setattr(references, "read_secret", lambda text, _: asked.append(text) or KEY)
+    given = f" {reference.format(tmp_path / 'ran')} "
+    async with console(tmp_path) as running, running.browser() as browser:
+        if form == "model":
+            refused = await choose(browser, server, key=given)
+        else:
+            refused = await browser.submit("/admin/setup", f"/admin/setup/{form}", token=given)
+        assert (refused.status, "are set with `parley setup`" in refused.text) == (409, True)
+    assert (asked, server.requests, written(tmp_path)) == ([], [], None)
+
+
+async def test_to_look_runs_no_program(tmp_path: Path) -> None:
+    """Of a reference that the gateway goes by, though the page reads the file."""
+    script, ran = tmp_path / "token.sh", tmp_path / "ran"
+    script.write_text(f"#!/bin/sh\necho ran >> {ran}\necho MTIz.loopback.TOKEN\n")
+    script.chmod(0o700)
+    block = {"token": f"command:{script}"}
+    (tmp_path / "parley.yaml").write_text(yaml.safe_dump({"platforms": {"discord": block}}))
+    found = load_settings(overrides={"home": tmp_path}).settings
+    platforms = {"discord": found.platforms.accounts("discord")}
+    async with console(tmp_path, platforms=platforms) as running, running.browser() as browser:
+        with patch.object(Reloading, "file", tmp_path / "parley.yaml"):
+            assert (await browser.get("/admin/setup")).status == 200
+    assert ran.read_text() == "ran\n"
+
+
+async def test_a_refused_form_is_shown_as_it_was_filled_in(
+    tmp_path: Path, server: OpenAIServer
+) -> None:
+    """But for the key; a theme that is chosen there leads to the page of the form."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        page = await choose(browser, server, key="sk-wrong-key", name="<double>")
+        assert page.status == 409
+        assert f'value="{server.url}"' in page.text
+        assert 'name="name" value="&lt;double&gt;"' in page.text
+        assert '<option value="server" selected>' in page.text
+        assert "sk-wrong-key" not in page.text
+        assert 'name="back" value="/admin/setup"' in page.text
+        assert "the provider refuses the key" not in (await browser.get("/admin/setup")).text
+
+
+async def test_a_provider_without_a_usual_model_needs_a_name(
+    tmp_path: Path, server: OpenAIServer
+) -> None:
+    """The form says so before, and again."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert (
+            "OpenRouter has no usual model: name one." in (await browser.get("/admin/setup")).text
+        )
+        refused = await choose(browser, server, provider="openrouter", name=" ")
+    assert (refused.status, "OpenRouter has no usual model; please" in refused.text) == (409, True)
+
+
+async def test_what_cannot_be_used_is_not_written(tmp_path: Path, server: OpenAIServer) -> None:
+    """A budget counts nothing for a model without a price."""
+    file = tmp_path / "parley.yaml"
+    file.write_text("budget: {daily_usd: 3}\n")
+    async with console(tmp_path) as running, running.browser() as browser:
+        with patch.object(Reloading, "file", file):
+            refused = await choose(browser, server)
+    assert (refused.status, "has no price" in refused.text) == (409, True)
+    assert written(tmp_path) == {"budget": {"daily_usd": 3}}
+
+
+async def test_what_the_gateway_does_not_go_by_is_told(
+    tmp_path: Path, server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written, and the one before goes on."""
+
+    async def refused(_: object) -> SettingsReloaded:
+        return SettingsReloaded(problems=("parley.yaml:3: no number",))
+
+    monkeypatch.setattr(Reloading, "reload", refused)
+    async with console(tmp_path) as running, running.browser() as browser:
+        assert (await choose(browser, server)).status == 303
+        page = (await browser.get("/admin/setup")).text
+        assert "goes on by what it had before: parley.yaml:3: no number" in page
+        assert 'class="said bad"' in page
+        assert await said(running, "settings_reloaded") == []
+    assert written(tmp_path) is not None
+
+
+async def test_a_long_answer_arrives_whole_with_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An invitation is an address of some length, and is opened by a click."""
+    address = "https://discord.com/oauth2/authorize?" + "&".join(f"scope={n:060}" for n in range(9))
+
+    async def checked(*_: object) -> Checked:
+        lacks = (f"invite the bot: {address}", f"see {address}")
+        return Checked("telegram:default", "accepted", "it is @parley_bot", lacks)
+
+    monkeypatch.setattr(setup, "check_account", checked)
+    async with console(tmp_path) as running, running.browser() as browser:
+        path = "/admin/setup/platforms/telegram"
+        assert (await browser.submit("/admin/setup", path, token=TOKEN)).status == 303
+        page = (await browser.get("/admin/setup")).text
+    assert page.count(f'<a href="{escape(address)}" rel="noreferrer">') == 2
+    assert "Written to" in page

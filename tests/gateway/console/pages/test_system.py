@@ -9,6 +9,8 @@ import pytest
 from agent.tools.registry import ServerState
 from gateway.console.pages import system
 from gateway.console.pages.system import told
+from gateway.http import control
+from gateway.http.server import Health
 from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.console import console
@@ -55,6 +57,41 @@ async def test_a_wrong_file_changes_nothing_and_is_told(
         assert await said(running, "settings_reloaded") == []
         account = "/admin/settings/accounts/telegram:nobody/restart"
         assert (await browser.submit("/admin/settings", account)).status == 409
+
+
+async def test_a_reload_is_told_to_the_other_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the page as from the command line, and each is on record."""
+    told_: list[str] = []
+
+    async def tell(_: object, kind: str) -> None:
+        told_.append(kind)
+
+    monkeypatch.setattr(control, "_tell_replicas", tell)
+    async with console(tmp_path) as running, running.browser() as browser:
+        await browser.submit("/admin/settings", "/admin/settings/reload")
+        await control.ask_settings(tmp_path, "reload")
+        assert await said(running, "settings_reloaded") == [BY_WEB_OWNER, "command line"]
+    assert told_ == ["secrets", "secrets"]
+
+
+async def test_a_further_shard_has_no_button(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is restarted with its account."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        look = Health.look
+
+        async def with_shards(self: Health) -> Any:
+            names = {"discord:default": "connected", "discord:default#1": "connected"}
+            return {**await look(self), "adapters": names}
+
+        monkeypatch.setattr(Health, "look", with_shards)
+        page = (await browser.get("/admin/settings")).text
+    assert 'accounts/discord%3Adefault/restart"' in page
+    assert "discord:default#1" in page
+    assert page.count("/restart") == 1
 
 
 def test_a_reload_is_told_in_words() -> None:
@@ -104,6 +141,16 @@ async def test_mcp_servers_are_shown_as_they_stand(
         for words in ("mcp_files_read", "no schema", "the program has ended", "those that it had"):
             assert words in page
         assert TOKEN not in page
+
+
+async def test_a_doctor_who_takes_too_long_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a page; what was seen before stays."""
+    monkeypatch.setattr(system, "LOOK_S", 0.0)
+    async with console(tmp_path) as running, running.browser() as browser:
+        late = await browser.submit("/admin/doctor", "/admin/doctor")
+    assert (late.status, "The doctor was not done within" in late.text) == (409, True)
 
 
 async def test_the_doctor_looks_when_asked(tmp_path: Path) -> None:
