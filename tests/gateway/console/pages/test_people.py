@@ -91,7 +91,9 @@ async def test_a_link_leads_to_where_the_page_was_opened(tmp_path: Path) -> None
     form = {"name": "ann", "role": "guest", "same_as": ""}
     async with console(tmp_path, web=BEHIND) as running, running.browser() as browser:
         token = await browser.token("/admin/web-users")
+        [session] = browser.http.cookie_jar
         headers = {
+            "Cookie": f"__Host-parley={session.value}",
             "Origin": "https://chat.example",
             "X-Forwarded-For": "203.0.113.9",
             "X-Forwarded-Proto": "https",

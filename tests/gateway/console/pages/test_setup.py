@@ -145,7 +145,12 @@ async def test_a_form_takes_no_reference(
 ) -> None:
     """It would run a program here, or send a file to whoever answers for the model."""
     asked: list[str] = []
-    monkeypatch.setattr(references, "read_secret", lambda text, _: asked.append(text) or KEY)
+
+    def read(text: str, _: object) -> str:
+        asked.append(text)
+        return KEY
+
+    monkeypatch.setattr(references, "read_secret", read)
     given = f" {reference.format(tmp_path / 'ran')} "
     async with console(tmp_path) as running, running.browser() as browser:
         if form == "model":
@@ -205,7 +210,7 @@ async def test_what_cannot_be_used_is_not_written(tmp_path: Path, server: OpenAI
     async with console(tmp_path) as running, running.browser() as browser:
         with patch.object(Reloading, "file", file):
             refused = await choose(browser, server)
-    assert (refused.status, "has no price" in refused.text) == (409, True)
+    assert (refused.status, "the price of double is not known" in refused.text) == (409, True)
     assert written(tmp_path) == {"budget": {"daily_usd": 3}}
 
 

@@ -5,12 +5,14 @@ from collections import deque
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from adapters.errors import SendRejected
 from gateway.console.pages.work import GONE
 from gateway.storage import schema
 from tests.gateway.agent_ports.test_questions import GROUP, Acting, acting, asking, quiet
 from tests.support.console import ConsoleGateway, console
+from tests.support.door import TOKEN
 from tests.support.recording_adapter import RecordingAdapter
 
 BY_WEB_OWNER = "web:web"
@@ -62,6 +64,36 @@ async def test_a_question_is_answered_by_a_choice_or_in_words(tmp_path: Path) ->
         texts = await running.serving.chat.answers(3)
         assert "green" in texts[2]
         assert (await browser.submit("/admin", "/admin/approvals/x", answer="1")).status == 404
+
+
+async def test_a_secret_in_a_question_is_masked(tmp_path: Path) -> None:
+    """In a choice, too, as all pages mask it."""
+    question = asking("red", f"use {TOKEN}")
+    async with (
+        console(tmp_path, question, adapter=quiet()) as running,
+        running.browser() as browser,
+    ):
+        await running.serving.chat.ask("which?")
+        await running.serving.chat.execute(
+            update(schema.inquiry).values(question=f"Is {TOKEN} the one?")
+        )
+        page = (await browser.get("/admin/approvals")).text
+        assert "the one?" in page
+        assert TOKEN not in page
+
+
+async def test_a_secret_in_a_dead_letter_is_masked(tmp_path: Path) -> None:
+    """In why it is dead, and in its text."""
+    async with console(tmp_path, adapter=rejecting()) as running, running.browser() as browser:
+        chat = running.serving.chat
+        await chat.say("one")
+        await chat.logged("message_buried")
+        told = {"error": f"refused {TOKEN}", "markdown": f"the token is {TOKEN}"}
+        await chat.execute(update(schema.outbox).values(told))
+        page = (await browser.get("/admin/dead-letters")).text
+        assert "refused" in page
+        assert "the token is" in page
+        assert TOKEN not in page
 
 
 def rejecting() -> RecordingAdapter:
