@@ -455,8 +455,7 @@ async def assembled(
     rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
-    door = WebDoor(database, access, links.token, provider=provider_of(settings.web))
-    wakeups.roles.listen(door.forget)
+    door = _door(database, access, links, intake)
     chats = ChatHistory(database, intake.facts, links, files)
     connected = [_replaceable(each) for each in accounts.connect(intake, chats, door)]
     adapters = {(each.platform, each.account): each for each in connected}
@@ -497,7 +496,7 @@ async def assembled(
     health, operator = (
         Health(database, replica, supervised, Watch(database, adapters, traffic, replica)),
         Operator(
-            *(database, wakeups, intake.tell_approved, reloading),
+            *(database, wakeups, intake.tell_approved, door, reloading),
             intake.answer_as_owner,
         ),
     )
@@ -517,6 +516,13 @@ async def assembled(
         instruments.recording(),
     ):
         yield Gateway(reloading, database, platforms, intake, worker, delivery, beside, server)
+
+
+def _door(database: Database, access: Access, links: ChatLinks, intake: GatewayIntake) -> WebDoor:
+    """Return the door of the web chat, which hears of it when somebody's role is another one."""
+    door = WebDoor(database, access, links.token, provider=provider_of(access.web))
+    intake.roles.listen(door.forget)
+    return door
 
 
 def _replaceable(adapter: Adapter) -> Adapter:

@@ -55,9 +55,6 @@ class Wakeups:
     and nothing is to be shown before it."""
     forgotten: Hint[[]] = field(default_factory=Hint)
     """`parley forget` erased a conversation: no text of it may stay in memory."""
-    roles: Hint[[]] = field(default_factory=Hint)
-    """Somebody was let in, or may do something else now: nothing that is remembered of them holds
-    any more."""
 
     def mark(self, turn: Turn, reaction: Reaction) -> None:
         """Have all messages marked that a turn is about."""

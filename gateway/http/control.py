@@ -23,7 +23,7 @@ from adapters.messages import InboundMessage
 from agent.settings import Section
 from gateway.access import pairing, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
-from gateway.access.web_door import NewLink, SignedOut
+from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
 from gateway.commands.approvals import ReplyOutcome
 from gateway.errors import GatewayError, GatewayNotRunning, NotFound
@@ -165,9 +165,9 @@ class Operator:
     """Carries out what an operator wants of a running gateway, whichever way they say it.
 
     Attributes:
-        wakeups: Told what a retried dead letter brings, that something was erased, and that
-            somebody may do something else now.
+        wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
+        door: Told of what was changed about web users, and about what anybody may do.
         settings: Has the gateway go by its settings as they are now.
         answer: `GatewayIntake.answer_as_owner`.
     """
@@ -175,6 +175,7 @@ class Operator:
     database: Database
     wakeups: Wakeups
     tell_approved: Callable[[], Awaitable[None]]
+    door: WebDoor
     settings: Reloads
     answer: Callable[[InboundMessage, int, str], Awaitable[ReplyOutcome]]
 
@@ -198,10 +199,10 @@ class Operator:
             self.wakeups.outbox(result.conversation)
         if isinstance(result, Decision) and result.happened is not None:
             pairing.report(result.happened)
-            self.wakeups.roles()
+            self.door.forget()
             await self.tell_approved()
         if isinstance(result, NewLink | SignedOut):
-            self.wakeups.roles()
+            self.door.forget()
             web_door.report(result, invited=action is _invite)
         return result
 

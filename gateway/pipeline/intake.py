@@ -35,7 +35,7 @@ from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
 from gateway.session_keys import address_key
-from gateway.signals import Wakeups
+from gateway.signals import Hint, Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
 from gateway.storage.queue import arrivals, leases
@@ -47,7 +47,11 @@ log = structlog.get_logger()
 
 
 class GatewayIntake:
-    """The gateway's side of `adapters.base.Intake`."""
+    """The gateway's side of `adapters.base.Intake`.
+
+    Attributes:
+        roles: Called where somebody may do something else than before.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class GatewayIntake:
         self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
+        self.roles: Hint[[]] = Hint()
         self._rate_per_min = rules.access.settings.rate_per_min
         self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
 
@@ -104,7 +109,7 @@ class GatewayIntake:
         for happening in after.happened:
             pairing.report(happening)
             if happening.kind in pairing.OF_ROLES:
-                self._wakeups.roles()
+                self.roles()
         for conversation_id, seq in after.stops:
             self._wakeups.stop(conversation_id, seq)
             # A turn that waits for a person does not run: it is claimed once more, to be ended.
