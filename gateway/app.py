@@ -2,7 +2,7 @@
 
 `run` is the whole story; its caller holds the home (`own_home` in gateway/lifecycle/home.py).
 `assembled` is the list of parts, `serve` is what runs side by side and in which order it stops.
-LookedAt that the settings name are built in gateway/wiring.py.
+Parts that the settings name are built in gateway/wiring.py.
 """
 
 import asyncio
@@ -463,18 +463,14 @@ async def assembled(
     await _warn_of_lost_accounts(database, adapters)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
+    reader = build_memory_reader(settings, mind.agent, mind.readers, database, access, budgets)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups, files),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database, build_meanings(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
-        Recall(
-            database,
-            origin.plugins,
-            access,
-            build_memory_reader(settings, mind.agent, database, access, budgets),
-        ),
+        Recall(database, origin.plugins, access, reader),
         ReactionQueue(adapters),
         Rotation(settings, mind.models, mind.agent.recovery.rests, accounts.make is not None),
     )

@@ -374,24 +374,44 @@ def build_summariser(
     return replace(made, learn=windows.learn)
 
 
-def build_memory_reader(
-    settings: Settings, agent: Agent, database: Database, access: Access, budgets: Budgets
-) -> MemoryReader | None:
-    """Return who reads for the memory what rules do not find; None where no model is named.
+def build_readers(settings: Settings) -> list[Configured]:
+    """Return the models that read for the memory, in order; none where none is named.
 
     Raises:
-        SettingsError: The model lacks its key, or the block cannot be used.
+        SettingsError: One of them lacks its key, or the block cannot be used.
     """
     block, name = settings.auxiliary.memory, "auxiliary.memory"
     if not (block.is_set and settings.tools.memory.standing):
-        return None
+        return []
     line = {name: _auxiliary(block, settings)}
     line |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
     modes = modes_in(settings.home)
-    models = models_of([_configured(place, each, modes) for place, each in line.items()])
+    return [_configured(place, each, modes) for place, each in line.items()]
+
+
+def build_memory_reader(
+    settings: Settings,
+    agent: Agent,
+    models: Sequence[ChatModel],
+    database: Database,
+    access: Access,
+    budgets: Budgets,
+) -> MemoryReader | None:
+    """Return who reads for the memory what rules do not find; None where no model does.
+
+    Args:
+        settings: All of them.
+        agent: Knows which models are left alone for a while.
+        models: Of `build_readers`; whoever has built them closes them.
+        database: Where people's words are, and what is remembered of them.
+        access: Who may be remembered.
+        budgets: They hold for it, too.
+    """
+    if not models:
+        return None
     redact, rests = redactor_of(settings).text, agent.recovery.rests
-    summariser = Summariser(models, block.timeout_s, redact, rests=rests)
-    return MemoryReader(database, access, budgets, summariser)
+    limit_s = settings.auxiliary.memory.timeout_s
+    return MemoryReader(database, access, budgets, Summariser(models, limit_s, redact, rests=rests))
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:

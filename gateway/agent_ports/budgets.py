@@ -125,6 +125,13 @@ class Budgets:
     def take(self, settings: BudgetSettings, timezone: str) -> None:
         """Have other budgets from the next call on; what is spent and held stays so."""
         self._settings, self._zone = settings, ZoneInfo(timezone)
+        # What was used up may not be so by another limit, and what was far from it may be.
+        self._told = {(day, limit) for day, limit in self._told if self._is_set(limit)}
+        self._watched = None
+
+    def _is_set(self, limit: Limit) -> bool:
+        on = self._settings
+        return limit.usd == (on.daily_usd if limit.scope == "all" else on.sender_daily_usd)
 
     def for_sender(self, sender: str) -> "TurnSpending":
         """Return the budgets as they concern a turn of this sender, "platform:id"."""

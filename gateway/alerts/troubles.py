@@ -75,12 +75,14 @@ class Stored:
         given_up: Dead letters of the last day.
         strangers: Those who ask to be let in, and whom nobody has answered.
         budgets: Those that are spent by `LOW_SHARE` or more.
+        makes_backups: Whether this replica does: the one of all that has run for longest.
     """
 
     unsent: Mapping[Account, Waiting] = field(default_factory=dict)
     given_up: Sequence[GivenUp] = ()
     strangers: int = 0
     budgets: Sequence[BudgetUse] = ()
+    makes_backups: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ class AlertFacts:
     Attributes:
         adapters: By `platform:account`, with the number of a further connection behind it.
         accounts: How what they send goes.
-        room: Free bytes of each disk, by a folder on it.
+        room: Free bytes of each disk, by a folder on it; None where it cannot be seen.
         database: Why nothing could be stored, and for how many seconds; None where all was.
         stored: None where the database cannot be read.
         backup_s: Age of the newest backup, where it should not be that old.
@@ -100,7 +102,7 @@ class AlertFacts:
     adapters: Mapping[str, AdapterState] = field(default_factory=dict)
     accounts: Mapping[Account, AccountHealth] = field(default_factory=dict)
     models: Models = Models()
-    room: Mapping[Path, int] = field(default_factory=dict)
+    room: Mapping[Path, int | None] = field(default_factory=dict)
     database: tuple[str, float] | None = None
     stored: Stored | None = None
     backup_s: float | None = None
@@ -228,6 +230,9 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for account, health in facts.accounts.items():
         name = ":".join(account)
         if health.silent_s is None:
+            if health.waiting and health.last_sent_s is None:
+                # After a start: it may be as silent as before.
+                yield Unsure(name)
             continue
         if facts.stored is None:
             yield Unsure(name)
@@ -367,7 +372,9 @@ def _of_letters(facts: AlertFacts, kind: str, noun: str) -> Iterator[Evidence | 
 def _full(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     least = facts.settings.disk_free_bytes
     for place, free in facts.room.items():
-        if free < least:
+        if free is None:
+            yield Unsure(str(place))
+        elif free < least:
             yield Evidence(str(place), {"free": f"{free / 1e6:,.0f} MB"})
         elif free < least * ROOMIER:
             yield Unsure(str(place))
@@ -425,7 +432,9 @@ def _strangers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     level="warning",
 )
 def _backup(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
-    if facts.backup_s is not None:
+    if facts.stored is not None and not facts.stored.makes_backups:
+        yield Unsure("backup")
+    elif facts.backup_s is not None:
         yield Evidence("backup", {"hours": f"{facts.backup_s / HOUR_S:,.0f}"})
 
 

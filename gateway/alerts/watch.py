@@ -33,7 +33,7 @@ from gateway.alerts.troubles import (
     Stored,
     Unsure,
 )
-from gateway.alerts.webhook import AlertWebhook
+from gateway.alerts.webhook import AlertWebhook, tell_of_failed_look
 from gateway.errors import StorageError
 from gateway.http.control import TEST_ALERTS
 from gateway.http.server import Health
@@ -75,12 +75,14 @@ class LookMemory:
         since: When a state began that still lasts, in monotonic seconds.
         outage: Why nothing could be stored, and for how long, until chats could be told of it.
         open: The alerts that were open when the database was last read.
+        unseen: Places whose disks could not be seen.
     """
 
     clock: Clock = time.monotonic
     since: dict[str, float] = field(default_factory=dict)
     outage: tuple[str, float] | None = None
     open: frozenset[Key] = frozenset()
+    unseen: frozenset[Path] = frozenset()
 
     def lasts(self, name: str, *, is_so: bool) -> float | None:
         """Return for how long something has been so, by the looks of this process."""
@@ -117,11 +119,8 @@ class AlertWatch:
                 await asyncio.sleep(LOOK_EVERY_S)
                 try:
                     await self.look()
-                except StorageError as exc:
-                    log.warning("alerts_not_looked_for", error=str(exc))
-                except Exception:
-                    # Whatever a look meets (a disk, a broken manifest), messages go on.
-                    log.exception("alert_look_broke")
+                except Exception as exc:  # noqa: BLE001 - whatever it is, people go on being answered
+                    tell_of_failed_look(exc)
 
     def renew(self) -> None:
         """Go by the settings as they are now."""
@@ -183,17 +182,27 @@ class AlertWatch:
             self.memory.outage = state, for_s
         models, rests = sources.models()
         labels = frozenset(each.label for each in models)
+        # Where another replica makes the backups, what lies here says nothing.
+        is_ours = stored is not None and stored.makes_backups
         facts = AlertFacts(
             settings=self.telling.settings,
             adapters={each.name: self._state_of(each) for each in sources.health.adapters},
             accounts=accounts,
             models=Models(labels, rests.failing, rests.answered, rests.accepted),
-            room={place: shutil.disk_usage(place).free for place in sources.places},
+            room=await self._room(),
             database=self.memory.outage,
             stored=stored,
-            backup_s=await asyncio.to_thread(sources.backup),
+            backup_s=await asyncio.to_thread(sources.backup) if is_ours else None,
         )
         return facts, found
+
+    async def _room(self) -> Mapping[Path, int | None]:
+        room = await asyncio.to_thread(room_on, self.sources.places)
+        unseen = frozenset(place for place, free in room.items() if free is None)
+        for place in sorted(unseen - self.memory.unseen):
+            log.warning("disk_not_seen", place=str(place))
+        self.memory.unseen = unseen
+        return room
 
     async def _stored(
         self,
@@ -205,7 +214,8 @@ class AlertWatch:
         try:
             accounts = await sources.health.watch.look()
             budgets = await sources.budgets.uses(LOW_SHARE)
-            stored, found = await self.database.read(stored_facts, budgets)
+            replica_id = sources.health.replica.id
+            stored, found = await self.database.read(stored_facts, budgets, replica_id)
         except StorageError as exc:
             return {}, None, None, f"not readable: {exc}"
         return accounts, stored, found, state
@@ -232,13 +242,29 @@ def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:
     return [web.post(f"/control/{TEST_ALERTS}", test)]
 
 
-def stored_facts(conn: Connection, budgets: Sequence[BudgetUse]) -> tuple[Stored, list[Alert]]:
-    """Read what the database says, and the open alerts."""
+def room_on(places: Sequence[Path]) -> dict[Path, int | None]:
+    """Return the free bytes of each place's disk; None where it cannot be seen. Blocks."""
+    return {place: _free_on(place) for place in places}
+
+
+def _free_on(place: Path) -> int | None:
+    try:
+        return shutil.disk_usage(place).free
+    except OSError:
+        # Its disk was taken away, perhaps: who looks tells of it once.
+        return None
+
+
+def stored_facts(
+    conn: Connection, budgets: Sequence[BudgetUse], replica_id: int
+) -> tuple[Stored, list[Alert]]:
+    """Read what the database says to this replica, and the open alerts."""
     stored = Stored(
         unsent=health.unsent_by_account(conn, outbox.NOTICES),
         given_up=health.given_up(conn, DAY_S),
         strangers=health.strangers(conn).count,
         budgets=budgets,
+        makes_backups=health.oldest_replica(conn) == replica_id,
     )
     return stored, alerts.found(conn)
 

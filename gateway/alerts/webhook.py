@@ -67,11 +67,8 @@ class AlertWebhook:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
                 await self.post_due()
-            except StorageError as exc:
-                log.warning("alerts_not_looked_for", error=str(exc))
-            except Exception:
-                # What an address makes of a client is not known beforehand; messages go on.
-                log.exception("alert_look_broke")
+            except Exception as exc:  # noqa: BLE001 - whatever it is, people go on being answered
+                tell_of_failed_look(exc)
 
     async def post_due(self) -> None:
         """Post what the webhook is to be told, and was not yet.
@@ -150,6 +147,14 @@ class AlertWebhook:
         ):
             if not response.ok or response.status >= 300:
                 raise PostRefused(f"HTTP {response.status}")
+
+
+def tell_of_failed_look(exc: Exception) -> None:
+    """Log that a look failed: for the database's sake, or since it raised what it should not."""
+    if isinstance(exc, StorageError):
+        log.warning("alerts_not_looked_for", error=str(exc))
+    else:
+        log.error("alerts_not_looked_for", error=repr(exc), exc_info=exc)
 
 
 def signature(secret: str, body: bytes, timestamp: str) -> dict[str, str]:

@@ -27,7 +27,14 @@ from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET
-from gateway.settings.tree import BackupSettings, PlatformSettings, Settings
+from gateway.settings.tree import (
+    AlertSettings,
+    BackupSettings,
+    MetricsSettings,
+    PlatformSettings,
+    Settings,
+    TelemetrySettings,
+)
 from gateway.storage.reports import history
 
 FAILED, NEEDS_A_PERSON, TIMED_OUT, INTERRUPTED = 1, 4, 124, 130
@@ -236,12 +243,23 @@ async def _with_own_gateway(
 
 
 def alone(settings: Settings) -> Settings:
-    """Return settings without platforms, page and timers: of a gateway for one question."""
+    """Return settings without platforms, page and timers: of a gateway for one question.
+
+    Nor does it tell of anything: troubles that it does not see are those of the gateway before and
+    of the next one.
+    """
     web = settings.web.model_copy(
         update={"enabled": False, "port": 0, "host": "127.0.0.1", "webhook_port": None}
     )
     return settings.model_copy(
-        update={"platforms": PlatformSettings(), "web": web, "backup": BackupSettings()}
+        update={
+            "platforms": PlatformSettings(),
+            "web": web,
+            "backup": BackupSettings(),
+            "alerts": AlertSettings(enabled=False),
+            "metrics": MetricsSettings(enabled=False),
+            "telemetry": TelemetrySettings(),
+        }
     )
 
 

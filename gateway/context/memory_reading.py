@@ -183,13 +183,9 @@ class MemoryReader:
 
     async def run(self) -> None:
         """Read what has gathered until cancelled."""
-        try:
-            while True:
-                rest_s = await self._step()
-                await asyncio.sleep(rest_s)
-        finally:
-            for model in self.models.models:
-                await model.close()
+        while True:
+            rest_s = await self._step()
+            await asyncio.sleep(rest_s)
 
     async def _step(self) -> float:
         """Read all that has gathered; returns how long to wait then."""

@@ -194,7 +194,7 @@ class Health:
         self, database: Database, replica: Replica, adapters: Sequence[Supervised], watch: Watch
     ) -> None:
         self._database = database
-        self._replica = replica
+        self.replica = replica
         self.adapters = adapters
         self.watch = watch
         self._began_at = time.time()
@@ -264,7 +264,7 @@ class Health:
         """Return "writable", or why the database is not; it tries a commit."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._database.write(leases.heartbeat, self._replica.id)
+                await self._database.write(leases.heartbeat, self.replica.id)
         except TimeoutError:
             return f"no commit within {WRITE_TIMEOUT_S:g} s"
         except StorageError as exc:

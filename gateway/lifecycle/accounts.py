@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
+
 from adapters.base import UNANNOUNCED, Adapter, PoolUse, PreviewIntent, Receives
 from adapters.messages import (
     Address,
@@ -22,6 +24,8 @@ from adapters.messages import (
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 CALLS_END_WITHIN_S = 10.0
@@ -54,7 +58,12 @@ class ReplaceableAdapter:
             before, self._now = self._now, adapter
         finally:
             self._open.set()
-        await before.close()
+        try:
+            await before.close()
+        except Exception as exc:
+            # The account goes on with the other one by now.
+            here = f"{self.platform}:{self.account}"
+            log.exception("adapter_not_closed", adapter=here, error=str(exc))
 
     async def _with(self, call: Callable[[Adapter], Awaitable[T]]) -> T:
         await self._open.wait()

@@ -32,7 +32,7 @@ _TOLD = {
     "gateway_stopping": "STOPPING=1\nSTATUS=finishing what has begun",
     "settings_reloaded": "READY=1",
     "settings_refused": "READY=1",
-    "reload_broke": "READY=1",
+    "reload_failed": "READY=1",
 }
 """What an event of the log means to systemd."""
 
@@ -50,7 +50,7 @@ class ServiceManager:
     def tell(self, text: str) -> None:
         """Send a message; nobody waits for it, and one that cannot be sent is left out."""
         kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-        # Whom it concerns notices by itself: the watchdog runs out.
+        # Where no descriptor is left, too: whom it concerns notices that the watchdog runs out.
         with suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
             sender.settimeout(0.0)
             sender.sendto(text.encode(), self._address)

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -63,6 +64,7 @@ class Traces:
         self._service = settings.service_name
         self._sampled_below = int(settings.sampling_ratio * _IDS)
         self._waiting: deque[Span] = deque(maxlen=MOST_WAITING)
+        self._told = ""
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
         self._thread.start()
@@ -90,23 +92,27 @@ class Traces:
                 return
 
     def _send(self, batch: Sequence[Span]) -> bool:
-        """Send a batch; one that may get through later waits again."""
+        """Send a batch; one that may get through later waits again. A trouble is told once."""
         again = False
         try:
-            request = Request(self._url, encoded(batch, self._service), dict(self._headers))  # noqa: S310 - the settings take http and https alone
+            body = encoded(batch, self._service)
+            request = Request(self._url, body, dict(self._headers))  # noqa: S310 - the settings take http and https alone
             with _opener.open(request, timeout=TIMEOUT_S) as response:
                 response.read()
         except HTTPError as exc:
             error, again = f"HTTP {exc.code}", exc.code in TRY_AGAIN
             exc.close()
-        except OSError as exc:
+        except Exception as exc:  # noqa: BLE001 - also of a span that is wrong: the thread goes on
             # Its text may hold the address, with a password in it.
-            error, again = type(exc).__name__, True
-        except Exception as exc:  # noqa: BLE001 - a span, or what no HTTP is: it must not end the thread
-            error = type(exc).__name__
+            lacks = f": {exc.name}" if isinstance(exc, ImportError) else ""
+            error = f"{type(exc).__name__}{lacks}"
+            again = isinstance(exc, OSError | HTTPException)
         else:
+            self._told = ""
             return True
-        log.warning("traces_not_sent", error=error, spans=len(batch), again=again)
+        if error != self._told:
+            self._told = error
+            log.warning("traces_not_sent", error=error, spans=len(batch), again=again)
         if again and len(self._waiting) + len(batch) <= MOST_WAITING:
             self._waiting.extendleft(reversed(batch))
         return not again

@@ -22,7 +22,6 @@ from gateway.commands.status_figures import status_facts
 from gateway.context.memory import Recall
 from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
-from gateway.context.views import KeptViews
 from gateway.context.window import ContextParts, with_engine_tools
 from gateway.context.writers import LearnedWindows
 from gateway.lifecycle.pruning import Pruner
@@ -37,7 +36,14 @@ from gateway.pipeline.worker import TurnKit
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.database import Database
-from gateway.wiring import build_context, build_money, build_prompts, build_redactor
+from gateway.wiring import (
+    build_context,
+    build_money,
+    build_prompts,
+    build_readers,
+    build_redactor,
+    models_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,15 @@ class Mind:
     """What follows from the settings about answering: who answers, in which window, from what.
 
     Attributes:
-        models: All of them, those that only write summaries behind the others.
+        models: All of them, those that only write summaries or read behind the others.
+        readers: Those that read for the memory: the same from the start to the end.
     """
 
     agent: Agent
     context: ContextParts
     prompts: Prompts
     models: tuple[ChatModel, ...]
+    readers: tuple[ChatModel, ...] = ()
 
     @property
     def standing(self) -> tuple[Sequence[ChatModel], Rests]:
@@ -93,7 +101,7 @@ async def build_mind(
     database: Database,
     files: StoredFiles,
     plugins: Plugins,
-    views: KeptViews | None = None,
+    before: Mind | None = None,
 ) -> Mind:
     """Return the mind of these settings.
 
@@ -103,18 +111,21 @@ async def build_mind(
         database: Where it stands what was learned of windows.
         files: The pictures among them can be shown to models.
         plugins: What was loaded of them.
-        views: Those that are kept of earlier turns.
+        before: What the gateway has gone by until now; None at its start.
 
     Raises:
-        SettingsError: There is a budget, and a model whose price is not known.
+        SettingsError: There is a budget, and a model whose price is not known; at the start also: a
+            model that reads for the memory lacks its key.
     """
     context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
-    context = context if views is None else replace(context, views=views)
+    if before is not None:
+        context = replace(context, views=before.context.views)
     agent = with_pictures_of(files, with_engine_tools(agent, context))
-    models = (*agent.models, *context.writers)
-    # Once more: now with the models that write summaries.
+    readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
+    models = (*agent.models, *context.writers, *readers)
+    # Once more: now with the models that write summaries, and those that read.
     refuse_unpriced(settings.budget, models)
-    return Mind(agent, context, build_prompts(settings, plugins), models)
+    return Mind(agent, context, build_prompts(settings, plugins), models, readers)
 
 
 def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:

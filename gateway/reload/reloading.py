@@ -8,6 +8,7 @@ who goes by what; what it does not name is marked `restart` (gateway/settings/ma
 import asyncio
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -45,6 +46,8 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
 """How often the file is looked at. It is read when two looks have seen the same: an editor may be
 in the middle of it."""
+AGAIN_AFTER_S = 5.0
+"""So long a file is left alone that could not be gone by because of the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Reloading:
         self._origin = origin
         self._one = asyncio.Lock()
         self._asked = asyncio.Event()
+        self._rests_until = time.monotonic()
         self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
 
     @property
@@ -128,28 +132,26 @@ class Reloading:
                     await self._asked.wait()
             # A file that is not there is about to be: an editor replaces it, or somebody will.
             if source is not None and (now := await asyncio.to_thread(stamp_of, source.file)):
-                if now == before and now != source.stamp:
+                is_due = now == before and now != source.stamp
+                if is_due and time.monotonic() >= self._rests_until:
                     return
                 before = now
         self._asked.clear()
 
     async def reload(self) -> SettingsReloaded:
-        """Read settings and secrets again, and go by them; what is wrong changes nothing."""
+        """Read settings and secrets again, and go by them; what is wrong changes nothing.
+
+        Whatever fails, the gateway goes on, and the answer says why.
+        """
         async with self._one:
             log.info("reload_begun")
+            before = self.settings
             try:
                 done = await self._reload()
-            except SettingsError as exc:
-                source = self._origin.source
-                file = source.file if source else self.settings.home
-                problems = tuple(located(exc, file))
-                log.error("settings_refused", file=str(file), problems=list(problems))  # noqa: TRY400 - of what an operator wrote
-                return SettingsReloaded(problems=problems)
-            except Exception as exc:
-                # Whoever wrote the file, and whatever a provider answers: people are answered on.
-                log.exception("reload_broke")
-                name = type(exc).__name__
-                return SettingsReloaded(problems=(f"{name}: see reload_broke in the log",))
+            except Exception as exc:  # noqa: BLE001 - of the database, of plugins and engines: it is told
+                if isinstance(exc, SettingsError):
+                    return self._refused(exc)
+                return self._failed(exc, before)
         log.info(
             "settings_reloaded",
             live=list(done.live),
@@ -158,6 +160,26 @@ class Reloading:
             adapters=list(done.adapters),
         )
         return done
+
+    def _refused(self, exc: SettingsError) -> SettingsReloaded:
+        """Tell what is wrong in the settings."""
+        source = self._origin.source
+        file = source.file if source else self.settings.home
+        problems = tuple(located(exc, file))
+        log.error("settings_refused", file=str(file), problems=list(problems))
+        return SettingsReloaded(problems=problems)
+
+    def _failed(self, exc: Exception, before: Settings) -> SettingsReloaded:
+        """Tell why a reload ended early; where it was the database it is tried again."""
+        source, is_stored = self._origin.source, isinstance(exc, StorageError)
+        if is_stored and source is not None:
+            source.stamp, self._rests_until = None, time.monotonic() + AGAIN_AFTER_S
+        is_taken, trace = self.settings is not before, None if is_stored else exc
+        log.error("reload_failed", error=str(exc), is_taken=is_taken, exc_info=trace)
+        why = f"the reload failed: {type(exc).__name__}: {exc}"
+        if is_taken:
+            return SettingsReloaded(warnings=(f"{why}; the settings are gone by",))
+        return SettingsReloaded(problems=(why,))
 
     async def _reload(self) -> SettingsReloaded:
         source = self._origin.source
@@ -193,9 +215,8 @@ class Reloading:
     async def _go_by(self, remade: Remade) -> None:
         """Make what turns go by, and have all parts go by it at once."""
         new, shared = remade.settings, self._parts.shared
-        views = self.mind.context.views
         mind = await build_mind(
-            new, remade.agent, shared.database, self._parts.files, shared.plugins, views
+            new, remade.agent, shared.database, self._parts.files, shared.plugins, self.mind
         )
         kit = build_turn_kit(new, mind, shared)
         # From here on nothing fails, and nothing is awaited: nobody sees half of it.
@@ -227,11 +248,7 @@ class Reloading:
             await kit.wait_unused()
             await self._parts.shared.beside.preparations.wait_idle()
             for model in models:
-                try:
-                    await model.close()
-                except Exception:
-                    # A client's own trouble: nobody asks this model any more.
-                    log.exception("model_not_closed", model=model.label)
+                await _close(model)
 
     async def close(self) -> None:
         """Close the models; no turn runs any more."""
@@ -240,7 +257,7 @@ class Reloading:
             models += self._retired.get_nowait()[1]
         # A model that stands twice in the line is closed once.
         for model in {id(model): model for model in models}.values():
-            await model.close()
+            await _close(model)
 
     async def _note(self, settings: Settings) -> None:
         try:
@@ -313,8 +330,12 @@ class Reloading:
             return []
         try:
             fresh = self._parts.make(platform, block)
-        except AdapterError as exc:
-            log.error("adapter_not_restarted", adapter=":".join(here), reason=str(exc))  # noqa: TRY400 - of what an operator wrote
+        except Exception as exc:
+            # Of what an operator wrote there is no more to say; an SDK may raise anything.
+            trace = not isinstance(exc, AdapterError)
+            log.exception(
+                "adapter_not_restarted", adapter=":".join(here), reason=str(exc), exc_info=trace
+            )
             return [Finding(":".join(here), "refused", str(exc))]
         await asyncio.gather(*(each.halt() for each in receivers))
         try:
@@ -351,6 +372,14 @@ class Reloading:
             }
             for name, (path, _) in named(settings).items()
         }
+
+
+async def _close(model: ChatModel) -> None:
+    """Close a model; one that cannot be closed keeps no other from it."""
+    try:
+        await model.close()
+    except Exception as exc:
+        log.exception("model_not_closed", model=model.label, error=str(exc))
 
 
 def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:

@@ -152,15 +152,22 @@ def refuse_unusable(settings: Settings) -> None:
         SettingsError: A gateway would not start with these.
     """
     from gateway.agent_ports.budgets import refuse_unpriced  # noqa: PLC0415
-    from gateway.wiring import build_agent, build_line, models_of  # noqa: PLC0415
+    from gateway.wiring import (  # noqa: PLC0415
+        build_agent,
+        build_line,
+        build_readers,
+        build_writers,
+        models_of,
+    )
 
     async def build() -> None:
         line = build_line(settings)
+        others = [*build_writers(settings), *build_readers(settings)]
         try:
-            refuse_unpriced(settings.budget, models_of(line))
+            refuse_unpriced(settings.budget, models_of([*line, *others]))
             build_agent(settings, line)
         finally:
-            for model in models_of(line):
+            for model in models_of([*line, *others]):
                 await model.close()
 
     asyncio.run(build())

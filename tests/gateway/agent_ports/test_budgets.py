@@ -362,3 +362,25 @@ async def test_later_only_those_are_asked_about_who_spend(database: Database) ->
 async def test_a_budget_of_nothing_is_no_trouble(database: Database) -> None:
     """It was meant so."""
     assert await budgets_of(database, 0.0, daily_usd=0.0).uses(0.8) == []
+
+
+async def test_a_limit_that_was_raised_is_not_used_up(database: Database) -> None:
+    """What was refused by another limit says nothing of the one that is set now."""
+    await spend(database, ADA, 1.0)
+    budgets = budgets_of(database, 1.0, daily_usd=1.0)
+    assert not await is_allowed(budgets, ADA, 0.1)
+    assert [each.refuses for each in await budgets.uses(0.8)] == [True, True]
+    budgets.take(BudgetSettings(sender_daily_usd=10.0, daily_usd=1.0), "Europe/Berlin")
+    [left] = await budgets.uses(0.8)
+    assert (left.limit.sender, left.refuses) == (None, True)
+    budgets.take(BudgetSettings(), "Europe/Berlin")
+    assert await budgets.uses(0.8) == []
+
+
+async def test_a_limit_that_was_lowered_is_looked_at_anew(database: Database) -> None:
+    """Who was far from the one before may have used up this one, and spends no more."""
+    await spend(database, ADA, 0.5)
+    budgets = budgets_of(database, 10.0)
+    assert await budgets.uses(0.8) == []
+    budgets.take(BudgetSettings(sender_daily_usd=0.5), "Europe/Berlin")
+    assert [each.refuses for each in await budgets.uses(0.8)] == [True]

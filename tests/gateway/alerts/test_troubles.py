@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.alerts.troubles import OF_DATABASE, TROUBLES, page, trouble
+from gateway.alerts.troubles import (
+    OF_DATABASE,
+    TROUBLES,
+    AlertFacts,
+    Stored,
+    Unsure,
+    page,
+    trouble,
+)
+from gateway.lifecycle.supervision import AccountHealth
+from gateway.settings.tree import AlertSettings
 
 ROOT = Path(__file__).parents[3]
 
@@ -40,3 +50,16 @@ def test_each_says_what_to_do(kind: object) -> None:
 def test_what_needs_the_database_is_named() -> None:
     """Else an alert would be over when the database cannot be read."""
     assert set(TROUBLES) >= OF_DATABASE
+
+
+@pytest.mark.parametrize(
+    ("waiting", "last_sent_s", "expected"),
+    [(2, None, [Unsure("telegram:default")]), (0, None, []), (2, 3.0, [])],
+)
+def test_after_a_start_an_account_may_be_as_silent_as_before(
+    waiting: int, last_sent_s: float | None, expected: list[Unsure]
+) -> None:
+    """Until something was sent, or nothing waits, nobody can tell."""
+    health = AccountHealth(waiting, 30.0, last_sent_s, None, None, None)
+    facts = AlertFacts(AlertSettings(), accounts={("telegram", "default"): health}, stored=Stored())
+    assert list(TROUBLES["adapter-silent"].look(facts)) == expected

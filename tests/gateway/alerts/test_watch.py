@@ -1,6 +1,8 @@
 """What is looked at, and what chats are told, once and when it is over: with a whole gateway."""
 
+import errno
 import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +92,7 @@ async def test_what_a_look_meets_ends_no_gateway(
     for module in (watch, webhook):
         monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
     async with serving(tmp_path, alerts={"webhook": "http://127.0.0.1:9/"}) as gateway:
-        line = await gateway.chat.logged("alert_look_broke", 2)
+        line = await gateway.chat.logged("alerts_not_looked_for", 2)
         assert await gateway.chat.ask("one") == "re: one"
     assert line["level"] == "error"
 
@@ -205,6 +207,32 @@ async def test_a_disk_that_is_full_is_told_of(
         assert await look(chat) == AlertsTold()
         free[0] = 1_200_000
         assert kinds((await look(chat)).ended) == ["disk-full"]
+
+
+async def test_a_disk_that_is_gone_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its home was unmounted: what was told stays open, and the log says it once."""
+    async with running(tmp_path, alerts={"disk_free_bytes": 1_000_000}) as chat:
+        await chat.ask("hello")
+        usage = shutil.disk_usage(tmp_path)
+        looked_in: list[threading.Thread] = []
+
+        def full(_: Path) -> Any:
+            looked_in.append(threading.current_thread())
+            return usage._replace(free=1)
+
+        monkeypatch.setattr(watch.shutil, "disk_usage", full)
+        assert kinds((await look(chat)).begun) == ["disk-full"]
+        assert threading.main_thread() not in looked_in
+
+        def gone(_: Path) -> Any:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+        monkeypatch.setattr(watch.shutil, "disk_usage", gone)
+        for _ in range(2):
+            assert await look(chat) == AlertsTold()
+        assert len(chat.events("disk_not_seen")) == 1
 
 
 async def test_an_old_answer_is_told_of_but_no_old_alert(tmp_path: Path) -> None:
@@ -351,6 +379,25 @@ async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
         assert kinds((await look(chat)).ended) == ["backup-overdue"]
 
 
+async def test_only_the_replica_that_makes_backups_tells_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies in the folder of another one says nothing, in either direction."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        here = watch_of(chat)
+        here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.storage.reports.health.oldest_replica", lambda _: 0)
+            assert await look(chat) == AlertsTold()
+        assert kinds((await look(chat)).begun) == ["backup-overdue"]
+        here.sources = replace(here.sources, backup=lambda: None)
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.storage.reports.health.oldest_replica", lambda _: 0)
+            assert await look(chat) == AlertsTold()
+        assert kinds((await look(chat)).ended) == ["backup-overdue"]
+
+
 async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:
     """An owner who never wrote to the bot has no chat for it; as soon as one has, it is told."""
     async with running(tmp_path) as chat:
@@ -416,6 +463,28 @@ async def test_it_looks_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert telling.TEST in (await chat.answers(3))[2]
 
 
+async def test_a_look_that_fails_ends_no_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one finds what it did not."""
+    monkeypatch.setattr(watch, "LOOK_EVERY_S", 0.01)
+    async with serving(tmp_path) as gateway:
+        chat = gateway.chat
+        await chat.ask("hello")
+        real, failures = watch.judged, [ValueError("what nobody thought of")]
+
+        def judged(facts: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return real(facts)
+
+        monkeypatch.setattr(watch, "judged", judged)
+        line = await chat.logged("alerts_not_looked_for")
+        assert (line["level"], "nobody thought of" in line["error"]) == ("error", True)
+        fail(chat, CreditUsedUp("402"))
+        assert "no credit left" in (await chat.answers(2))[1]
+
+
 async def test_what_a_restart_left_open_is_told_once(tmp_path: Path) -> None:
     """A crash between the rows and their sending loses neither and doubles neither."""
     async with running(tmp_path, at_work=False) as chat:
@@ -423,7 +492,8 @@ async def test_what_a_restart_left_open_is_told_once(tmp_path: Path) -> None:
         fail(chat, CreditUsedUp("402"))
         await look(chat)
     async with running(tmp_path) as chat:
+        # The question is answered by now: an answer while it is looked would end the trouble.
+        texts = await chat.answers(2)
         fail(chat, CreditUsedUp("402"))
         assert await look(chat) == AlertsTold()
-        texts = await chat.answers(2)
         assert sum("no credit left" in text for text in texts) == 1

@@ -1,5 +1,6 @@
 """The second way: what it is told, when, how it is signed, and that it is told once."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -15,6 +16,7 @@ from sqlalchemy import update
 
 from adapters.errors import SendDelayed
 from agent.errors import CreditUsedUp
+from gateway.alerts import webhook as module
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook, signature
 from gateway.storage import schema
@@ -215,3 +217,28 @@ async def test_a_claim_is_one_replicas(tmp_path: Path, receiver: Receiver) -> No
         assert [each.id for each in due] == [1]
         await webhook.post_due()
         assert len(receiver.posts) == 1
+
+
+async def test_a_post_that_fails_unforeseen_ends_no_gateway(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next look goes on."""
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    async with posting(tmp_path, receiver, webhook_when="always") as (chat, watch, webhook):
+        due, failures = AlertWebhook._due, [ValueError("what nobody thought of")]
+
+        def broken(self: AlertWebhook, conn: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return due(self, conn)
+
+        monkeypatch.setattr(AlertWebhook, "_due", broken)
+        running_on = asyncio.create_task(webhook.run())
+        line = await chat.logged("alerts_not_looked_for")
+        assert (line["level"], line["error"][:10]) == ("error", "ValueError")
+        fail(chat)
+        await watch.look()
+        await chat.logged("alert_posted")
+        running_on.cancel()
+        await asyncio.wait({running_on})
+        assert [post["kind"] for post in receiver.posts] == ["money-gone"]

@@ -144,14 +144,20 @@ def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
 
 
 def test_a_gateway_for_one_question_is_alone(tmp_path: Path) -> None:
-    """No platform, no page, no timer."""
+    """No platform, no page, no timer; it tells nobody of troubles, nor that they are over."""
     settings = settings_of(
         tmp_path,
         platforms={"telegram": ({"token": "123456789:AAExampleExampleExampleExampleExample"},)},
         backup={"to": "kept"},
+        telemetry={"otlp_endpoint": "http://127.0.0.1:4318"},
     )
+    assert settings.alerts.enabled
+    assert settings.metrics.enabled
     own = alone(settings)
     assert not own.platforms.is_any_on
     assert not own.web.enabled
     assert own.backup.to is None
+    assert not own.alerts.enabled
+    assert not own.metrics.enabled
+    assert own.telemetry.otlp_endpoint is None
     assert own.storage == settings.storage

@@ -178,9 +178,14 @@ class TestCheck:
         assert parley("config", "check", str(other)).out.endswith("can go by these settings\n")
 
     def test_what_only_shows_when_parts_are_built(self, parley: Parley, tmp_path: Path) -> None:
-        """A key that a model lacks, and a tool that there is not."""
+        """A key that a model lacks, a price for a budget, and a tool that there is not."""
         (tmp_path / "parley.yaml").write_text("model: {provider: anthropic}\n")
         assert "model.api_key" in parley("config", "check").err
+        (tmp_path / "parley.yaml").write_text(
+            "budget: {daily_usd: 1}\n"
+            "auxiliary: {memory: {model: tiny, provider: openai, base_url: 'http://127.0.0.1:1'}}\n"
+        )
+        assert "the price of tiny is not known" in parley("config", "check").err
         (tmp_path / "parley.yaml").write_text("tools: {enabled: [nonsense]}\n")
         assert "unknown tools: nonsense" in parley("config", "check").err
 

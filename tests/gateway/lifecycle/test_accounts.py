@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from structlog.testing import capture_logs
 
 from adapters.messages import Address, MessageRef, Outgoing
 from gateway.lifecycle import accounts
@@ -62,6 +63,25 @@ async def test_what_takes_too_long_is_not_waited_for(
         assert before.closed
         await account.send(message("two"))
         sending.cancel()
+    assert [each.payload for each in after.shown] == ["two"]
+
+
+async def test_one_that_cannot_be_closed_is_replaced_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The account goes on with the other one, and the log says so."""
+    before, after = RecordingAdapter(), RecordingAdapter()
+
+    async def broken() -> None:
+        raise RuntimeError("its session is gone")
+
+    monkeypatch.setattr(before, "close", broken)
+    account = ReplaceableAdapter(before)
+    with capture_logs() as lines:
+        await account.replace(after)
+    [line] = [each for each in lines if each["event"] == "adapter_not_closed"]
+    assert (line["adapter"], line["error"]) == ("telegram:default", "its session is gone")
+    await account.send(message("two"))
     assert [each.payload for each in after.shown] == ["two"]
 
 

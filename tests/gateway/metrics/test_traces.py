@@ -1,6 +1,9 @@
 """Traces, as a strict collector gets them: one tree for each message, and no word of it."""
 
 import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +165,54 @@ async def test_a_span_that_cannot_be_written_ends_nothing() -> None:
         await asyncio.to_thread(traces.close)
     [told] = [line for line in lines if line["event"] == "traces_not_sent"]
     assert (told["error"], told["again"]) == ("OverflowError", False)
+    assert [each.name for each in collector.spans] == ["chat"]
+
+
+@asynccontextmanager
+async def speaking_http_2() -> AsyncIterator[str]:
+    """Serve what a port of gRPC begins with, whatever comes; yields its address."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_a_port_of_another_protocol_is_told_once_and_ends_nothing() -> None:
+    """What waits is sent as soon as there is a collector."""
+    async with collecting() as collector, speaking_http_2() as wrong:
+        traces = Traces(TelemetrySettings(otlp_endpoint=wrong))
+        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
+        with capture_logs() as lines:
+            for _ in range(2):
+                await asyncio.to_thread(traces._send_all)
+        [line] = lines
+        assert (line["event"], line["error"]) == ("traces_not_sent", "BadStatusLine")
+        assert line["again"]
+        traces._url = address_of(collector.url)
+        await asyncio.to_thread(traces.close)
+    assert [each.name for each in collector.spans] == ["turn"]
+
+
+async def test_without_the_extra_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log names what is not installed, once."""
+    missing = "opentelemetry.proto.collector.trace.v1.trace_service_pb2"
+    async with collecting() as collector:
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
+        with monkeypatch.context() as patch, capture_logs() as lines:
+            patch.setitem(sys.modules, missing, None)
+            for number in (7, 8):
+                traces.ended(Span("turn", "0" * 31 + "1", number, None, 1, 2))
+                await asyncio.to_thread(traces._send_all)
+        [line] = lines
+        assert line["error"] == f"ModuleNotFoundError: {missing}"
+        traces.ended(Span("chat", "0" * 31 + "1", 9, None, 1, 2))
+        await asyncio.to_thread(traces.close)
     assert [each.name for each in collector.spans] == ["chat"]
 
 

@@ -4,15 +4,22 @@ import asyncio
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typing_extensions import override
 
-from gateway.errors import GatewayNotRunning
+from adapters.registry import AccountSettings
+from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
-from gateway.lifecycle.rotation import Rotation
+from gateway.lifecycle.rotation import Reloaded, Rotation
+from gateway.reload import reloading as module
+from gateway.reload.origin import Source, stamp_of
+from gateway.settings.loading import Loaded
+from gateway.wiring import Configured
 from tests.e2e.web_chat import WebChat
 from tests.support.gateway import Running, running, serving
 from tests.support.model_server import Reply
@@ -57,39 +64,15 @@ async def test_what_nobody_has_thought_of_ends_no_gateway(
     monkeypatch.setattr(Rotation, "reload", broken)
     async with serving(tmp_path) as gateway:
         found = await control.ask_settings(tmp_path, "reload")
-        assert found["problems"] == ["RuntimeError: see reload_broke in the log"]
+        assert found["problems"] == ["the reload failed: RuntimeError: of a library"]
         reloading = gateway.chat.gateway.reloading
         task = asyncio.create_task(reloading.run())
         reloading.notify()
-        await gateway.chat.logged("reload_broke", 2)
+        await gateway.chat.logged("reload_failed", 2)
         monkeypatch.undo()
         reloading.notify()
         await gateway.chat.logged("secrets_reloaded")
         assert not task.done()
-        task.cancel()
-        await asyncio.wait({task})
-
-
-async def test_a_model_that_does_not_close_ends_no_gateway(tmp_path: Path) -> None:
-    """The one behind it is closed."""
-    closed = asyncio.Event()
-
-    class Stuck(ScriptedModel):
-        async def close(self) -> None:
-            raise RuntimeError("of a client")
-
-    class Closing(ScriptedModel):
-        async def close(self) -> None:
-            closed.set()
-
-    async with running(tmp_path) as chat:
-        reloading = chat.gateway.reloading
-        task = asyncio.create_task(reloading.run())
-        kit = chat.gateway.worker._kit
-        reloading._retired.put_nowait((kit, [Stuck([]), Closing([])]))
-        async with asyncio.timeout(20):
-            await closed.wait()
-        assert chat.events("model_not_closed")
         task.cancel()
         await asyncio.wait({task})
 
@@ -259,6 +242,126 @@ async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Pa
         await parley.restart()
         shown = await parley.run("config", "show", "--running", "--json")
         assert json.loads(shown.stdout)["queue.debounce_ms"]["value"] == "7"
+
+
+def with_source(chat: Running, file: Path) -> None:
+    """Have the gateway read this file; it says how the agent is told to hurry."""
+    reloading, settings = chat.gateway.reloading, chat.gateway.settings
+
+    def read(_: object) -> Loaded:
+        agent = settings.agent.model_copy(update={"ephemeral": file.read_text()})
+        return Loaded(settings.model_copy(update={"agent": agent}), {}, {}, (), file)
+
+    file.write_text("")
+    loaded = Loaded(settings, {}, {}, (), file)
+    reloading._origin.source = Source(loaded, read, stamp_of(file))
+    reloading._origin.line = [Configured(settings.model, chat.agent.models)]
+
+
+@pytest.mark.parametrize("failure", [StorageUnavailable("gone"), RuntimeError("a plugin's")])
+async def test_a_reload_that_fails_ends_no_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """The database's trouble is over by the next try; another one waits for another file."""
+    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(module, "AGAIN_AFTER_S", 0.01)
+    build, failures = module.build_mind, [failure]
+
+    async def built(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await build(*given)
+
+    monkeypatch.setattr(module, "build_mind", built)
+    file = tmp_path / "parley.yaml"
+    async with running(tmp_path) as chat:
+        with_source(chat, file)
+        waiting = asyncio.create_task(chat.gateway.reloading.run())
+        try:
+            file.write_text("Hurry.")
+            line = await chat.logged("reload_failed")
+            assert (line["level"], line["is_taken"]) == ("error", False)
+            if not isinstance(failure, StorageUnavailable):
+                file.write_text("Hurry up.")
+            line = await chat.logged("settings_reloaded")
+            assert chat.gateway.settings.agent.ephemeral == file.read_text()
+        finally:
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        assert waiting.cancelled()
+
+
+async def test_what_fails_behind_the_settings_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are gone by then: who asked is told both."""
+    async with running(tmp_path) as chat:
+        reloading, file = chat.gateway.reloading, tmp_path / "parley.yaml"
+        with_source(chat, file)
+        file.write_text("Hurry.")
+
+        async def broken(_: object) -> Reloaded:
+            raise RuntimeError("no secrets")
+
+        monkeypatch.setattr(Rotation, "reload", broken)
+        done = await reloading.reload()
+        assert done.problems == ()
+        assert done.warnings == (
+            "the reload failed: RuntimeError: no secrets; the settings are gone by",
+        )
+        assert chat.gateway.settings.agent.ephemeral == "Hurry."
+        assert chat.events("reload_failed")[0]["is_taken"]
+        done = await reloading.reload()
+        assert done.problems == ("the reload failed: RuntimeError: no secrets",)
+
+
+async def test_a_model_that_cannot_be_closed_keeps_no_other_from_it(tmp_path: Path) -> None:
+    """Neither while the gateway runs nor at its end."""
+
+    class Stuck(ScriptedModel):
+        """Cannot be closed."""
+
+        @override
+        async def close(self) -> None:
+            raise RuntimeError("its pool is gone")
+
+    closed = []
+
+    class Fine(ScriptedModel):
+        """Says that it was closed."""
+
+        @override
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    async with running(tmp_path) as chat:
+        reloading = chat.gateway.reloading
+        retiring = asyncio.create_task(reloading._retire())
+        kit = chat.gateway.worker._kit
+        for name in ("one", "two"):
+            reloading._retired.put_nowait((kit, [Stuck([], name=name), Fine([], name=name)]))
+        await chat.until(lambda: len(closed) == 2)
+        assert closed == ["one", "two"]
+        assert not retiring.done()
+        retiring.cancel()
+        await asyncio.wait({retiring})
+        labels = [each["model"] for each in chat.events("model_not_closed")]
+        assert labels == ["one", "two"]
+
+
+async def test_an_account_goes_on_where_no_other_adapter_can_be_made(tmp_path: Path) -> None:
+    """Whatever an SDK raises; who asked is told."""
+
+    def broken(platform: str, block: object) -> Any:
+        raise RuntimeError("no event loop")
+
+    async with running(tmp_path) as chat:
+        reloading, block = chat.gateway.reloading, AccountSettings()
+        reloading._parts = replace(reloading._parts, make=broken)
+        [found] = await reloading._restart("telegram", block)
+        assert (found.outcome, found.text) == ("refused", "no event loop")
+        assert chat.events("adapter_not_restarted")[0]["reason"] == "no event loop"
+        assert await chat.ask("hello") == "re: hello"
 
 
 async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:
