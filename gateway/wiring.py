@@ -8,6 +8,7 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -500,8 +501,11 @@ def build_alerts(
     places = [settings.home, *([location.parent] if isinstance(location, Path) else [])]
     # A folder of each disk: two on the same one would tell the same.
     disks = {place.stat().st_dev: place for place in places}
+    began = time.monotonic()
     sources = replace(
-        sources, places=tuple(disks.values()), backup=lambda: backups.overdue_s(current())
+        sources,
+        places=tuple(disks.values()),
+        backup=lambda: backups.overdue_s(current(), time.monotonic() - began),
     )
     first = telling(settings)
     webhook = None if settings.alerts.webhook is None else AlertWebhook(database, first)

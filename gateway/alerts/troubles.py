@@ -95,7 +95,8 @@ class AlertFacts:
         room: Free bytes of each disk, by a folder on it; None where it cannot be seen.
         database: Why nothing could be stored, and for how many seconds; None where all was.
         stored: None where the database cannot be read.
-        backup_s: Age of the newest backup, where it should not be that old.
+        backup_s: For how long there has been no new backup, where that is too long; 0 where there
+            never was one, and it is too early to say; None where all is well.
     """
 
     settings: AlertSettings
@@ -426,7 +427,7 @@ def _strangers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "backup-overdue",
-    "the newest backup is {hours} hours old",
+    "there has been no new backup for {hours} hours",
     over="there is a new backup",
     remedy="`parley logs --event 'backup_*'` says why; `parley backup` makes one",
     level="warning",
@@ -434,8 +435,11 @@ def _strangers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 def _backup(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     if facts.stored is not None and not facts.stored.makes_backups:
         yield Unsure("backup")
-    elif facts.backup_s is not None:
+    elif facts.backup_s:
         yield Evidence("backup", {"hours": f"{facts.backup_s / HOUR_S:,.0f}"})
+    elif facts.backup_s is not None:
+        # Else it would be over with each restart.
+        yield Unsure("backup")
 
 
 def _minutes(seconds: float, **values: str) -> dict[str, str]:

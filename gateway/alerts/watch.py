@@ -57,7 +57,7 @@ class AlertSources:
         health: Of database and accounts.
         models: Returns all that may be asked, and how they stand.
         places: A folder of each disk that is written to.
-        backup: Returns the age of the newest backup where it is overdue, else None; it reads files.
+        backup: Returns what `AlertFacts.backup_s` is; it reads files.
     """
 
     health: Health

@@ -7,15 +7,12 @@ gateway/lifecycle/restoring.py.
 """
 
 import asyncio
-import errno
-import hashlib
 import os
 import re
 import shutil
-import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -29,11 +26,22 @@ from filelock import FileLock, Timeout
 
 from gateway.agent_ports.tools import Workspaces
 from gateway.errors import StorageError, StorageUnavailable
+from gateway.lifecycle.copying import (
+    SPARE_BYTES,
+    Copying,
+    Guard,
+    Stopped,
+    digest_of,
+    encodable,
+    flush,
+    flush_one,
+)
+from gateway.lifecycle.home import RESTORING
 from gateway.lifecycle.replica import Replica
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance
-from gateway.storage.database import Database, location_of
+from gateway.storage.database import Database, Location, location_of
 from gateway.storage.reports import health
 
 log = structlog.get_logger()
@@ -48,29 +56,14 @@ _NAME = re.compile(r"parley-([0-9]{8}T[0-9]{6})Z")
 _TIME = "%Y%m%dT%H%M%S"
 _UNFINISHED = ".unfinished-"
 _REMOVED = ".removed-"
-_CHUNK = 1 << 20
-_SPARE_BYTES = 50_000_000
-"""Room that is left on the disk of the backups."""
-DEEPEST = 100
-"""Folders above a file that is copied: commands may make many more in a workspace."""
-_LONGEST = 2_000
-"""Bytes of such a file's path; the system takes 4,096, with those of the folder it is in."""
-_UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
 _NAMED = 5
 """So many of those that were left out are named; the others stand in the list."""
-_COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
 LOOK_EVERY_S = 60.0
 RETRY_AFTER_S = 900.0
 """Pause after a backup that failed."""
 HOUR_S = 3600.0
 LATE = 1.5
 """A backup is overdue when it is so many times as old as `backup.every_h`."""
-
-Stopped = Callable[[], bool]
-
-
-class BackupStopped(StorageUnavailable):
-    """The process ends; what was written is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +106,20 @@ def newest(to: Path | None) -> Backup | None:
     return next(_found(to), None) if to is not None else None
 
 
-def overdue_s(settings: Settings) -> float | None:
-    """Return the age of the newest backup where it should not be that old, else None.
+def overdue_s(settings: Settings, running_s: float) -> float | None:
+    """Return for how long there has been no new backup where that is too long, else None.
 
-    None as well where Parley makes none, and where there never was one.
+    Where there never was one that is `running_s`, the age of the process, and 0 until it is too
+    long; None as well where Parley makes none.
     """
-    last = newest(folder_of(settings))
-    age_s = 0.0 if last is None else last.age_s(datetime.now(UTC))
-    return age_s if age_s > LATE * settings.backup.every_h * HOUR_S else None
+    to = folder_of(settings)
+    if to is None:
+        return None
+    last = newest(to)
+    age_s = running_s if last is None else last.age_s(datetime.now(UTC))
+    if age_s > LATE * settings.backup.every_h * HOUR_S:
+        return age_s
+    return 0.0 if last is None else None
 
 
 def _found(to: Path) -> Iterator[Backup]:
@@ -171,21 +170,21 @@ def make(
         to.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(to / LOCK, timeout=0):
             _clear(to)
-            _require_room(settings, to)
-            unfinished.mkdir(mode=0o700)
-            _write(settings, to, unfinished, stopped)
-            os.sync()
-            # A folder is renamed over an empty one only: a backup is never replaced.
-            unfinished.rename(to / name)
+            try:
+                _write(settings, to, unfinished, stopped)
+                # A folder is renamed over an empty one only: a backup is never replaced.
+                unfinished.rename(to / name)
+            finally:
+                # Within the lock: without it another one's may have this name.
+                shutil.rmtree(unfinished, ignore_errors=True)
+            flush_one(to)
             _thin_out(to, keep)
             return require(to / name)
     except Timeout as exc:
         raise StorageUnavailable(f"another backup is being written to {to}") from exc
     except OSError as exc:
-        where = _encodable(exc.filename or to)
+        where = encodable(exc.filename or to)
         raise StorageUnavailable(f"cannot back up to {to}: {exc.strerror} ({where})") from exc
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def require(path: Path) -> Backup:
@@ -209,40 +208,29 @@ def _clear(to: Path) -> None:
             shutil.rmtree(each)
 
 
-def _require_room(settings: Settings, to: Path) -> None:
-    location = location_of(settings)
-    wanted = location.stat().st_size if isinstance(location, Path) and location.exists() else 0
-    if (free := shutil.disk_usage(to).free) < wanted + _SPARE_BYTES:
-        raise StorageUnavailable(
-            f"cannot back up to {to}: the database has {wanted / 1e6:,.0f} MB, the disk"
-            f" {free / 1e6:,.0f} MB left"
-        )
-
-
 def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None:
-    """Write all of a backup, its list last, and read it again."""
+    """Write all of a backup, its list last, read it again, and have the disk write it."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
+    guard = Guard(to, stopped)
+    copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _is_ours, guard)
+    sources = {HOME: settings.home.resolve(), WORKSPACES: root.resolve()}
+    sources = {name: source for name, source in sources.items() if source.is_dir()}
+    _require_room(to, location, sum(map(copied.size_of, sources.values())))
+    target.mkdir(mode=0o700)
     # The database first: what came later in a workspace does no harm, a missing one would.
-    if isinstance(location, Path):
-        maintenance.backup(location, target / DATABASE, stopped)
-        database = DATABASE
-    else:
-        from gateway.lifecycle import dumps  # noqa: PLC0415
-
-        dumps.dump(location, target / DUMP, stopped)
-        database = DUMP
-    (target / database).chmod(0o600)
-    copied = _Copying(_apart(settings, root), _folders_of_backups(settings, to), stopped)
-    copied.files[database] = _known(target / database)
-    for source, name in ((settings.home, HOME), (root, WORKSPACES)):
-        if source.is_dir():
-            copied.take(source, target / name, name)
+    database = _copy_database(location, target, guard)
+    copied.files[database.name] = {
+        "bytes": database.stat().st_size,
+        "sha256": digest_of(database, stopped),
+    }
+    for name, source in sources.items():
+        copied.take(source, target / name, name)
     told = {
         "format": 1,
         "version": version("parley"),
         "at": target.name.removeprefix(f"{_UNFINISHED}parley-").removesuffix("Z"),
         "revision": maintenance.current(location),
-        "database": database,
+        "database": database.name,
         "database_at": _place(location, settings.home) if isinstance(location, Path) else None,
         "workspaces_at": _place(root, settings.home),
         "objects": settings.storage.files,
@@ -252,31 +240,76 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
     handle = os.open(target / MANIFEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as stream:  # noqa: PTH123 - a handle, no path
         stream.write(orjson.dumps(told, option=orjson.OPT_INDENT_2))
-    verify(target, told)
+    flush(target, stopped)
+    verify(target, told, stopped)
+
+
+def _require_room(to: Path, location: Location, others: int) -> None:
+    wanted = others
+    if isinstance(location, Path) and location.exists():
+        wanted += location.stat().st_size
+    if (free := shutil.disk_usage(to).free) < wanted + SPARE_BYTES:
+        raise StorageUnavailable(
+            f"cannot back up to {to}: database, files and workspaces have {wanted / 1e6:,.0f} MB,"
+            f" the disk {free / 1e6:,.0f} MB left"
+        )
+
+
+def _copy_database(location: Location, folder: Path, guard: Guard) -> Path:
+    """Copy the database into a folder; return its copy."""
+    try:
+        if isinstance(location, Path):
+            copy = folder / DATABASE
+            maintenance.backup(location, copy, guard.ends)
+        else:
+            from gateway.lifecycle import dumps  # noqa: PLC0415
+
+            copy = folder / DUMP
+            dumps.dump(location, copy, guard.ends)
+    except StorageUnavailable:
+        # Why it had to end comes before what ended it.
+        guard.check()
+        raise
+    copy.chmod(0o600)
+    return copy
 
 
 def _place(path: Path, home: Path) -> str:
-    """Return a path, relative to PARLEY_HOME where it is below."""
-    return str(path.relative_to(home) if path.is_relative_to(home) else path)
+    """Return a path, relative to PARLEY_HOME where it is below, however both are spelled."""
+    found, home = _spelled(path), home.resolve()
+    return str(found.relative_to(home) if found.is_relative_to(home) else path)
+
+
+def _spelled(path: Path) -> Path:
+    """Return the one spelling of a path; what it names itself may be a link, and stays one."""
+    return path.parent.resolve() / path.name
 
 
 def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
-    """Return what is no part of the home's files: copied apart, made anew, or of this process."""
+    """Return what is no part of the home's files: copied apart, made anew, or of this process.
+
+    In one spelling: where it would be copied as well, closing a copied database gives up SQLite's
+    locks on it.
+    """
     home, location = settings.home, location_of(settings)
     database = location if isinstance(location, Path) else home / DATABASE
     ends = ("", "-wal", "-shm", "-journal", ".lock", ".partial")
     log_file = log_path(settings.logging, home)
-    return frozenset({
+    places = (
         *(Path(f"{database}{end}") for end in ends),
+        *(Path(f"{database.resolve()}{end}") for end in ends),
         home / f"{database.name}.mark",
         home / "parley.lock",
         home / "process.json",
         home / "fatal.txt",
         home / "fatal.previous.txt",
         home / "logs",
+        home / RESTORING,
         workspaces,
+        workspaces.resolve(),
         *([log_file, *predecessors(log_file)] if log_file else []),
-    })
+    )
+    return frozenset(map(_spelled, places))
 
 
 def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, int]]:
@@ -285,113 +318,16 @@ def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, in
     return frozenset((each.st_dev, each.st_ino) for each in found)
 
 
-class _Copying:
-    """Copies folders, links as links; what is no file, and what goes away meanwhile, is not told.
-
-    Commands write into workspaces what they like: it is walked without recursion, and what cannot
-    be copied makes no backup fail.
-
-    Attributes:
-        files: What is known of each file, by its place in the backup.
-        left_out: Why something is not in it, by the place that it would have, printable.
-    """
-
-    def __init__(
-        self, apart: frozenset[Path], backups: frozenset[tuple[int, int]], stopped: Stopped
-    ) -> None:
-        self.files: dict[str, Any] = {}
-        self.left_out: dict[str, str] = {}
-        self._apart = apart
-        self._backups = backups
-        self._stopped = stopped
-
-    def take(self, source: Path, target: Path, name: str) -> None:
-        """Copy a folder with all that is in it."""
-        waiting = [*self._folder(source, target, name)]
-        while waiting:
-            if self._stopped():
-                raise BackupStopped("the backup was stopped")
-            each, copy, label = waiting.pop()
-            try:
-                waiting += self._copied(each, copy, label)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except OSError as exc:
-                # Of the copy it is the disk's trouble, and that of all that comes after it.
-                if exc.errno not in _UNREADABLE or exc.filename != str(each):
-                    raise
-                self._leave_out(label, exc.strerror or type(exc).__name__)
-
-    def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
-        """Copy one entry; return what is in it where it is a folder."""
-        mode = each.lstat().st_mode
-        if each in self._apart or stat.S_IFMT(mode) not in _COPIED:
-            return ()
-        link = str(each.readlink()) if stat.S_ISLNK(mode) else ""
-        if why := _misfit(label, link):
-            self._leave_out(label, why)
-        elif stat.S_ISDIR(mode):
-            return self._folder(each, copy, label)
-        elif link:
-            copy.symlink_to(link)
-            self.files[label] = {"link": link}
-        else:
-            shutil.copy2(each, copy, follow_symlinks=False)
-            # Keys may stand in it, whatever its mode was; and it has to be read again.
-            copy.chmod(stat.S_IMODE(mode) & 0o700 | 0o400)
-            self.files[label] = _known(copy)
-        return ()
-
-    def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
-        """Make a folder; return what comes into it, the last first."""
-        names = sorted((each.name for each in source.iterdir()), reverse=True)
-        found = source.stat()
-        if (found.st_dev, found.st_ino) in self._backups:
-            names = [each for each in names if not _is_ours(each)]
-        target.mkdir(mode=0o700)
-        return [(source / each, target / each, f"{label}/{each}") for each in names]
-
-    def _leave_out(self, label: str, why: str) -> None:
-        self.left_out[_encodable(label)] = why
-
-
-def _encodable(path: str | Path) -> str:
-    """Return a path whose bytes that are no UTF-8 are escaped."""
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _misfit(label: str, link: str) -> str:
-    """Return why something has no place in a backup; "" where it has."""
-    try:
-        length, _ = len(label.encode()), link.encode()
-    except UnicodeEncodeError:
-        return "its name is not UTF-8"
-    is_deep = label.count("/") > DEEPEST or length > _LONGEST
-    return "it lies too deep" if is_deep else ""
-
-
 def _is_ours(name: str) -> bool:
     """Whether something in a folder of backups belongs to them: they are in no other backup."""
     return bool(_NAME.fullmatch(name)) or name.startswith((_UNFINISHED, _REMOVED, LOCK))
 
 
-def _known(file: Path) -> dict[str, Any]:
-    return {"bytes": file.stat().st_size, "sha256": digest_of(file)}
-
-
-def digest_of(file: Path) -> str:
-    """Return the checksum of a file."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while part := stream.read(_CHUNK):
-            digest.update(part)
-    return digest.hexdigest()
-
-
-def verify(path: Path, told: Mapping[str, Any]) -> None:
+def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False) -> None:
     """Read a backup as a whole: each file, and the database as a database.
 
     Raises:
+        BackupStopped: The process ends.
         StorageUnavailable: It is not what its list says.
     """
     for name, known in told["files"].items():
@@ -399,7 +335,8 @@ def verify(path: Path, told: Mapping[str, Any]) -> None:
         if "link" in known:
             sound = file.is_symlink() and str(file.readlink()) == known["link"]
         else:
-            sound = file.is_file() and not file.is_symlink() and digest_of(file) == known["sha256"]
+            is_file = file.is_file() and not file.is_symlink()
+            sound = is_file and digest_of(file, stopped) == known["sha256"]
         if not sound:
             raise StorageUnavailable(f"{file} is not what was written")
     copy = path / told["database"]
@@ -407,7 +344,7 @@ def verify(path: Path, told: Mapping[str, Any]) -> None:
         from gateway.lifecycle import dumps  # noqa: PLC0415
 
         dumps.check(copy)
-    elif (found := maintenance.opened_revision(copy)) != told["revision"]:
+    elif (found := maintenance.opened_revision(copy, stopped)) != told["revision"]:
         raise StorageUnavailable(f"{copy} has schema revision {found}, not {told['revision']}")
 
 

@@ -70,6 +70,8 @@ COPY_PAUSE_S = 0.005
 """Least pause after a portion: the disk is left to others."""
 COPY_PAUSES = 2.0
 """How long the pause is where a portion takes long, as a multiple of that."""
+LOOK_EVERY = 100_000
+"""Steps of SQLite's machine, a few milliseconds of a check, between two looks whether to stop."""
 _WAIT_WRITE_WAIT = 7
 """SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER. Source: sync_file_range(2)."""
 
@@ -111,6 +113,7 @@ def backup(location: Location, target: Path, stopped: Callable[[], bool] = lambd
             closing(sqlite3.connect(partial)) as copy,
         ):
             _copy(source, copy, written.fileno(), stopped)
+            copy.set_progress_handler(stopped, LOOK_EVERY)
             (sound,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
             raise sqlite3.DatabaseError(f"the database is damaged: {sound}")
@@ -383,18 +386,20 @@ def compact(location: Location) -> tuple[int, int]:
     return before, path.stat().st_size
 
 
-def opened_revision(copy: Path) -> str | None:
+def opened_revision(copy: Path, stopped: Callable[[], bool] = lambda: False) -> str | None:
     """Return the revision of a copy that nobody has open, having read all of it.
 
     Raises:
-        StorageUnavailable: It is damaged, or no database.
+        StorageUnavailable: It is damaged, or no database, or it was stopped.
     """
-    # Immutable: else SQLite would put files of its own beside the copy.
-    engine = create_engine(
-        "sqlite://",
-        creator=lambda: sqlite3.connect(f"{read_only_uri(copy)}&immutable=1", uri=True),
-        poolclass=NullPool,
-    )
+
+    def connect_unchanging() -> Any:
+        # Immutable: else SQLite would put files of its own beside the copy.
+        found = sqlite3.connect(f"{read_only_uri(copy)}&immutable=1", uri=True)
+        found.set_progress_handler(stopped, LOOK_EVERY)
+        return found
+
+    engine = create_engine("sqlite://", creator=connect_unchanging, poolclass=NullPool)
     try:
         with engine.connect() as conn:
             found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()

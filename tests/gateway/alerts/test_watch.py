@@ -24,6 +24,7 @@ from gateway.alerts.telling import FLOOD, AlertsTold
 from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook
+from gateway.lifecycle import backups
 from gateway.storage import schema
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import Alert
@@ -374,7 +375,10 @@ async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
         assert await look(chat) == AlertsTold()
         here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
         assert kinds((await look(chat)).begun) == ["backup-overdue"]
-        assert "the newest backup is 40 hours old" in (await chat.answers(2))[1]
+        assert "there has been no new backup for 40 hours" in (await chat.answers(2))[1]
+        # After a restart, where there still is none.
+        here.sources = replace(here.sources, backup=lambda: 0.0)
+        assert await look(chat) == AlertsTold()
         here.sources = replace(here.sources, backup=lambda: None)
         assert kinds((await look(chat)).ended) == ["backup-overdue"]
 
@@ -396,6 +400,19 @@ async def test_only_the_replica_that_makes_backups_tells_of_them(
             patch.setattr("gateway.storage.reports.health.oldest_replica", lambda _: 0)
             assert await look(chat) == AlertsTold()
         assert kinds((await look(chat)).ended) == ["backup-overdue"]
+
+
+async def test_a_backup_that_never_was_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where its folder could not be written from the first day on."""
+    async with running(tmp_path, backup={"to": "kept"}) as chat:
+        await chat.ask("hello")
+        assert await look(chat) == AlertsTold()
+        monkeypatch.setattr(backups, "LATE", 0.0)
+        assert kinds((await look(chat)).begun) == ["backup-overdue"]
+        monkeypatch.undo()
+        assert (await look(chat)).ended == []
 
 
 async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors import StorageUnavailable
-from gateway.lifecycle import backups
+from gateway.lifecycle import backups, copying
 from gateway.lifecycle.backups import Backups, make, newest
 from gateway.lifecycle.restoring import plan_of
 from gateway.settings.tree import Settings
@@ -121,6 +121,33 @@ def test_wherever_it_goes_it_does_not_copy_itself(tmp_path: Path, place: str) ->
     assert names_in(make(settings_of(tmp_path / "home"), tmp_path / "apart").path) >= found
 
 
+@pytest.mark.parametrize(("home", "other"), [("link", "real"), ("real", "link")])
+@pytest.mark.parametrize("root", ["workspaces", "", ".."])
+def test_a_database_is_known_by_any_name(tmp_path: Path, home: str, other: str, root: str) -> None:
+    """It is never copied as a file: closing that gives up SQLite's locks on a running one."""
+    lived_in(tmp_path / "above/real")
+    (tmp_path / "link").symlink_to("above/real")
+    homes = {"link": tmp_path / "link", "real": tmp_path / "above/real"}
+    workspace = {"root": homes[other].resolve() / root if root == ".." else homes[other] / root}
+    made = make(settings_of(homes[home], tools={"workspace": workspace}), tmp_path / "kept")
+    assert not [each for each in names_in(made.path) if each.endswith("/parley.db")]
+    assert made.manifest["database_at"] == "parley.db"
+    if root == "workspaces":
+        assert made.manifest["workspaces_at"] == "workspaces"
+        assert names_in(made.path / "home") == {"parley.yaml", "SOUL.md", "skills/cook/SKILL.md"}
+    assert [each for each in names_in(made.path) if each.endswith("1/out/result.txt")]
+
+
+def test_a_database_behind_a_link_is_copied_once(tmp_path: Path) -> None:
+    """Neither the link nor, in the home, what it leads to is one of the home's files."""
+    settings, home = lived_in(tmp_path / "home"), tmp_path / "home"
+    (home / "disk").mkdir()
+    (home / "parley.db").rename(home / "disk/real.db")
+    (home / "parley.db").symlink_to("disk/real.db")
+    made = make(settings, tmp_path / "kept")
+    assert names_in(made.path / "home") == {"parley.yaml", "SOUL.md", "skills/cook/SKILL.md"}
+
+
 def test_a_link_is_copied_as_a_link(tmp_path: Path) -> None:
     """To a folder, to nothing, to itself."""
     settings = lived_in(tmp_path / "home")
@@ -149,7 +176,7 @@ def test_what_no_backup_can_hold_is_left_out(tmp_path: Path) -> None:
         made = make(settings, tmp_path / "kept")
     finally:
         subprocess.run(["rm", "-rf", deep], check=True)
-    depth = "workspaces/1" + "/d" * backups.DEEPEST
+    depth = "workspaces/1" + "/d" * copying.DEEPEST
     assert made.left_out == {
         depth: "it lies too deep",
         "workspaces/1/\\xff": "its name is not UTF-8",
@@ -207,13 +234,13 @@ def test_the_oldest_go(tmp_path: Path) -> None:
 def test_a_backup_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the disk has changed on the way is found, and does not stay."""
     settings = lived_in(tmp_path / "home")
-    copied = shutil.copy2
+    utime = os.utime
 
-    def damaging(source: Any, target: Path, **options: Any) -> None:
-        copied(source, target, **options)
-        monkeypatch.setattr(backups, "digest_of", lambda _: "another")
+    def damaging(copy: Path, **options: Any) -> None:
+        copy.write_text("another")
+        utime(copy, **options)
 
-    monkeypatch.setattr(shutil, "copy2", damaging)
+    monkeypatch.setattr(os, "utime", damaging)
     with pytest.raises(StorageUnavailable, match="is not what was written"):
         make(settings, tmp_path / "kept")
     assert names_in(tmp_path / "kept") == {backups.LOCK}
@@ -224,27 +251,93 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1_000))
-    with pytest.raises(StorageUnavailable, match="the disk 0 MB left"):
+    with pytest.raises(StorageUnavailable, match="disk has only 0 MB left"):
         make(settings, to)
     monkeypatch.undo()
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device", "SOUL.md")
 
-    monkeypatch.setattr(shutil, "copy2", full)
+    monkeypatch.setattr(os, "utime", full)
     with pytest.raises(StorageUnavailable, match=r"No space left on device .SOUL\.md"):
         make(settings, to)
     assert names_in(to) == {backups.LOCK}
     assert newest(to) is None
 
 
+def test_files_and_workspaces_need_room_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is written."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    with (tmp_path / "home/workspaces/1/large").open("wb") as large:
+        large.truncate(200_000_000)
+    usage = shutil.disk_usage(tmp_path)._replace(free=copying.SPARE_BYTES + 100_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    monkeypatch.setattr(maintenance, "backup", lambda *_: pytest.fail("it was begun"))
+    with pytest.raises(StorageUnavailable, match=r"workspaces have 20. MB, the disk 150 MB left"):
+        make(settings, to)
+    assert names_in(to) == {backups.LOCK}
+
+
+@pytest.mark.parametrize("name", ["parley.db.partial", "home", "workspaces/1/out"])
+def test_room_that_goes_meanwhile_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Others keep the rest; whatever is being copied."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    usage = shutil.disk_usage(tmp_path)
+
+    def shrinking(_: Path) -> Any:
+        return usage._replace(free=1_000_000 if [*to.glob(f".unfinished*/{name}")] else 10**12)
+
+    monkeypatch.setattr(shutil, "disk_usage", shrinking)
+    with pytest.raises(StorageUnavailable, match="its disk has only 1 MB left"):
+        make(settings, to)
+    assert names_in(to) == {backups.LOCK}
+
+
+@pytest.mark.parametrize("name", ["parley.db.partial", "parley.db", "home", "backup.json"])
+def test_a_stop_ends_each_part_of_one(tmp_path: Path, name: str) -> None:
+    """Copying the database, reading it, copying files, reading all of it again."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    with pytest.raises(copying.BackupStopped):
+        make(settings, to, stopped=lambda: bool([*to.glob(f".unfinished*/{name}")]))
+    assert names_in(to) == {backups.LOCK}
+
+
+def test_it_has_its_name_when_the_disk_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file and folder, and nothing of others' files."""
+    settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
+    written: set[Path] = set()
+    sync, rename = os.fsync, Path.rename
+
+    def noting(handle: int) -> None:
+        written.add(Path(f"/proc/self/fd/{handle}").readlink())
+        sync(handle)
+
+    def asserting(path: Path, target: Path) -> Path:
+        inside = {each for each in path.rglob("*") if each.is_dir() or each.is_file()}
+        assert {each for each in inside if not each.is_symlink()} | {path} <= written
+        assert all(each.is_relative_to(to) for each in written)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(os, "sync", lambda: pytest.fail("the whole machine waits"))
+    monkeypatch.setattr(Path, "rename", asserting)
+    make(settings, to)
+    assert to in written
+
+
 KILLED = """
-import os, shutil, signal, sys
+import os, signal, sys
 from pathlib import Path
 from gateway.lifecycle import backups
 from tests.support.gateway import settings_of
 
-shutil.copy2 = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+os.utime = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
@@ -303,17 +396,18 @@ def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
 
 
 def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
-    """Late is half as long again as the time between two; what is not there yet is not late."""
+    """Late is half as long again as the time between two; where there is none, of the process."""
     settings = settings_of(tmp_path, backup={"to": "kept", "every_h": 2})
-    assert backups.overdue_s(settings) is None
+    assert backups.overdue_s(settings, 2.9 * 3600) == 0
+    assert backups.overdue_s(settings, 3.1 * 3600) == 3.1 * 3600
     began = datetime.now(UTC) - timedelta(hours=2.5)
     folder = tmp_path / "kept" / f"parley-{began:%Y%m%dT%H%M%S}Z"
     folder.mkdir(parents=True)
     (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
-    assert backups.overdue_s(settings) is None
+    assert backups.overdue_s(settings, 1e6) is None
     folder.rename(tmp_path / "kept" / f"parley-{began - timedelta(hours=1):%Y%m%dT%H%M%S}Z")
-    assert (backups.overdue_s(settings) or 0) > 3 * 3600
-    assert backups.overdue_s(settings_of(tmp_path)) is None
+    assert (backups.overdue_s(settings, 0.0) or 0) > 3 * 3600
+    assert backups.overdue_s(settings_of(tmp_path), 1e6) is None
 
 
 async def test_a_gateway_makes_them_on_a_timer(tmp_path: Path) -> None:
@@ -349,11 +443,11 @@ async def test_a_stop_ends_one_that_is_under_way(
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def endless(_: Any, to: Path, __: Any, stopped: backups.Stopped) -> Any:
+    def endless(_: Any, to: Path, __: Any, stopped: copying.Stopped) -> Any:
         loop.call_soon_threadsafe(begun.set)
         while not stopped():
             os.sched_yield()
-        raise backups.BackupStopped("the backup was stopped")
+        raise copying.BackupStopped("the backup was stopped")
 
     monkeypatch.setattr(backups, "make", endless)
     async with running(tmp_path, backup={"to": "kept"}) as chat:
@@ -411,11 +505,17 @@ def test_two_at_once_are_one(tmp_path: Path) -> None:
     """The second one says that the first is under way."""
     settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
     to.mkdir()
+    theirs = to / ".unfinished-parley-20261127T060000Z/parley.db"
+    theirs.parent.mkdir()
+    theirs.write_text("of the first one, begun within the same second")
     with backups.FileLock(to / backups.LOCK), capture_logs():
         # Another process, as a lock is taken twice within one.
         code = (
             "import sys; from pathlib import Path; from gateway.lifecycle import backups\n"
             "from tests.support.gateway import settings_of\n"
+            "class Times(backups.datetime):\n"
+            "    now = classmethod(lambda cls, _: cls(2026, 11, 27, 6, tzinfo=backups.UTC))\n"
+            "backups.datetime = Times\n"
             "try: backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))\n"
             "except Exception as exc: print(exc)"
         )
@@ -427,4 +527,5 @@ def test_two_at_once_are_one(tmp_path: Path) -> None:
             check=True,
         )
     assert "another backup is being written" in done.stdout
+    assert theirs.exists()
     assert settings.home == tmp_path / "home"

@@ -349,6 +349,23 @@ def test_a_damaged_database_does_not_replace_a_backup(store: Store, tmp_path: Pa
     assert not target.with_name("backup.db.partial").exists()
 
 
+@pytest.mark.usefixtures("sqlite_alone")
+def test_a_stop_ends_reading_a_copy(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is checked, before it has its name and later on: of gigabytes that is minutes."""
+    monkeypatch.setattr(maintenance, "LOOK_EVERY", 1)
+    target = tmp_path / "copy.db"
+    maintenance.backup(store.path, target)
+    with pytest.raises(StorageUnavailable, match="interrupted"):
+        maintenance.opened_revision(target, lambda: True)
+    target.unlink()
+    monkeypatch.setattr(maintenance, "_copy", lambda source, copy, *_: source.backup(copy))
+    with pytest.raises(StorageUnavailable, match="interrupted"):
+        maintenance.backup(store.path, target, lambda: True)
+    assert list(tmp_path.glob("copy.db*")) == []
+
+
 def test_a_backup_of_nothing_is_an_error(tmp_path: Path) -> None:
     """A wrong path does not make an empty backup."""
     with pytest.raises(StorageUnavailable, match="no database"):

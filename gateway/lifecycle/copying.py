@@ -1,0 +1,252 @@
+"""Files of backups: copied as they are read, and on the disk before anybody counts on them."""
+
+import errno
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import StorageUnavailable
+
+SPARE_BYTES = 50_000_000
+"""Room that is left on the disk of the backups."""
+_CHUNK = 1 << 20
+DEEPEST = 100
+"""Folders above a file that is copied: commands may make many more in a workspace."""
+_LONGEST = 2_000
+"""Bytes of such a file's path; the system takes 4,096, with those of the folder it is in."""
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
+_COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
+
+Stopped = Callable[[], bool]
+
+
+class BackupStopped(StorageUnavailable):
+    """The process ends; what was written is removed."""
+
+
+class Guard:
+    """Ends a copy when the process ends, or when others would have no room on the disk."""
+
+    def __init__(self, to: Path, stopped: Stopped) -> None:
+        self._to = to
+        self._stopped = stopped
+        self._why: StorageUnavailable | None = None
+
+    def ends(self) -> bool:
+        """Whether the copy has to end; `check` says why, from then on."""
+        if self._stopped():
+            self._why = BackupStopped("the backup was stopped")
+        elif (free := shutil.disk_usage(self._to).free) < SPARE_BYTES:
+            text = f"cannot back up to {self._to}: its disk has only {free / 1e6:,.0f} MB left"
+            self._why = StorageUnavailable(text)
+        return self._why is not None
+
+    def check(self) -> None:
+        """Return where the copy may go on.
+
+        Raises:
+            BackupStopped: The process ends.
+            StorageUnavailable: The disk is full, but for what is left to others.
+        """
+        if self._why is None:
+            self.ends()
+        if self._why is not None:
+            raise self._why
+
+
+class Copying:
+    """Copies folders, links as links; what is no file, and what goes away meanwhile, is not told.
+
+    Commands write into workspaces what they like: it is walked without recursion, and what cannot
+    be copied makes no backup fail.
+
+    Args:
+        apart: What is not copied, by its one spelling.
+        backups: Device and inode of folders that hold backups, whose names `is_ours` knows.
+
+    Attributes:
+        files: What is known of each file, by its place in the backup.
+        left_out: Why something is not in it, by the place that it would have, printable.
+    """
+
+    def __init__(
+        self,
+        apart: frozenset[Path],
+        backups: frozenset[tuple[int, int]],
+        is_ours: Callable[[str], bool],
+        guard: Guard,
+    ) -> None:
+        self.files: dict[str, Any] = {}
+        self.left_out: dict[str, str] = {}
+        self._apart = apart
+        self._backups = backups
+        self._is_ours = is_ours
+        self._guard = guard
+
+    def size_of(self, source: Path) -> int:
+        """Return how many bytes a folder has that would be copied; what goes away has none."""
+        size, waiting = 0, [source]
+        while waiting:
+            self._guard.check()
+            folder = waiting.pop()
+            try:
+                inside = [folder / each for each in self._names(folder)]
+                known = [(each, each.lstat()) for each in inside if each not in self._apart]
+            except OSError:
+                # Copying it says what is wrong.
+                continue
+            waiting += [each for each, found in known if stat.S_ISDIR(found.st_mode)]
+            size += sum(found.st_size for _, found in known if stat.S_ISREG(found.st_mode))
+        return size
+
+    def take(self, source: Path, target: Path, name: str) -> None:
+        """Copy a folder with all that is in it."""
+        waiting = [*self._folder(source, target, name)]
+        while waiting:
+            self._guard.check()
+            each, copy, label = waiting.pop()
+            try:
+                waiting += self._copied(each, copy, label)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as exc:
+                # Of the copy it is the disk's trouble, and that of all that comes after it.
+                if exc.errno not in _UNREADABLE or exc.filename != str(each):
+                    raise
+                self._leave_out(label, exc.strerror or type(exc).__name__)
+
+    def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
+        """Copy one entry; return what is in it where it is a folder."""
+        mode = each.lstat().st_mode
+        if each in self._apart or stat.S_IFMT(mode) not in _COPIED:
+            return ()
+        link = str(each.readlink()) if stat.S_ISLNK(mode) else ""
+        if why := _misfit(label, link):
+            self._leave_out(label, why)
+        elif stat.S_ISDIR(mode):
+            return self._folder(each, copy, label)
+        elif link:
+            copy.symlink_to(link)
+            self.files[label] = {"link": link}
+        else:
+            self.files[label] = _file(each, copy, self._guard)
+        return ()
+
+    def _folder(self, source: Path, target: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
+        """Make a folder; return what comes into it, the last first."""
+        names = sorted(self._names(source), reverse=True)
+        target.mkdir(mode=0o700)
+        return [(source / each, target / each, f"{label}/{each}") for each in names]
+
+    def _names(self, folder: Path) -> list[str]:
+        found = folder.stat()
+        is_theirs = (found.st_dev, found.st_ino) in self._backups
+        names = [each.name for each in folder.iterdir()]
+        return [each for each in names if not (is_theirs and self._is_ours(each))]
+
+    def _leave_out(self, label: str, why: str) -> None:
+        self.left_out[encodable(label)] = why
+
+
+def _misfit(label: str, link: str) -> str:
+    """Return why something has no place in a backup; "" where it has."""
+    try:
+        length, _ = len(label.encode()), link.encode()
+    except UnicodeEncodeError:
+        return "its name is not UTF-8"
+    is_deep = label.count("/") > DEEPEST or length > _LONGEST
+    return "it lies too deep" if is_deep else ""
+
+
+def encodable(path: str | Path) -> str:
+    """Return a path whose bytes that are no UTF-8 are escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _file(source: Path, copy: Path, guard: Guard) -> dict[str, Any]:
+    """Copy a file with its times, for its owner alone; return what is known of the copy.
+
+    What is appended meanwhile is not in it: it may come faster than it is copied.
+
+    Raises:
+        FileNotFoundError: It is no file any more.
+        StorageUnavailable: The copy has to end.
+    """
+    digest = hashlib.sha256()
+    # A command may put a link or a pipe in its place at any time.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        handle = os.open(str(source), flags)
+    except OSError as exc:
+        if source.is_symlink():
+            raise FileNotFoundError(f"{source} is a link now") from exc
+        raise
+    with open(handle, "rb") as reading:  # noqa: PTH123 - a handle, no path
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(f"{source} is no file any more")
+        left = found.st_size
+        with copy.open("xb") as writing:
+            while part := reading.read(min(left, _CHUNK)):
+                guard.check()
+                digest.update(part)
+                writing.write(part)
+                left -= len(part)
+    os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
+    # Keys may stand in it, whatever its mode was; and it has to be read again.
+    copy.chmod(stat.S_IMODE(found.st_mode) & 0o700 | 0o400)
+    return {"bytes": found.st_size - left, "sha256": digest.hexdigest()}
+
+
+def digest_of(file: Path, stopped: Stopped = lambda: False) -> str:
+    """Return the checksum of a file.
+
+    Raises:
+        BackupStopped: The process ends.
+    """
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while part := stream.read(_CHUNK):
+            if stopped():
+                raise BackupStopped("the backup was stopped")
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def flush(folder: Path, stopped: Stopped = lambda: False) -> None:
+    """Have the disk write all files and folders below one, and itself.
+
+    Raises:
+        BackupStopped: The process ends.
+    """
+    for each in _below(folder):
+        if stopped():
+            raise BackupStopped("the backup was stopped")
+        flush_one(each)
+
+
+def flush_one(path: Path) -> None:
+    """Have the disk write a file, or what a folder has by which name."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the files and folders below one, what is in a folder first, and itself."""
+    waiting, folders = [folder], list[Path]()
+    while waiting:
+        folders.append(waiting.pop())
+        for each in folders[-1].iterdir():
+            mode = each.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                waiting.append(each)
+            elif stat.S_ISREG(mode):
+                yield each
+    yield from reversed(folders)
