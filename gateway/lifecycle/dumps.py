@@ -60,6 +60,13 @@ def restore(server: DatabaseServer, dumped: Path) -> None:
     _run("pg_restore", [*whole, f"--dbname={name}", str(dumped)], server, lambda: False)
 
 
+def place_of(server: DatabaseServer) -> str:
+    """Return where a database is: `host:port/name`, and nothing that is secret."""
+    found = _environment(server)
+    host = found.get("PGHOSTADDR") or found.get("PGHOST", "")
+    return f"{host}:{found.get('PGPORT', '')}/{found['PGDATABASE']}"
+
+
 def _environment(server: DatabaseServer) -> dict[str, str]:
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 

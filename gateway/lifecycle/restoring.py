@@ -1,18 +1,20 @@
 """Restoring a backup into an empty PARLEY_HOME: looked at first, then done, then there as a whole.
 
 While it is under way a mark stands in the home: `parley run` refuses a home with it, and the same
-restore, given once more, goes on. A home that runs, or holds anything else, is left alone.
+restore, given once more, does all of it again. The mark goes when the disk has written everything.
+A home that runs, or holds anything else, is left alone.
 """
 
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import DatabaseTooNew, GatewayError, StorageUnavailable
 from gateway.lifecycle import backups
 from gateway.lifecycle.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES, Backup
+from gateway.lifecycle.copying import flush, flush_one
 from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
 from gateway.storage import maintenance, schema
 from gateway.storage.database import DatabaseServer
@@ -90,22 +92,23 @@ def plan_of(
             f"{path} has schema revision {told['revision']}, this version knows {schema.REVISION}:"
             f" install Parley {told['version']} or newer"
         )
-    _require_empty(home, path)
+    mark = _marked(home)
+    _require_empty(home, path, mark)
     workspaces = None
     if (path / WORKSPACES).is_dir():
         workspaces = _place(found, "workspaces_at", home, outside)
-    if workspaces is not None and not (home / RESTORING).exists():
-        _require_absent(workspaces)
+    if workspaces is not None:
+        _require_absent(workspaces, home, mark)
     if told["database"] == DUMP:
         if server is None:
             raise GatewayError("the backup is PostgreSQL's: name an empty database (storage.url)")
-        if maintenance.holds_anything(server):
-            raise GatewayError("the database that storage.url names is not empty: name another one")
+        if maintenance.holds_anything(server) and not _is_in(server, mark):
+            raise GatewayError(_not_empty(mark))
         return Plan(found, home, server, workspaces)
     database = _place(found, "database_at", home, outside)
     if workspaces in database.parents and workspaces not in (home, *home.parents):
         raise GatewayError(f"{path} would put its database among the workspaces, in {workspaces}")
-    _require_absent(database)
+    _require_absent(database, home, mark)
     _require_room(home, found.size_bytes)
     return Plan(found, home, database, workspaces)
 
@@ -119,15 +122,19 @@ def restore(plan: Plan) -> None:
     """
     prepare_home(plan.home)
     held = plan.home / LOCKED if isinstance(plan.database, DatabaseServer) else plan.database
-    mark = plan.home / RESTORING
+    places = [plan.home, *([plan.workspaces] if plan.workspaces is not None else [])]
     with lock_database(held):
         try:
-            mark.write_text(f"{plan.backup.path}\n")
-            _copy(plan.backup.path / HOME, plan.home)
-            if plan.workspaces is not None:
-                _copy(plan.backup.path / WORKSPACES, plan.workspaces)
+            if not _marked(plan.home):
+                _mark(plan.home, str(plan.backup.path), os.O_CREAT | os.O_TRUNC)
+            for place, name in zip(places, (HOME, WORKSPACES), strict=False):
+                _copy(plan.backup.path / name, place)
             _copy_database(plan)
-            mark.unlink()
+            for place in places:
+                flush(place)
+            (plan.home / RESTORING).unlink()
+            # Else it may be back after the machine went down, and what was answered meanwhile go.
+            flush_one(plan.home)
         except OSError as exc:
             text = f"cannot restore into {plan.home}: {exc.strerror} ({exc.filename})"
             raise StorageUnavailable(text) from exc
@@ -138,14 +145,61 @@ def _copy_database(plan: Plan) -> None:
     if isinstance(plan.database, DatabaseServer):
         from gateway.lifecycle import dumps  # noqa: PLC0415
 
-        dumps.restore(plan.database, copy)
+        is_there = _is_in(plan.database, _marked(plan.home))
+        if not (is_there and maintenance.holds_anything(plan.database)):
+            dumps.restore(plan.database, copy)
+            _mark(plan.home, dumps.place_of(plan.database))
         return
+    # Of one that was put here before the restore was cut off.
+    for end in ("-wal", "-shm", "-journal"):
+        Path(f"{plan.database}{end}").unlink(missing_ok=True)
     # Renamed: a database is there as a whole or not at all.
     partial = plan.database.with_name(f"{plan.database.name}.partial")
     partial.unlink(missing_ok=True)
     shutil.copyfile(copy, partial)
     partial.chmod(0o600)
+    flush_one(partial)
     partial.replace(plan.database)
+    flush_one(plan.database.parent)
+
+
+def _mark(home: Path, line: str, how: int = os.O_APPEND) -> None:
+    """Write a line of the mark, and have it on the disk."""
+    handle = os.open(home / RESTORING, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | how, 0o600)
+    try:
+        os.write(handle, os.fsencode(f"{line}\n"))
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    flush_one(home)
+
+
+def _marked(home: Path) -> Sequence[str] | None:
+    """Return the mark's lines: the backup, and the server's database that has it; None: no mark.
+
+    It may be empty, after a kill or when the machine went down: then any backup may be restored.
+    """
+    try:
+        text = os.fsdecode((home / RESTORING).read_bytes())
+    except FileNotFoundError:
+        return None
+    # What has no end was not written as a whole.
+    lines = text.strip("\0").split("\n")[:-1]
+    return [each for each in lines if each]
+
+
+def _is_in(server: DatabaseServer, mark: Sequence[str] | None) -> bool:
+    """Whether the mark says that a database on a server has been restored."""
+    from gateway.lifecycle import dumps  # noqa: PLC0415
+
+    return mark is not None and dumps.place_of(server) in mark[1:]
+
+
+def _not_empty(mark: Sequence[str] | None) -> str:
+    text = "the database that storage.url names is not empty: name another one"
+    if mark is None:
+        return text
+    return f"{text}, or make it anew (a restore into it was cut off, and may have filled it)"
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -188,15 +242,14 @@ def _place(found: Backup, key: str, home: Path, outside: Collection[Path]) -> Pa
     return place
 
 
-def _require_empty(home: Path, path: Path) -> None:
-    if not home.exists():
+def _require_empty(home: Path, path: Path, mark: Sequence[str] | None) -> None:
+    if mark is not None:
+        if mark and mark[0] != str(path):
+            text = f"a restore of {mark[0]} into {home} is not finished: give that again"
+            raise GatewayError(text)
         return
-    if (home / RESTORING).exists():
-        begun = (home / RESTORING).read_text().strip()
-        if begun != str(path):
-            raise GatewayError(f"a restore of {begun} into {home} is not finished: give that again")
-        return
-    there = sorted(each.name for each in home.iterdir() if each.name not in _ALLOWED)
+    there = [each.name for each in home.iterdir()] if home.exists() else []
+    there = sorted(each for each in there if each not in _ALLOWED)
     if there:
         raise GatewayError(
             f"{home} is not empty ({', '.join(there[:5])}{', …' if len(there) > 5 else ''}):"
@@ -204,7 +257,10 @@ def _require_empty(home: Path, path: Path) -> None:
         )
 
 
-def _require_absent(place: Path) -> None:
+def _require_absent(place: Path, home: Path, mark: Sequence[str] | None) -> None:
+    """Refuse a place that holds what no restore has put there."""
+    if mark is not None and (mark or place.is_relative_to(home)):
+        return
     if place.is_dir() and not any(place.iterdir()):
         return
     if place.exists():

@@ -1,7 +1,10 @@
 """Restoring into an empty home, looked at first."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +187,122 @@ def test_one_that_was_cut_off_goes_on(
     assert (home / "parley.db").exists()
     with own_home(settings_of(home)):
         assert not (home / RESTORING).exists()
+
+
+KILLS = """
+import os, shutil, signal, sys
+from pathlib import Path
+from gateway.lifecycle.home import RESTORING
+from gateway.lifecycle.restoring import plan_of, restore
+
+backup, place = Path(sys.argv[1]), Path(sys.argv[2])
+restore(plan_of(backup, place / "warm"))  # Nothing is imported later on.
+
+def killed_at(nth, home):
+    plan, reached = plan_of(backup, home), 0
+    def look(event, details):
+        nonlocal reached
+        flags = details[2] if event == "open" else os.O_WRONLY
+        if event in EVENTS and flags & (os.O_WRONLY | os.O_RDWR) and home.exists():
+            reached += 1
+            if reached == nth:
+                print(event, *details[:2], flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+    fsync = os.fsync
+    os.fsync = lambda handle: (look("fsync", [handle]), fsync(handle))
+    sys.addaudithook(look)
+    restore(plan)
+
+EVENTS = {"open", "fsync", "os.mkdir", "os.rename", "os.remove", "os.symlink", "os.chmod"}
+nth = 0
+while True:
+    nth += 1
+    home = place / str(nth)
+    if (child := os.fork()) == 0:
+        killed_at(nth, home)
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != signal.SIGKILL:
+        break
+print("whole", flush=True)
+"""
+
+
+def test_one_that_is_killed_anywhere_goes_on(backup: Path, tmp_path: Path) -> None:
+    """Before each change of the disk: the home starts when all is there, and not before."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(backup), str(tmp_path)],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *points, last = done.stdout.splitlines()
+    assert last == "whole", done.stderr
+    whole = names_in(tmp_path / "warm")
+    assert {each.split()[0] for each in points} >= {"fsync", "os.rename", "os.remove"}
+    for nth, point in enumerate(points, 1):
+        home = tmp_path / str(nth)
+        is_marked, is_whole = (home / RESTORING).exists(), names_in(home) >= whole
+        assert is_marked or is_whole or names_in(home) <= restoring._ALLOWED, point
+        if is_marked or not is_whole:
+            restore(plan_of(backup, home))
+        assert names_in(home) == whole, point
+        assert (home / "parley.db").read_bytes() == (backup / "parley.db").read_bytes()
+
+
+@pytest.mark.parametrize("text", [b"", b"\0\0\0", b"/cut/o"])
+def test_a_mark_that_was_not_written_takes_any(backup: Path, tmp_path: Path, text: bytes) -> None:
+    """As when the machine goes down; what lies elsewhere is not replaced for that."""
+    home, place = tmp_path / "new", tmp_path / "disk/parley.db"
+    home.mkdir()
+    (home / RESTORING).write_bytes(text)
+    (home / "SOUL.md").write_text("half of")
+    place.parent.mkdir()
+    place.write_text("of somebody else")
+    whole = (backup / MANIFEST).read_bytes()
+    rewritten(backup, database_at=str(place))
+    with pytest.raises(GatewayError, match="is there already"):
+        plan_of(backup, home, outside=[place])
+    (backup / MANIFEST).write_bytes(whole)
+    restore(plan_of(backup, home))
+    assert (home / "SOUL.md").read_text() == "calm"
+    assert place.read_text() == "of somebody else"
+
+
+def test_the_mark_goes_when_the_disk_has_all(
+    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each file and folder, the mark before them, and that it is gone."""
+    home = tmp_path / "new"
+    written: list[Path] = []
+    sync, unlink = os.fsync, Path.unlink
+
+    def noting(handle: int) -> None:
+        written.append(Path(f"/proc/self/fd/{handle}").readlink())
+        sync(handle)
+
+    def asserting(path: Path, **options: Any) -> None:
+        if path.name == RESTORING:
+            inside = {each for each in home.rglob("*") if not each.is_symlink()}
+            assert inside | {home} <= set(written)
+            assert written[:2] == [path, home]
+            written.clear()
+        unlink(path, **options)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(Path, "unlink", asserting)
+    restore(plan_of(backup, home))
+    assert written == [home]
+
+
+def test_what_was_opened_meanwhile_does_not_stay(backup: Path, tmp_path: Path) -> None:
+    """The log of a database that was there before it is none of the new one's."""
+    home = tmp_path / "new"
+    restore(plan_of(backup, home))
+    (home / RESTORING).write_text(f"{backup}\n")
+    (home / "parley.db-wal").write_text("of another")
+    restore(plan_of(backup, home))
+    assert not (home / "parley.db-wal").exists()
 
 
 def test_a_disk_without_room_is_told_before(
