@@ -31,7 +31,9 @@ from gateway.lifecycle.copying import (
     Copying,
     Guard,
     Stopped,
+    check_dump,
     digest_of,
+    dump,
     encodable,
     flush,
     flush_one,
@@ -56,6 +58,8 @@ _NAME = re.compile(r"parley-([0-9]{8}T[0-9]{6})Z")
 _TIME = "%Y%m%dT%H%M%S"
 _UNFINISHED = ".unfinished-"
 _REMOVED = ".removed-"
+_OURS = re.compile(rf"{_NAME.pattern}$|{'|'.join(map(re.escape, (_UNFINISHED, _REMOVED, LOCK)))}")
+"""What belongs to a folder of backups: it is in no other backup."""
 _NAMED = 5
 """So many of those that were left out are named; the others stand in the list."""
 LOOK_EVERY_S = 60.0
@@ -212,7 +216,7 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
     """Write all of a backup, its list last, read it again, and have the disk write it."""
     location, root = location_of(settings), Workspaces(settings.tools.workspace, settings.home).root
     guard = Guard(to, stopped)
-    copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _is_ours, guard)
+    copied = Copying(_apart(settings, root), _folders_of_backups(settings, to), _OURS, guard)
     sources = {HOME: settings.home.resolve(), WORKSPACES: root.resolve()}
     sources = {name: source for name, source in sources.items() if source.is_dir()}
     _require_room(to, location, sum(map(copied.size_of, sources.values())))
@@ -262,10 +266,8 @@ def _copy_database(location: Location, folder: Path, guard: Guard) -> Path:
             copy = folder / DATABASE
             maintenance.backup(location, copy, guard.ends)
         else:
-            from gateway.lifecycle import dumps  # noqa: PLC0415
-
             copy = folder / DUMP
-            dumps.dump(location, copy, guard.ends)
+            dump(location, copy, guard.ends)
     except StorageUnavailable:
         # Why it had to end comes before what ended it.
         guard.check()
@@ -318,11 +320,6 @@ def _folders_of_backups(settings: Settings, to: Path) -> frozenset[tuple[int, in
     return frozenset((each.st_dev, each.st_ino) for each in found)
 
 
-def _is_ours(name: str) -> bool:
-    """Whether something in a folder of backups belongs to them: they are in no other backup."""
-    return bool(_NAME.fullmatch(name)) or name.startswith((_UNFINISHED, _REMOVED, LOCK))
-
-
 def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False) -> None:
     """Read a backup as a whole: each file, and the database as a database.
 
@@ -341,9 +338,7 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
             raise StorageUnavailable(f"{file} is not what was written")
     copy = path / told["database"]
     if told["database"] == DUMP:
-        from gateway.lifecycle import dumps  # noqa: PLC0415
-
-        dumps.check(copy)
+        check_dump(copy)
     elif (found := maintenance.opened_revision(copy, stopped)) != told["revision"]:
         raise StorageUnavailable(f"{copy} has schema revision {found}, not {told['revision']}")
 

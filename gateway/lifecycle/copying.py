@@ -1,15 +1,23 @@
-"""Files of backups: copied as they are read, and on the disk before anybody counts on them."""
+"""Copies of files and of a server's database, on the disk before anybody counts on them.
+
+The database is copied by PostgreSQL's own programs, pg_dump and pg_restore. Where they are not
+installed the caller is told so. What is secret in the URL goes into their environment, never into
+their arguments, which all users of a machine can read.
+"""
 
 import errno
 import hashlib
 import os
+import re
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gateway.errors import StorageUnavailable
+from gateway.storage.database import DatabaseServer
 
 SPARE_BYTES = 50_000_000
 """Room that is left on the disk of the backups."""
@@ -20,6 +28,22 @@ _LONGEST = 2_000
 """Bytes of such a file's path; the system takes 4,096, with those of the folder it is in."""
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM})
 _COPIED = frozenset({stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG})
+
+LOOK_EVERY_S = 0.25
+_VARIABLES = {
+    "host": "PGHOST",
+    "hostaddr": "PGHOSTADDR",
+    "port": "PGPORT",
+    "dbname": "PGDATABASE",
+    "user": "PGUSER",
+    "password": "PGPASSWORD",
+    "passfile": "PGPASSFILE",
+    "sslmode": "PGSSLMODE",
+    "sslrootcert": "PGSSLROOTCERT",
+    "sslcert": "PGSSLCERT",
+    "sslkey": "PGSSLKEY",
+}
+"""Source: https://www.postgresql.org/docs/current/libpq-envars.html"""
 
 Stopped = Callable[[], bool]
 
@@ -66,7 +90,7 @@ class Copying:
 
     Args:
         apart: What is not copied, by its one spelling.
-        backups: Device and inode of folders that hold backups, whose names `is_ours` knows.
+        backups: Device and inode of folders that hold backups, whose names `ours` knows.
 
     Attributes:
         files: What is known of each file, by its place in the backup.
@@ -77,14 +101,14 @@ class Copying:
         self,
         apart: frozenset[Path],
         backups: frozenset[tuple[int, int]],
-        is_ours: Callable[[str], bool],
+        ours: re.Pattern[str],
         guard: Guard,
     ) -> None:
         self.files: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
         self._apart = apart
         self._backups = backups
-        self._is_ours = is_ours
+        self._ours = ours
         self._guard = guard
 
     def size_of(self, source: Path) -> int:
@@ -146,7 +170,7 @@ class Copying:
         found = folder.stat()
         is_theirs = (found.st_dev, found.st_ino) in self._backups
         names = [each.name for each in folder.iterdir()]
-        return [each for each in names if not (is_theirs and self._is_ours(each))]
+        return [each for each in names if not (is_theirs and self._ours.match(each))]
 
     def _leave_out(self, label: str, why: str) -> None:
         self.left_out[encodable(label)] = why
@@ -250,3 +274,88 @@ def _below(folder: Path) -> Iterator[Path]:
             elif stat.S_ISREG(mode):
                 yield each
     yield from reversed(folders)
+
+
+def dump(server: DatabaseServer, target: Path, stopped: Stopped) -> None:
+    """Write a copy of one moment, while replicas run, and read its table of contents once.
+
+    Raises:
+        StorageUnavailable: The program is not there, or fails.
+    """
+    copy = ["--format=custom", f"--file={target}"]
+    _run("pg_dump", copy, server, stopped)
+    check_dump(target)
+
+
+def check_dump(dumped: Path) -> None:
+    """Read the table of contents of a copy.
+
+    Raises:
+        StorageUnavailable: It is none, or is cut.
+    """
+    _run("pg_restore", ["--list", "--file=/dev/null", str(dumped)], None, lambda: False)
+
+
+def restore_dump(server: DatabaseServer, dumped: Path) -> None:
+    """Put a copy into an empty database: all of it, or nothing.
+
+    Raises:
+        StorageUnavailable: The program is not there, or fails.
+    """
+    whole = ["--single-transaction", "--exit-on-error", "--no-owner"]
+    name = _environment(server)["PGDATABASE"]
+    _run("pg_restore", [*whole, f"--dbname={name}", str(dumped)], server, lambda: False)
+
+
+def place_of(server: DatabaseServer) -> str:
+    """Return where a database is: `host:port/name`, and nothing that is secret."""
+    found = _environment(server)
+    host = found.get("PGHOSTADDR") or found.get("PGHOST", "")
+    return f"{host}:{found.get('PGPORT', '')}/{found['PGDATABASE']}"
+
+
+def _environment(server: DatabaseServer) -> dict[str, str]:
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+
+    found = conninfo_to_dict(server.direct.get_secret_value())
+    names = {_VARIABLES[key]: str(value) for key, value in found.items() if key in _VARIABLES}
+    return {"PGDATABASE": names.get("PGUSER", "postgres")} | names
+
+
+def _run(
+    name: str,
+    arguments: Sequence[str],
+    server: DatabaseServer | None,
+    stopped: Stopped,
+) -> None:
+    program = shutil.which(name)
+    if program is None:
+        raise StorageUnavailable(
+            f"{name} is not installed here: install PostgreSQL's client programs of the server's"
+            " version, or copy the database where they are (docs/operations.md, *Backup and"
+            " restore*)"
+        )
+    environment = {"PATH": str(Path(program).parent), "PGCONNECT_TIMEOUT": "10"}
+    if server is not None:
+        environment |= _environment(server)
+    with subprocess.Popen(  # noqa: S603 - a program of PostgreSQL's, and no shell
+        [program, *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as running:
+        said = _said(running, stopped)
+    if running.returncode != 0:
+        lines = said.decode(errors="replace").strip().splitlines() or ["it was ended"]
+        raise StorageUnavailable(f"{name}: {lines[-1]}")
+
+
+def _said(running: subprocess.Popen[bytes], stopped: Stopped) -> bytes:
+    """Wait for the end of a program, or end it; return its complaints."""
+    while True:
+        try:
+            return running.communicate(timeout=LOOK_EVERY_S)[1]
+        except subprocess.TimeoutExpired:
+            if stopped():
+                running.kill()

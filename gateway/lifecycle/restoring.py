@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import DatabaseTooNew, GatewayError, StorageUnavailable
-from gateway.lifecycle import backups
+from gateway.lifecycle import backups, copying
 from gateway.lifecycle.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES, Backup
 from gateway.lifecycle.copying import flush, flush_one
 from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
@@ -143,12 +143,10 @@ def restore(plan: Plan) -> None:
 def _copy_database(plan: Plan) -> None:
     copy = plan.backup.path / plan.backup.manifest["database"]
     if isinstance(plan.database, DatabaseServer):
-        from gateway.lifecycle import dumps  # noqa: PLC0415
-
         is_there = _is_in(plan.database, _marked(plan.home))
         if not (is_there and maintenance.holds_anything(plan.database)):
-            dumps.restore(plan.database, copy)
-            _mark(plan.home, dumps.place_of(plan.database))
+            copying.restore_dump(plan.database, copy)
+            _mark(plan.home, copying.place_of(plan.database))
         return
     # Of one that was put here before the restore was cut off.
     for end in ("-wal", "-shm", "-journal"):
@@ -190,9 +188,7 @@ def _marked(home: Path) -> Sequence[str] | None:
 
 def _is_in(server: DatabaseServer, mark: Sequence[str] | None) -> bool:
     """Whether the mark says that a database on a server has been restored."""
-    from gateway.lifecycle import dumps  # noqa: PLC0415
-
-    return mark is not None and dumps.place_of(server) in mark[1:]
+    return mark is not None and copying.place_of(server) in mark[1:]
 
 
 def _not_empty(mark: Sequence[str] | None) -> str:
