@@ -296,8 +296,11 @@ def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -
     wanted = int(threshold * EXTRACT_VIEW_SHARE) - kept
     if earlier:
         wanted = max(wanted, earlier + int(threshold * EXTRACT_GROWTH))
-    # Notes that give way are gone for good. Beside a long turn its results are clipped instead.
-    usual = int(request.limits.tail_tokens * SOFT_CEILING) + request.fixed_tokens
+    # Notes that give way are gone for good. Beside a long turn its results are clipped instead, but
+    # not a long question.
+    newest = Newest.of(request.entries).user
+    asked = sizes.message(request.entries[newest].message) if newest >= 0 else 0
+    usual = max(int(request.limits.tail_tokens * SOFT_CEILING), asked) + request.fixed_tokens
     held = min(earlier, target_tokens(request) - min(kept, usual))
     most = max(int(threshold * MOST_VIEW_SHARE) - kept, held)
     middle = request.tokens - kept

@@ -80,6 +80,7 @@ def test_nobody_listens() -> None:
     with spans.span("turn", trace="0" * 31 + "1", platform="web"):
         spans.note(outcome="final_text")
     spans.record("queued", "", 0.0)
+    assert spans.RECORDER.get() is None
 
 
 async def test_tasks_record_below_the_span_in_which_they_began(kept: Kept) -> None:

@@ -340,6 +340,7 @@ class _Played:
 class _Turn:
     id: int
     lease: Lease
+    first_seq: int = 1
 
 
 @dataclass(frozen=True, slots=True)

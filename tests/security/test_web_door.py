@@ -338,7 +338,7 @@ async def test_a_provider_signs_in_whom_the_settings_name(
                 assert (response.status, response.url.path) == (200, "/")
             async with http.get("/api/me") as response:
                 told = await response.json()
-            assert told == {"name": "ann", "role": "guest", "has_session": True}
+            assert told == {"name": "ann", "role": "guest", "console": False, "has_session": True}
         provider.person |= {"sub": "2", "email": "eve@example.org"}
         async with browser(parley) as http:
             async with http.get("/sign-in/oidc", headers={"Accept": "text/html"}) as response:

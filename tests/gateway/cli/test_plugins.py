@@ -120,7 +120,7 @@ def test_an_engine_is_chosen(parley: Run, tmp_path: Path) -> None:
     file.write_text("# mine\nqueue: {mode: followup}\n")
     result = parley("engines", "use", "rounds")
     assert (result.code, result.err) == (0, "")
-    assert "next start of `parley run`" in result.out
+    assert "with the next turn" in result.out
     assert file.read_text() == "# mine\nqueue: {mode: followup}\ncontext: {engine: rounds}\n"
     assert rows(parley("engines", "list"))["rounds"][0] == "*"
 
