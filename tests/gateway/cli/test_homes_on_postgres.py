@@ -97,7 +97,7 @@ ELSEWHERE = {
     "run": "tests/e2e",
     "setup": "tests/gateway/cli/test_setup.py",
     "ask": "tests/gateway/cli/test_ask.py",
-    "status": "tests/gateway/cli/test_status.py",
+    "status": "tests/gateway/cli/upkeep",
     "restore": "tests/gateway/lifecycle/test_copying.py",
     "upgrade": "tests/gateway/cli",
     "config check": "reads the settings alone",
