@@ -164,22 +164,23 @@ def line_of(seq: int, who: str, said: Sequence[Statement]) -> str:
     begin = f"{number} ({name}) " if name else f"{number} "
     parts, begun = [begin, first], said[0]
     for before, each in pairwise(said):
-        between = _between(before, each, is_lower=begun.text[0].islower())
+        between = _between(before, each, begun.text[0])
         begun = each if GAP in between else begun
         parts += [between, _flat(each.text)]
     return "".join(parts)
 
 
-def _between(before: Statement, each: Statement, *, is_lower: bool) -> str:
+def _between(before: Statement, each: Statement, first: str) -> str:
     """Return what stands between two statements of a message: a space, the end of a line, a gap.
 
     Args:
-        is_lower: Sentences begin with small letters there.
+        first: The first letter of what stands behind the last gap. A small one: sentences begin
+            so there. A bar: it is a row of a table, in which no sentences are looked for.
     """
     if each.place != before.place + 1:
         return f" {GAP} "
-    begins = not each.text[0].isdigit() and (is_lower or not each.text[0].islower())
-    ends = before.text.rstrip(_CLOSERS)[-1:] in _ENDS and begins
+    begins = not each.text[0].isdigit() and (first.islower() or not each.text[0].islower())
+    ends = first != "|" and begins and before.text.rstrip(_CLOSERS)[-1:] in _ENDS
     return " " if ends else f" {JOINT} "
 
 

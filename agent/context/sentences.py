@@ -17,6 +17,7 @@ JOINT = "·"
 """Between spaces it stands for the end of a line: nor does one reach across this."""
 
 _GAPS = frozenset({GAP, JOINT})
+_GAP_APART = re.compile(rf"(?:^|\s)[{GAP}{JOINT}](?=\s|$)")
 _NUMBERED = frozenset(").")
 _WRAPPED_CHARS = 50
 """A shorter line was ended by its writer, not by a mail program."""
@@ -126,7 +127,16 @@ def sentences(text: str) -> list[str]:
     return [unit.text for unit in units(text) if unit.form != "code"]
 
 
-def _add(found: list[Unit], piece: str, form: Form) -> None:
+def _add(found: list[Unit], text: str, form: Form) -> None:
+    """Add a text, in several pieces where something is left out of it, or it is too long."""
+    if GAP in text or JOINT in text:
+        for piece in filter(_says, _GAP_APART.split(text)):
+            _add_piece(found, piece.strip(), form)
+    else:
+        _add_piece(found, text, form)
+
+
+def _add_piece(found: list[Unit], piece: str, form: Form) -> None:
     """Add a piece, in several where it is longer than a sentence is."""
     while len(piece) > MAX_CHARS:
         at = _place_to_cut(piece)

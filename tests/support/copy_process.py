@@ -8,10 +8,11 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from gateway.storage import bulk, copying
+from gateway.storage import bulk, copying, postgres, presence
+from tests.support.postgres import server_at
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.support.copy_process", "gateway.storage.postgres"])
+_FORKS.set_forkserver_preload(["tests.support.copy_process"])
 WHOLE = "whole"
 
 
@@ -39,4 +40,17 @@ def copy_and_kill(
     process.kill()
     process.join()
     told.close()
+    for url in (source, target):
+        if url.startswith("postgresql"):
+            _wait_until_noticed(url)
     return said
+
+
+def _wait_until_noticed(url: str) -> None:
+    """Return when the server has let go of what the killed process held."""
+    conn = postgres.connect(server_at(url))
+    try:
+        conn.driver.execute("SELECT pg_advisory_lock(%s)", (presence.USED_LOCK,))
+        conn.driver.execute("SELECT pg_advisory_unlock(%s)", (presence.USED_LOCK,))
+    finally:
+        conn.driver.close()

@@ -377,6 +377,9 @@ def test_budget_is_kept(messages: list[ChatMessage], previous: str, budget: int)
 @settings(max_examples=150)
 @given(st.lists(texts, max_size=12), st.integers(100, 2_000))
 @example(["00:0) … :00:0"], 100)
+@example(["|0\x1b\x80\r00:0"], 100)
+@example(["| a! \u00b7 B |\nC!\nD"], 100)
+@example(["Title:\nNext:"], 100)
 def test_no_sentence_is_torn(said: list[str], budget: int) -> None:
     """Each stands in its message, up to white space; also when it is read back and thinned."""
     messages = chat(*said)

@@ -342,8 +342,8 @@ def test_whatever_is_returned_the_host_decides(data: st.DataObject) -> None:
         extra = [user_message("new"), tool_message("c1", "look", "short")]
         return [dict(each) for each in [*picked, *data.draw(st.lists(st.sampled_from(extra)))]]
 
+    accepted = None
     with suppress(ListRefused, ResultRefused):
         found = engine_of(scramble).compress(request)
-        if found is not None:
-            accepted = checked(found, request)
-            assert faults(shown(accepted, entries)) == []
+        accepted = None if found is None else checked(found, request)
+    assert accepted is None or faults(shown(accepted, entries)) == []

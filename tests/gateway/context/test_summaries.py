@@ -284,6 +284,9 @@ async def test_two_are_written_side_by_side(tmp_path: Path) -> None:
         chats = ("c1", "c2", "c3")
         while not model.prompts:
             await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in chats))
+        await model.watch.until(lambda: len(model.prompts) == 2)
+        for name in chats:
+            await chat.ask("Hello", name)
         assert len(model.prompts) == 2
         model.writing.set()
         await chat.logged("summary_prepared", 3)

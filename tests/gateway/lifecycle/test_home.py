@@ -135,3 +135,4 @@ async def test_modes_are_looked_at_again_and_again(
     keeping = asyncio.ensure_future(keep_modes(lambda: next(current, settings_of(tmp_path))))
     await enough.wait()
     keeping.cancel()
+    assert set(looked) == {tmp_path}
