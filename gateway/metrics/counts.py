@@ -56,14 +56,29 @@ class Vocabulary:
         return text if seen < MOST_VALUES and _WORD.fullmatch(text) else OTHER
 
 
-@dataclass(slots=True)
+class Total:
+    """The value of a counter."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value; a counter never goes back."""
+        self.total += max(value, 0.0)
+
+
 class Distribution:
     """A histogram: how many values in each bucket, the last one without a bound, and their sum."""
 
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS) + 1))
-    total: float = 0.0
+    __slots__ = ("buckets", "total")
 
-    def observe(self, value: float) -> None:
+    def __init__(self) -> None:
+        self.buckets = [0] * (len(SECONDS) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
         """Count a value."""
         self.buckets[bisect_left(SECONDS, value)] += 1
         self.total += value
@@ -71,14 +86,32 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """A rule, ready for use."""
+    """A rule, ready for use: a message applies twenty-five of them.
+
+    Attributes:
+        amount: The field that is added; a number is added itself, "" stands for what is usual.
+        moved: What it moves, by what stands in the fields. What labels do not tell apart is not
+            kept there: a flood of values costs no memory.
+    """
 
     rule: Mover
-    sources: tuple[tuple[str, str], ...]
+    sources: tuple[str, ...]
+    amount: str | float
+    moved: dict[tuple[Any, ...], Total | Distribution] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rule: Mover) -> "_Move":
-        return cls(rule, tuple(zip(rule.series.labels, rule.sources, strict=True)))
+        amount = float(rule.amount[1:]) if rule.amount[:1] == "=" else rule.amount
+        return cls(rule, tuple(rule.sources), amount)
+
+    def value(self, told: Mapping[str, Any], usual: float) -> float | None:
+        """Return what is added; None where the rule is about others, or the field has no number."""
+        only = self.rule.only
+        if only is not None and told.get(only[0]) != only[1]:
+            return None
+        amount = self.amount
+        found = amount if isinstance(amount, float) else told.get(amount) if amount else usual
+        return found * self.rule.scale if isinstance(found, int | float) else None
 
 
 class Counts:
@@ -87,11 +120,13 @@ class Counts:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lock = threading.Lock()
-        self._counters: dict[str, dict[Labels, float]] = {}
-        self._histograms: dict[str, dict[Labels, Distribution]] = {}
+        self._kept: dict[str, dict[Labels, Any]] = {}
         self._events, self._spans = _by_source(EVENTS), _by_source(SPANS)
         for rule in (*EVENTS, *SPANS):
-            self._enter(rule.series)
+            kept = self._kept.setdefault(rule.series.name, {})
+            # At 0, so that the first move shows as one; with labels nobody knows where.
+            if not rule.series.labels:
+                kept[()] = _new(rule.series)
 
     @property
     def heard(self) -> Iterable[str]:
@@ -100,64 +135,51 @@ class Counts:
 
     def event(self, source: str, event: Mapping[str, Any]) -> None:
         """Count an event of the log."""
-        for move in self._events[source]:
-            self._move(move, event, 1.0)
+        with self._lock:
+            self._apply(self._events[source], event, 1.0)
 
     def span(self, span: Span) -> None:
         """Count a span that is over."""
         moves = self._spans.get(span.name)
         if moves:
             told = {"error": span.error, **span.attributes}
-            for move in moves:
-                self._move(move, told, span.duration_s)
+            with self._lock:
+                self._apply(moves, told, span.duration_s)
 
     def counters(self, series: Series) -> list[tuple[Labels, float]]:
         """Return the values of a counter."""
         with self._lock:
-            return list(self._counters[series.name].items())
+            return [(labels, each.total) for labels, each in self._kept[series.name].items()]
 
     def histograms(self, series: Series) -> list[tuple[Labels, Sequence[int], float]]:
         """Return the buckets, each with those below it, and the sum of a histogram's values."""
         with self._lock:
-            kept = self._histograms[series.name]
+            kept = self._kept[series.name]
             return [(labels, list(each.buckets), each.total) for labels, each in kept.items()]
 
-    def _enter(self, series: Series) -> None:
-        """Begin at 0, so that the first move shows as one; with labels nobody knows where."""
-        if series.kind == "counter":
-            values = self._counters.setdefault(series.name, {})
-            if not series.labels:
-                values[()] = 0.0
-        else:
-            kept = self._histograms.setdefault(series.name, {})
-            if not series.labels:
-                kept[()] = Distribution()
+    def _apply(self, moves: Iterable[_Move], told: Mapping[str, Any], usual: float) -> None:
+        for move in moves:
+            value = move.value(told, usual)
+            if value is not None:
+                fields = tuple(map(told.get, move.sources))
+                (move.moved.get(fields) or self._found(move, fields)).add(value)
 
-    def _move(self, move: _Move, told: Mapping[str, Any], usual: float) -> None:
-        rule = move.rule
-        if rule.only is not None and told.get(rule.only[0]) != rule.only[1]:
-            return
-        amount = _amount(rule.amount, told, usual)
-        if amount is None:
-            return
-        folded = self._vocabulary.folded
-        # Not a generator: this is done forty times for a message.
-        labels = [
-            source[1:] if source[0] == "=" else folded(label, told.get(source))
-            for label, source in move.sources
-        ]
-        self._add(rule.series, tuple(labels), amount * rule.scale)
+    def _found(self, move: _Move, fields: tuple[Any, ...]) -> Total | Distribution:
+        """Return what a rule moves where these values stand in its fields."""
+        series = move.rule.series
+        labels = tuple(
+            source[1:] if source[0] == "=" else self._vocabulary.folded(label, value)
+            for label, source, value in zip(series.labels, move.sources, fields, strict=True)
+        )
+        kept = self._kept[series.name]
+        found: Total | Distribution = kept.setdefault(labels, _new(series))
+        if OTHER not in labels:
+            move.moved[fields] = found
+        return found
 
-    def _add(self, series: Series, labels: Labels, amount: float) -> None:
-        with self._lock:
-            if series.kind == "counter":
-                values = self._counters[series.name]
-                values[labels] = values.get(labels, 0.0) + max(amount, 0.0)
-                return
-            kept = self._histograms[series.name]
-            if labels not in kept:
-                kept[labels] = Distribution()
-            kept[labels].observe(amount)
+
+def _new(series: Series) -> Total | Distribution:
+    return Total() if series.kind == "counter" else Distribution()
 
 
 def _by_source(rules: Iterable[Mover]) -> dict[str, list[_Move]]:
@@ -165,13 +187,3 @@ def _by_source(rules: Iterable[Mover]) -> dict[str, list[_Move]]:
     for rule in rules:
         found[rule.source].append(_Move.of(rule))
     return dict(found)
-
-
-def _amount(wanted: str, told: Mapping[str, Any], usual: float) -> float | None:
-    """Return what a rule adds; None where the field does not hold a number."""
-    if not wanted:
-        return usual
-    if wanted[0] == "=":
-        return float(wanted[1:])
-    found = told.get(wanted)
-    return float(found) if isinstance(found, int | float) else None
