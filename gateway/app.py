@@ -496,7 +496,9 @@ async def assembled(
             intake.answer_as_owner,
         ),
     )
-    sources = AlertSources(health, lambda: reloading.mind.standing, budgets)
+    sources = AlertSources(
+        health, lambda: reloading.mind.standing, budgets, lambda: reloading.refused
+    )
     alerts = build_alerts(lambda: reloading.settings, database, wakeups, burials.owners, sources)
     others = _others(database, replica, wakeups, stops, reloading, accounts)
     platforms = Platforms(adapters, supervised, health.watch, others, alerts)

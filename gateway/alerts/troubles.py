@@ -86,6 +86,21 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What the operator's own files say.
+
+    Attributes:
+        backup_s: For how long there has been no new backup, where that is too long; 0 where there
+            never was one, and it is too early to say; None where all is well.
+        refused: The settings file that a reload did not take, and its first mistake; None where
+            the newest one was taken.
+    """
+
+    backup_s: float | None = None
+    refused: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AlertFacts:
     """What there is to judge by; one look of one process.
 
@@ -95,8 +110,6 @@ class AlertFacts:
         room: Free bytes of each disk, by a folder on it; None where it cannot be seen.
         database: Why nothing could be stored, and for how many seconds; None where all was.
         stored: None where the database cannot be read.
-        backup_s: For how long there has been no new backup, where that is too long; 0 where there
-            never was one, and it is too early to say; None where all is well.
     """
 
     settings: AlertSettings
@@ -106,7 +119,7 @@ class AlertFacts:
     room: Mapping[Path, int | None] = field(default_factory=dict)
     database: tuple[str, float] | None = None
     stored: Stored | None = None
-    backup_s: float | None = None
+    upkeep: Upkeep = Upkeep()
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,19 +440,35 @@ def _strangers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "backup-overdue",
-    "there has been no new backup for {hours} hours",
+    "there has been no new backup for {hours}",
     over="there is a new backup",
     remedy="`parley logs --event 'backup_*'` says why; `parley backup` makes one",
     level="warning",
 )
 def _backup(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
+    age_s = facts.upkeep.backup_s
     if facts.stored is not None and not facts.stored.makes_backups:
         yield Unsure("backup")
-    elif facts.backup_s:
-        yield Evidence("backup", {"hours": f"{facts.backup_s / HOUR_S:,.0f}"})
-    elif facts.backup_s is not None:
+    elif age_s:
+        hours = round(age_s / HOUR_S)
+        yield Evidence("backup", {"hours": f"{hours:,} hours" if hours > 1 else "an hour"})
+    elif age_s is not None:
         # Else it would be over with each restart.
         yield Unsure("backup")
+
+
+@trouble(
+    "settings-refused",
+    "{subject} was changed and is not used: {reason}",
+    over="{subject} is used again",
+    remedy="`parley config check` names each mistake. Parley goes on with the settings of before,"
+    " but would not start with these",
+    level="warning",
+)
+def _settings(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
+    if facts.upkeep.refused is not None:
+        file, reason = facts.upkeep.refused
+        yield Evidence(file, {"reason": reason})
 
 
 def _minutes(seconds: float, **values: str) -> dict[str, str]:

@@ -32,6 +32,7 @@ from gateway.alerts.troubles import (
     Models,
     Stored,
     Unsure,
+    Upkeep,
 )
 from gateway.alerts.webhook import AlertWebhook, tell_of_failed_look
 from gateway.errors import StorageError
@@ -57,12 +58,14 @@ class AlertSources:
         health: Of database and accounts.
         models: Returns all that may be asked, and how they stand.
         places: A folder of each disk that is written to.
-        backup: Returns what `AlertFacts.backup_s` is; it reads files.
+        refused: Returns what `Upkeep.refused` is.
+        backup: Returns what `Upkeep.backup_s` is; it reads files.
     """
 
     health: Health
     models: Callable[[], tuple[Sequence[ChatModel], Rests]]
     budgets: Budgets
+    refused: Callable[[], tuple[str, str] | None] = lambda: None
     places: Sequence[Path] = ()
     backup: Callable[[], float | None] = lambda: None
 
@@ -184,6 +187,7 @@ class AlertWatch:
         labels = frozenset(each.label for each in models)
         # Where another replica makes the backups, what lies here says nothing.
         is_ours = stored is not None and stored.makes_backups
+        backup_s = await asyncio.to_thread(sources.backup) if is_ours else None
         facts = AlertFacts(
             settings=self.telling.settings,
             adapters={each.name: self._state_of(each) for each in sources.health.adapters},
@@ -192,7 +196,7 @@ class AlertWatch:
             room=await self._room(),
             database=self.memory.outage,
             stored=stored,
-            backup_s=await asyncio.to_thread(sources.backup) if is_ours else None,
+            upkeep=Upkeep(backup_s, sources.refused()),
         )
         return facts, found
 

@@ -68,6 +68,8 @@ RETRY_AFTER_S = 900.0
 HOUR_S = 3600.0
 LATE = 1.5
 """A backup is overdue when it is so many times as old as `backup.every_h`."""
+FIRST_WITHIN_S = HOUR_S
+"""The first backup is due at once: it was tried four times by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +115,17 @@ def newest(to: Path | None) -> Backup | None:
 def overdue_s(settings: Settings, running_s: float) -> float | None:
     """Return for how long there has been no new backup where that is too long, else None.
 
-    Where there never was one that is `running_s`, the age of the process, and 0 until it is too
-    long; None as well where Parley makes none.
+    Where there never was one that is `running_s`, the age of the process, and 0 within
+    `FIRST_WITHIN_S`; None as well where Parley makes none.
     """
     to = folder_of(settings)
     if to is None:
         return None
     last = newest(to)
-    age_s = running_s if last is None else last.age_s(datetime.now(UTC))
-    if age_s > LATE * settings.backup.every_h * HOUR_S:
-        return age_s
-    return 0.0 if last is None else None
+    if last is None:
+        return running_s if running_s > FIRST_WITHIN_S else 0.0
+    age_s = last.age_s(datetime.now(UTC))
+    return age_s if age_s > LATE * settings.backup.every_h * HOUR_S else None
 
 
 def _found(to: Path) -> Iterator[Backup]:

@@ -407,7 +407,9 @@ LOOP_LAG = _gauge("event_loop_lag_seconds", "Longest delay of the event loop of 
 DISK_FREE = _gauge("disk_free_bytes", "Room for PARLEY_HOME.")
 DISK_SIZE = _gauge("disk_size_bytes", "Size of its disk.")
 LOG_BYTES = _gauge("log_bytes", "The log file and its predecessors.")
-BACKUP_AGE = _gauge("backup_age_seconds", "Age of the newest backup in `backup.to`.")
+BACKUP_AGE = _gauge(
+    "backup_age_seconds", "Age of the newest backup in `backup.to`; +Inf where there is none."
+)
 SCRAPE = _gauge("database_look_seconds", "How long the look at the database took for this page.")
 DATABASE_UP = _gauge("database_up", "Whether it could be read for this page.")
 BUILD_INFO = _gauge("build_info", "1, with the versions as labels.", "version python database")

@@ -6,6 +6,7 @@ One read of the database and some looks at what this process knows anyway; what 
 """
 
 import asyncio
+import math
 import platform
 import shutil
 import time
@@ -199,9 +200,10 @@ def _files(settings: Settings) -> Iterator[Sample]:
     path = log_path(settings.logging, settings.home)
     if path is not None:
         yield Sample(series.LOG_BYTES, sum(map(_size, [path, *predecessors(path)])))
-    backup = backups.newest(backups.folder_of(settings))
-    if backup is not None:
-        yield Sample(series.BACKUP_AGE, backup.age_s(datetime.now(UTC)))
+    if (to := backups.folder_of(settings)) is not None:
+        backup = backups.newest(to)
+        # Without a sample no rule would ever tell of a backup that never was.
+        yield Sample(series.BACKUP_AGE, backup.age_s(datetime.now(UTC)) if backup else math.inf)
     database = location_of(settings)
     if isinstance(database, Path):
         yield Sample(series.DATABASE_BYTES, _size(database))

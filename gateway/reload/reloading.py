@@ -79,6 +79,7 @@ class Reloading:
     Attributes:
         settings: What it goes by.
         mind: What follows from them about answering.
+        refused: The file that the last reload did not take, and why; None where it was taken.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Reloading:
         """Go by these settings; where they have no source, secrets alone are read again."""
         self.settings = settings
         self.mind = mind
+        self.refused: tuple[str, str] | None = None
         self._parts = parts
         self._origin = origin
         self._one = asyncio.Lock()
@@ -148,6 +150,7 @@ class Reloading:
             before = self.settings
             try:
                 done = await self._reload()
+                self.refused = None
             except Exception as exc:  # noqa: BLE001 - of the database, of plugins and engines: it is told
                 if isinstance(exc, SettingsError):
                     return self._refused(exc)
@@ -166,6 +169,7 @@ class Reloading:
         source = self._origin.source
         file = source.file if source else self.settings.home
         problems = tuple(located(exc, file))
+        self.refused = str(file), problems[0]
         log.error("settings_refused", file=str(file), problems=list(problems))
         return SettingsReloaded(problems=problems)
 
@@ -179,6 +183,8 @@ class Reloading:
         why = f"the reload failed: {type(exc).__name__}: {exc}"
         if is_taken:
             return SettingsReloaded(warnings=(f"{why}; the settings are gone by",))
+        if source is not None and not is_stored:
+            self.refused = str(source.file), why
         return SettingsReloaded(problems=(why,))
 
     async def _reload(self) -> SettingsReloaded:

@@ -375,7 +375,7 @@ async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
         assert await look(chat) == AlertsTold()
         here.sources = replace(here.sources, backup=lambda: 40 * 3600.0)
         assert kinds((await look(chat)).begun) == ["backup-overdue"]
-        assert "there has been no new backup for 40 hours" in (await chat.answers(2))[1]
+        assert "there has been no new backup for 40 hours." in (await chat.answers(2))[1]
         # After a restart, where there still is none.
         here.sources = replace(here.sources, backup=lambda: 0.0)
         assert await look(chat) == AlertsTold()
@@ -409,10 +409,30 @@ async def test_a_backup_that_never_was_is_told_of(
     async with running(tmp_path, backup={"to": "kept"}) as chat:
         await chat.ask("hello")
         assert await look(chat) == AlertsTold()
-        monkeypatch.setattr(backups, "LATE", 0.0)
+        monkeypatch.setattr(backups, "FIRST_WITHIN_S", 0.0)
         assert kinds((await look(chat)).begun) == ["backup-overdue"]
         monkeypatch.undo()
         assert (await look(chat)).ended == []
+
+
+async def test_a_file_that_is_not_taken_is_told_of(tmp_path: Path) -> None:
+    """Until it is taken, or is what it was; another mistake in it is the same trouble."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        reloading = chat.gateway.reloading
+        for reason in ("line 3: agent.max_iterations: -3 is not allowed", "not valid YAML"):
+            reloading.refused = str(tmp_path / "parley.yaml"), reason
+            told = await look(chat)
+        assert (
+            (await chat.answers(2))[1]
+            .replace("\\", "")
+            .startswith(
+                f"**Trouble:** {tmp_path}/parley.yaml was changed and is not used: line 3: agent."
+            )
+        )
+        assert told == AlertsTold()
+        reloading.refused = None
+        assert kinds((await look(chat)).ended) == ["settings-refused"]
 
 
 async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:

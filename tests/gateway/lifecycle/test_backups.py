@@ -396,10 +396,10 @@ def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
 
 
 def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
-    """Late is half as long again as the time between two; where there is none, of the process."""
+    """Late is half as long again as the time between two; the first one is due at once."""
     settings = settings_of(tmp_path, backup={"to": "kept", "every_h": 2})
-    assert backups.overdue_s(settings, 2.9 * 3600) == 0
-    assert backups.overdue_s(settings, 3.1 * 3600) == 3.1 * 3600
+    assert backups.overdue_s(settings, 3600) == 0
+    assert backups.overdue_s(settings, 3601) == 3601
     began = datetime.now(UTC) - timedelta(hours=2.5)
     folder = tmp_path / "kept" / f"parley-{began:%Y%m%dT%H%M%S}Z"
     folder.mkdir(parents=True)
