@@ -153,7 +153,7 @@ class Reloading:
                 self.refused = None
             except Exception as exc:  # noqa: BLE001 - of the database, of plugins and engines: it is told
                 if isinstance(exc, SettingsError):
-                    return self._refused(exc)
+                    return await self._refused(exc)
                 return self._failed(exc, before)
         log.info(
             "settings_reloaded",
@@ -164,11 +164,11 @@ class Reloading:
         )
         return done
 
-    def _refused(self, exc: SettingsError) -> SettingsReloaded:
+    async def _refused(self, exc: SettingsError) -> SettingsReloaded:
         """Tell what is wrong in the settings."""
         source = self._origin.source
         file = source.file if source else self.settings.home
-        problems = tuple(located(exc, file))
+        problems = tuple(await asyncio.to_thread(located, exc, file))
         self.refused = str(file), problems[0]
         log.error("settings_refused", file=str(file), problems=list(problems))
         return SettingsReloaded(problems=problems)

@@ -5,6 +5,7 @@ for a restart.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -144,7 +145,7 @@ def _account(
 
 
 def located(problem: SettingsError, file: Path) -> list[str]:
-    """Return the lines of a refusal, each with the line of the file that its key stands in."""
+    """Return the lines of a refusal, each with the line that its key stands in. Blocks."""
     places = _places(file)
     return [_placed(line, places) for line in str(problem).splitlines()]
 
@@ -162,9 +163,13 @@ def _places(file: Path) -> dict[str, int]:
     """Return in which line each key of a YAML file stands; nothing where it cannot be read."""
     try:
         root = yaml.compose(file.read_text("utf-8-sig"), yaml.SafeLoader)
-    except (OSError, ValueError, yaml.YAMLError):
+        # Aliases make a few lines as many keys as they like, also without an end.
+        return dict(islice(_lines(root, ()), _MOST_PLACES))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
-    return dict(_lines(root, ()))
+
+
+_MOST_PLACES = 10_000
 
 
 def _lines(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[str, int]]:

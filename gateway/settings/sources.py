@@ -228,7 +228,12 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader for which the same key twice in a map is an error."""
+    """A safe loader for which the same key twice in a map is an error, and what contains itself."""
+
+    @override
+    def construct_document(self, node: yaml.Node) -> Any:
+        # All of it at once: a part that is not finished when it is needed contains itself.
+        return self.construct_object(node, deep=True)
 
     @override
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:

@@ -187,10 +187,13 @@ async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> 
         checked = await parley.run("config", "check")
         assert (checked.code, checked.stderr.startswith(problem)) == (1, True)
         assert await WebChat(parley).ask("Are you there?")
+        file.write_text(f"{right}model: &a {{name: *a}}\n")
+        line = await parley.event("settings_refused", count=4)
+        assert "not valid YAML" in line["problems"][0]
         file.write_text(right)
         line = await reloaded(parley)
         assert line["live"] + line["next_turn"] + line["restart_needed"] == []
-        assert len(parley.named("settings_refused")) == 3
+        assert len(parley.named("settings_refused")) == 4
 
 
 async def test_settings_that_only_fail_when_parts_are_built_change_nothing(tmp_path: Path) -> None:

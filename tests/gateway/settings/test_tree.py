@@ -9,6 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.errors import SettingsError
+from gateway.settings.changes import located
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.rules import without_effect
 from gateway.settings.tree import INDEX, Keys, Settings, dotted
@@ -845,6 +846,13 @@ class TestFiles:
         assert line == (
             "parley.yaml, line 4, column 3: not valid YAML: the key 'port' stands there twice"
         )
+
+    @pytest.mark.parametrize("text", ["model: &a {name: *a}\n", "extra: &a [*a]\n"])
+    def test_what_contains_itself_is_an_error(self, tmp_path: Path, text: str) -> None:
+        """It has no end; where its lines are looked for neither fails."""
+        (line,) = problems(tmp_path, text)
+        assert line.startswith("parley.yaml, line 1, column 8: not valid YAML: ")
+        assert located(SettingsError(line), tmp_path / "parley.yaml") == [line]
 
     def test_merged_maps_are_no_duplicates(self, tmp_path: Path) -> None:
         """An anchor merged with << may be overridden."""
