@@ -81,6 +81,7 @@ async def _talk(tab: Page, model: AnthropicServer, shoot: Shoot) -> None:
     model.script(Reply(text=COMPARED), Reply(text=KEPT))
     await _say(tab, QUESTION, answers=1)
     await expect(tab.locator("table")).to_be_visible()
+    await expect(tab.locator("#title")).to_contain_text(QUESTION[:20])
     await shoot(tab, "chat")
     await _say(tab, KEEP, answers=2)
     await _say(tab, "/memory", answers=3)
