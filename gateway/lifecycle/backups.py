@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -66,6 +66,8 @@ LOOK_EVERY_S = 60.0
 RETRY_AFTER_S = 900.0
 """Pause after a backup that failed."""
 HOUR_S = 3600.0
+SKEW_S = HOUR_S
+"""By so much another machine's clock may be ahead."""
 LATE = 1.5
 """A backup is overdue when it is so many times as old as `backup.every_h`."""
 FIRST_WITHIN_S = HOUR_S
@@ -108,8 +110,15 @@ class Backup:
 
 
 def newest(to: Path | None) -> Backup | None:
-    """Return the newest whole backup in a folder; None where there is none, or no folder."""
-    return next(_found(to), None) if to is not None else None
+    """Return the newest whole backup in a folder; None where there is none, or no folder.
+
+    What was begun in the future, by a clock that was wrong, does not count: else there would be no
+    other one until then, and nobody would be told.
+    """
+    if to is None:
+        return None
+    latest = datetime.now(UTC) + timedelta(seconds=SKEW_S)
+    return next((each for each in _found(to) if each.at <= latest), None)
 
 
 def overdue_s(settings: Settings, running_s: float) -> float | None:
@@ -184,7 +193,7 @@ def make(
                 # Within the lock: without it another one's may have this name.
                 shutil.rmtree(unfinished, ignore_errors=True)
             flush_one(to)
-            _thin_out(to, keep)
+            _thin_out(to, keep, to / name)
             return require(to / name)
     except Timeout as exc:
         raise StorageUnavailable(f"another backup is being written to {to}") from exc
@@ -345,9 +354,13 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
         raise StorageUnavailable(f"{copy} has schema revision {found}, not {told['revision']}")
 
 
-def _thin_out(to: Path, keep: int | None) -> None:
-    """Remove the oldest whole backups; one that is half removed has a name that does not count."""
-    for each in list(_found(to))[keep:] if keep is not None else ():
+def _thin_out(to: Path, keep: int | None, made: Path) -> None:
+    """Remove the oldest whole backups; one that is half removed has a name that does not count.
+
+    Never what was just made: by a clock that was set back it may be the oldest.
+    """
+    old = list(_found(to))[keep:] if keep is not None else ()
+    for each in (each for each in old if each.path != made):
         gone = to / f"{_REMOVED}{each.path.name}"
         each.path.rename(gone)
         shutil.rmtree(gone)

@@ -389,10 +389,22 @@ def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
     folder = tmp_path / "parley-20261127T060000Z"
     folder.mkdir()
     (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
-    found = newest(tmp_path)
+    found = backups.read(folder)
     assert found is not None
     assert found.age_s(datetime(2026, 11, 27, 7, 0, tzinfo=UTC)) == 3600
     assert found.age_s(datetime(2026, 11, 26, tzinfo=UTC)) == 0
+
+
+def test_a_clock_that_was_wrong_keeps_no_backup_from_being_made(tmp_path: Path) -> None:
+    """One of the future counts for nothing, and has none removed that was just made."""
+    settings = settings_of(tmp_path, backup={"to": "kept", "every_h": 2})
+    folder = tmp_path / "kept" / f"parley-{datetime.now(UTC) + timedelta(days=900):%Y%m%dT%H%M%S}Z"
+    folder.mkdir(parents=True)
+    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    assert newest(tmp_path / "kept") is None
+    assert backups.overdue_s(settings, 1e6) == 1e6
+    made = make(lived_in(tmp_path / "home"), tmp_path / "kept", 1)
+    assert newest(tmp_path / "kept") == made
 
 
 def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
