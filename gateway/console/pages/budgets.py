@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Connection
 
 from agent.money.costs import format_usd
-from gateway.agent_ports.budgets import Day, day_of, today
+from gateway.agent_ports.budgets import today
 from gateway.console import charts, register
 from gateway.console.charts import BarChart
+from gateway.console.pages.overview import days_until_now
 from gateway.console.register import (
     HOME,
     Ask,
@@ -24,19 +25,19 @@ from gateway.console.register import (
 from gateway.errors import NotFound
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage
-from gateway.storage.reports.ledger import Group, Span
+from gateway.storage.reports.ledger import Group
 
 BUDGETS = f"{HOME}/budgets"
 DAYS = 30
 """Of the chart, today included."""
 
 
-def drawn(spent: Sequence[tuple[date, float]], limit_usd: float | None) -> BarChart:
+def drawn(spent: Sequence[tuple[str, float]], limit_usd: float | None) -> BarChart:
     """Return the chart of what days have cost, in order, beside the limit."""
     title = f"Spending per day, the last {len(spent)} days"
     if limit_usd is None:
-        return charts.bars(title, [""], [(str(day), (usd,)) for day, usd in spent], format_usd)
-    parts = [(str(day), (min(usd, limit_usd), max(usd - limit_usd, 0.0))) for day, usd in spent]
+        return charts.bars(title, [""], [(day, (usd,)) for day, usd in spent], format_usd)
+    parts = [(day, (min(usd, limit_usd), max(usd - limit_usd, 0.0))) for day, usd in spent]
     series = ["within the limit", "over the limit"]
     return charts.bars(title, series, parts, format_usd, limit_usd)
 
@@ -52,19 +53,15 @@ class Person:
 
 @dataclass(frozen=True, slots=True)
 class _SpentDays:
-    days: Sequence[tuple[date, float]]
+    days: Sequence[tuple[str, float]]
     people: Sequence[Group]
 
 
-def _read(conn: Connection, here: Day, zone: tzinfo, following: GroupPage) -> _SpentDays:
-    first = here.start.date() - timedelta(days=DAYS - 1)
-    named = [first + timedelta(days=n) for n in range(DAYS)]
-    bounds = [(str(day), day_of(day, zone)) for day in named]
-    spans = [Span(name, each.start.timestamp(), each.end.timestamp()) for name, each in bounds]
-    spent = {each.name: each.spent.money.usd for each in costs.by_span(conn, spans, _no_rates)}
-    begin = here.start.timestamp()
-    people = costs.by_key(conn, "sender", begin, _no_rates, following)
-    return _SpentDays([(day, spent.get(str(day), 0.0)) for day in named], people)
+def _read(conn: Connection, zone: tzinfo, following: GroupPage) -> _SpentDays:
+    spans = days_until_now(zone, DAYS)
+    by_day = costs.by_span_and_model(conn, spans)
+    days = [(day.name, sum(each.money.usd for each in spent.values())) for day, spent in by_day]
+    return _SpentDays(days, costs.by_key(conn, "sender", spans[-1].start, _no_rates, following))
 
 
 def _no_rates(_: str) -> None:
@@ -79,7 +76,7 @@ async def budgets(ask: Ask) -> Result:
     here, after = today(zone), ask.query("after")
     try:
         found = await ask.inside.database.read(
-            _read, here, zone, GroupPage(register.PAGE + 1, after or None)
+            _read, zone, GroupPage(register.PAGE + 1, after or None)
         )
     except NotFound as exc:
         raise Missing(f"{after} has spent nothing today.") from exc

@@ -1,5 +1,6 @@
 """Costs and usage: what calls of models took, by day and model, platform and person."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
@@ -12,7 +13,7 @@ from gateway.console.pages.overview import days_until_now
 from gateway.console.register import HOME, Ask, Result, Shown, page
 from gateway.console.wording import short
 from gateway.storage.reports import costs as reports
-from gateway.storage.reports.costs import Rates, Senders
+from gateway.storage.reports.costs import Rates
 from gateway.storage.reports.ledger import Compared, Group, Span, Spent, total
 
 PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
@@ -26,15 +27,12 @@ MOST_COMPARED = 30
 class _Bill:
     days: Sequence[tuple[Span, Mapping[str, Spent]]]
     prompts: Compared
-    senders: Senders
 
 
 def _read(conn: Connection, spans: Sequence[Span], rates: Rates, *, compares: bool) -> _Bill:
-    since = spans[0].start
     return _Bill(
         reports.by_span_and_model(conn, spans),
-        reports.total(conn, since, rates).prompts if compares else Compared(),
-        reports.of_senders(conn, since, DEAREST),
+        reports.total(conn, spans[0].start, rates).prompts if compares else Compared(),
     )
 
 
@@ -45,8 +43,11 @@ async def costs(ask: Ask) -> Result:
     count = PERIODS.get(period, PERIODS[USUAL])
     zone = ZoneInfo(ask.inside.settings.sessions.timezone)
     spans = days_until_now(zone, count)
-    read = await ask.inside.database.search(
-        _read, spans, ask.inside.money().rates, compares=count <= MOST_COMPARED
+    database, rates = ask.inside.database, ask.inside.money().rates
+    # Side by side: each of the two takes a tenth of a second among a million calls.
+    read, senders = await asyncio.gather(
+        database.read(_read, spans, rates, compares=count <= MOST_COMPARED),
+        database.search(reports.of_senders, spans[0].start, DEAREST),
     )
     money = {span.name: _of_models(each, _usd) for span, each in read.days}
     tokens = {span.name: _of_models(each, _tokens) for span, each in read.days}
@@ -66,8 +67,8 @@ async def costs(ask: Ask) -> Result:
                     "Tokens by model", *charts.stacked(list(tokens.items())), short
                 ),
             },
-            "by": {"Model": models, "Person": read.senders.dearest},
-            "platforms": read.senders.platforms,
+            "by": {"Model": models, "Person": senders.dearest},
+            "platforms": senders.platforms,
         },
     )
 

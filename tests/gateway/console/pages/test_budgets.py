@@ -1,6 +1,5 @@
 """Budgets: limits, what was spent today and by whom, the chart of the last days."""
 
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from gateway.storage import schema
 from gateway.storage.schema import now_s
 from tests.support.console import console
 
-DAYS = [date(2026, 11, n) for n in (1, 2, 3)]
+DAYS = ["2026-11-01", "2026-11-02", "2026-11-03"]
 
 
 def test_what_is_over_the_limit_is_drawn_apart() -> None:
