@@ -1,32 +1,41 @@
 """The console's pages on a database of a million messages: how long each takes over HTTP.
 
 `python -m tests.bench console=FOLDER` makes the database of `aged_database` there once, which takes
-a quarter of an hour, and uses it again (`aged=FOLDER` has the same one); without a folder it is a
-hundredth of that, for a look. One page is asked for after the other, by a client in the same
-process, whose time is in the figures.
+a quarter of an hour, and uses it again (`aged=FOLDER` has the same one); its copy on a PostgreSQL
+of the tests' own, in FOLDER/postgres, takes that long again. Without a folder it is a hundredth of
+that, for a look. One page is asked for after the other, by a client in the same process, whose time
+is in the figures.
 """
 
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
 
 import aiohttp
+import psycopg
+from psycopg.errors import DuplicateDatabase
 
 from gateway.console import site
 from gateway.console.register import REGISTER
 from gateway.storage import maintenance
+from gateway.storage.bulk import postgres_side, sqlite_source
+from gateway.storage.copying import Copy
 from tests.bench.aged_database import Size, make
 from tests.bench.figures import Figure
 from tests.support.door import AUTHORIZED
 from tests.support.gateway import serving
+from tests.support.postgres import PostgresServer, postgres_server
 
 SMALL = Size(1_000, 5_000)
 TIMES = 30
 MOST_MS = 300.0
+SERVED = {"shared_buffers": "256MB", "maintenance_work_mem": "256MB", "max_wal_size": "4GB"}
+"""Of the PostgreSQL: that of the tests has room for small databases alone."""
 OF_MINE = (
     "/admin/conversations?platform=slack",
     "/admin/conversations?before={half}",
@@ -46,20 +55,39 @@ OF_MINE = (
 def measure(folder: Path | None = None) -> Iterator[Figure]:
     """Yield the median, the slowest and the processor time of each page."""
     if folder is not None:
-        yield from _measure(folder, Size())
+        yield from _measure(folder, Size(), folder / "postgres")
         return
     with tempfile.TemporaryDirectory() as temporary:
-        yield from _measure(Path(temporary), SMALL)
+        yield from _measure(Path(temporary), SMALL, None)
 
 
-def _measure(folder: Path, size: Size) -> Iterator[Figure]:
+def _measure(folder: Path, size: Size, kept: Path | None) -> Iterator[Figure]:
     home = folder / "parley"
     home.mkdir(parents=True, exist_ok=True)
     path = home / "parley.db"
     if not path.exists():
         make(path, size)
     maintenance.upgrade(path)
-    yield from asyncio.run(_figures(home, size))
+    yield from asyncio.run(_figures("SQLite", home, size))
+    with postgres_server(SERVED, kept=kept) as server:
+        url, elsewhere = _copied(path, server), folder / "replica"
+        elsewhere.mkdir(exist_ok=True)
+        yield from asyncio.run(_figures("PostgreSQL", elsewhere, size, url=url))
+
+
+def _copied(path: Path, server: PostgresServer) -> str:
+    """Return where the copy of a file is; it is made once, and gone on with where it was ended."""
+    whole, url = server.folder / "whole", server.url("aged")
+    if not whole.exists():
+        with suppress(DuplicateDatabase):
+            server.run("CREATE DATABASE aged")
+        with sqlite_source(path) as source, postgres_side(url, write=True) as target:
+            Copy(source, target, lambda _: None).run()
+        with psycopg.connect(url, autocommit=True) as admin:
+            # As autovacuum does in service; the tests' servers have none.
+            admin.execute("VACUUM ANALYZE")
+        whole.touch()
+    return url
 
 
 class Took(NamedTuple):
@@ -69,11 +97,11 @@ class Took(NamedTuple):
     cpu_ms: float
 
 
-async def _figures(home: Path, size: Size) -> list[Figure]:
+async def _figures(engine: str, home: Path, size: Size, **storage: str) -> list[Figure]:
     found = []
-    async for page, took in _timed(home, size):
+    async for page, took in _timed(home, size, storage):
         walls = [each.wall_ms for each in took]
-        found.append(Figure(page, median(walls), "ms", at_most=MOST_MS))
+        found.append(Figure(f"{engine}: {page}", median(walls), "ms", at_most=MOST_MS))
         p99 = quantiles(walls, n=100, method="inclusive")[-1]
         found.append(Figure(f"{'':<4}p99", p99, "ms"))
         cpu = median(each.cpu_ms for each in took)
@@ -81,9 +109,12 @@ async def _figures(home: Path, size: Size) -> list[Figure]:
     return found
 
 
-async def _timed(home: Path, size: Size) -> AsyncIterator[tuple[str, Sequence[Took]]]:
+async def _timed(
+    home: Path, size: Size, storage: Mapping[str, str]
+) -> AsyncIterator[tuple[str, Sequence[Took]]]:
     """Yield each page with what its requests took; the first one is left out."""
-    async with serving(home) as gateway, aiohttp.ClientSession(headers=AUTHORIZED) as http:
+    serves = serving(home, storage=dict(storage))
+    async with serves as gateway, aiohttp.ClientSession(headers=AUTHORIZED) as http:
         for page in pages(size):
             url = f"http://127.0.0.1:{gateway.port}{page}"
             yield page, [await _once(http, url) for _ in range(TIMES + 1)][1:]

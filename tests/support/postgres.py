@@ -168,28 +168,31 @@ def server_at(url: str, **changes: Any) -> DatabaseServer:
 
 @contextmanager
 def postgres_server(
-    settings: dict[str, str] | None = None, disk_mb: int | None = None
+    settings: dict[str, str] | None = None, disk_mb: int | None = None, kept: Path | None = None
 ) -> Iterator[PostgresServer]:
     """Run a new and empty server, with the role `parley`, until the end.
 
     Args:
         settings: Beside those of all servers of tests.
         disk_mb: Size of a disk of its data's own; None for none of its own.
+        kept: Where its files stay; with those of an earlier run it is neither new nor empty.
     """
-    with tempfile.TemporaryDirectory(prefix="pg-") as name:
+    with tempfile.TemporaryDirectory(prefix="pg-") if kept is None else nullcontext(kept) as name:
         folder = Path(name)
+        folder.mkdir(exist_ok=True)
         if owner := _owner():
             os.chown(folder, owner["user"], -1)
         server = PostgresServer(folder, _programs(folder), CARELESS | (settings or {}))
         with nullcontext() if disk_mb is None else _small_disk(server.data, disk_mb):
-            server.initialise()
+            if not server.data.exists() or disk_mb is not None:
+                server.initialise()
             server.spawn()
             try:
                 server.wait_until_it_answers()
                 yield server
             finally:
-                # At once, without a checkpoint.
-                server.stop("immediate")
+                # At once, without a checkpoint, where nobody reads it again.
+                server.stop("immediate" if kept is None else "fast")
 
 
 @contextmanager
