@@ -12,7 +12,7 @@ from typing import Generic, ParamSpec
 
 from adapters.messages import MessageRef, Reaction
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue.outbox import Due
+from gateway.storage.queue.sending import Due
 
 P = ParamSpec("P")
 

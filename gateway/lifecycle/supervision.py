@@ -30,9 +30,9 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from gateway.errors import LeaseLost, StorageError
 from gateway.lifecycle.replica import AccountLease, AccountLeases, Replica
 from gateway.storage.database import Database
-from gateway.storage.queue import outbox
+from gateway.storage.queue import sending
 from gateway.storage.queue.leases import Receiving
-from gateway.storage.queue.outbox import Backlog
+from gateway.storage.queue.sending import Backlog
 
 log = structlog.get_logger()
 
@@ -195,7 +195,7 @@ class Watch:
             StorageUnavailable: The outbox cannot be read.
         """
         waiting: dict[Account, list[Backlog]] = {account: [] for account in self._adapters}
-        for each in await self._database.read(outbox.waiting, self._replica.shared_id):
+        for each in await self._database.read(sending.waiting, self._replica.shared_id):
             # Rows of accounts that are switched off wait, too, and nobody is to be told.
             if (account := (each.platform, each.account)) in waiting:
                 waiting[account].append(each)

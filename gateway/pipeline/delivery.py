@@ -8,7 +8,7 @@ their own, one for each trouble and not one for each row. A notice that cannot b
 dropped, and nobody is told of that: so a chat that blocks the bot costs one more request, and one
 that only refuses this message is not left without a word.
 
-Of several replicas each sends what is its own (gateway/storage/queue/outbox.py).
+Of several replicas each sends what is its own (gateway/storage/queue/sending.py).
 """
 
 import asyncio
@@ -37,8 +37,9 @@ from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
-from gateway.storage.queue import arrivals, outbox
-from gateway.storage.queue.outbox import DEAD_NOTICE, Due
+from gateway.storage.queue import arrivals, outbox, sending
+from gateway.storage.queue.outbox import DEAD_NOTICE
+from gateway.storage.queue.sending import Due
 from gateway.storage.schema import now
 
 log = structlog.get_logger()
@@ -97,14 +98,14 @@ class Burials:
         """Give a row up, and with an expired one what has waited as long behind it.
 
         Nothing is told of a row that was dropped or erased while it was on its way, or that is
-        another replica's by now (`by`: as for `outbox.mark_dead`).
+        another replica's by now (`by`: as for `sending.mark_dead`).
         """
         if due.is_notice:
-            outbox.drop(conn, due.message, reason, by)
+            sending.drop(conn, due.message, reason, by)
             return Burial(0, frozenset())
         is_first = not outbox.has_dead(conn, due.message.conversation)
         # `/stop` or `parley forget` may have taken it while it was on its way.
-        if not outbox.mark_dead(conn, due.message, reason, by):
+        if not sending.mark_dead(conn, due.message, reason, by):
             return Burial(0, frozenset())
         more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
@@ -117,7 +118,7 @@ class Burials:
         return Burial(letters, told)
 
     def _bury_behind(self, conn: Connection, due: Due, reason: str) -> int:
-        return outbox.bury_older(conn, due.message, self.retry_for_s, due.failures, reason)
+        return sending.bury_older(conn, due.message, self.retry_for_s, due.failures, reason)
 
     def _tell(
         self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
@@ -288,7 +289,7 @@ class Delivery:
     async def _unsent(self) -> list[int]:
         """Return the conversations that have something for this replica to send."""
         accounts, by = list(self._adapters), self._replica.shared_id
-        return await self._database.read(outbox.unsent_conversations, accounts, by)
+        return await self._database.read(sending.unsent_conversations, accounts, by)
 
     async def wait_idle(self) -> None:
         """Return when nothing is left that could be sent now."""
@@ -333,7 +334,7 @@ class Delivery:
     async def _next_due(self, conversation_id: int) -> Due | None:
         """Return the first row that this replica is to send, and remember as whom it does."""
         by = self._lines[conversation_id].by = self._replica.shared_id
-        return await self._database.write(outbox.next_due, conversation_id, by)
+        return await self._database.write(sending.next_due, conversation_id, by)
 
     async def _deliver(self, due: Due) -> Receipt | None:
         """Send one row when its time has come; None where nothing was shown now."""
@@ -384,10 +385,10 @@ class Delivery:
         me, line = self._replica, self._lines[message.conversation]
         write = self._database.write
         if not me.is_shared:
-            return await write(outbox.mark_sending, message, me.id)
+            return await write(sending.mark_sending, message, me.id)
         # A row that was handed over is sent as who this replica is now.
         line.by = me.id if line.by is None else line.by
-        return await write(outbox.mark_sending, message, line.by, is_shared=True)
+        return await write(sending.mark_sending, message, line.by, is_shared=True)
 
     def _by(self, due: Due) -> int | None:
         """Return as whom this replica sends a row; None where no other one could."""
@@ -406,7 +407,7 @@ class Delivery:
             if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
                 self._put_off(due, pause_s)
                 by, why = self._by(due), str(exc)
-                await self._database.write(outbox.mark_delayed, due.message, pause_s, why, by=by)
+                await self._database.write(sending.mark_delayed, due.message, pause_s, why, by=by)
             else:
                 await self._leave_buttons(due, str(exc))
         except AdapterError as exc:
@@ -421,7 +422,7 @@ class Delivery:
         return None
 
     async def _leave_buttons(self, due: Due, reason: str) -> None:
-        await self._database.write(outbox.drop, due.message, reason, self._by(due))
+        await self._database.write(sending.drop, due.message, reason, self._by(due))
         conversation, seq = due.message.conversation, due.message.seq
         log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
 
@@ -446,7 +447,7 @@ class Delivery:
             return
         log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
         by, reason = self._by(due), f"moved to {new_chat}"
-        await self._database.write(outbox.mark_delayed, due.message, 0.0, reason, by=by)
+        await self._database.write(sending.mark_delayed, due.message, 0.0, reason, by=by)
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         """Store a receipt; return the next row."""
@@ -470,7 +471,7 @@ class Delivery:
         while True:
             try:
                 by = self._lines[message.conversation].by = self._replica.shared_id
-                return await self._database.write(outbox.mark_sent, message, receipt, by)
+                return await self._database.write(sending.mark_sent, message, receipt, by)
             except StorageError as exc:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
@@ -503,7 +504,7 @@ class Delivery:
         # Else a platform that always asks for an hour would be tried for weeks.
         tries = max(int(delay_s / LONGEST_DELAY_S), 1)
         by = self._by(due)
-        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason, tries, by)
+        await self._database.write(sending.mark_delayed, due.message, delay_s, reason, tries, by)
 
     async def _doubt(self, due: Due, reason: str) -> None:
         """Try again later what may have been shown; the adapter resolves it, or marks it."""
@@ -518,7 +519,7 @@ class Delivery:
         delay_s = backoff_s(due.failures)
         self._put_off(due, delay_s)
         by = self._by(due)
-        await self._database.write(outbox.mark_unknown, due.message, delay_s, reason, by)
+        await self._database.write(sending.mark_unknown, due.message, delay_s, reason, by)
 
     async def _has_expired(self, due: Due, reason: str) -> bool:
         """Bury a row that was tried for long enough, and what waits behind it as long.

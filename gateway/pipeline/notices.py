@@ -32,7 +32,8 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.queue import outbox
-from gateway.storage.queue.outbox import Due, OutboxPart, parts_of
+from gateway.storage.queue.outbox import OutboxPart, parts_of
+from gateway.storage.queue.sending import Due
 
 TROUBLE_NOTICE_AFTER = 3
 """Waits for the model in a turn before its user is told that it takes longer."""

@@ -15,7 +15,7 @@ from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
 from gateway.storage.queue import blame, leases, replicas
 from gateway.storage.queue.blame import Inheritance
-from gateway.storage.queue.outbox import nonce_of
+from gateway.storage.queue.sending import nonce_of
 from gateway.storage.schema import conversation, replica
 
 

@@ -32,7 +32,7 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import arrivals, dead_letters, inbox, leases, outbox, overheard
+from gateway.storage.queue import arrivals, dead_letters, inbox, leases, overheard, sending
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import conversation, message, metadata, session, turn
 from gateway.storage.schema import inbox as inbox_table
@@ -211,11 +211,11 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(dead=st.booleans())
     def deliver(self, dead: bool) -> None:
-        due = self.store.run(outbox.next_due, self.chat)
+        due = self.store.run(sending.next_due, self.chat)
         if due is not None and dead:
-            self.store.run(outbox.mark_dead, due.message, "blocked")
+            self.store.run(sending.mark_dead, due.message, "blocked")
         elif due is not None:
-            self.store.run(outbox.mark_sent, due.message, RECEIPT)
+            self.store.run(sending.mark_sent, due.message, RECEIPT)
 
     @precondition(lambda self: self.turn is None and self.lease is not None)
     @rule()

@@ -15,7 +15,7 @@ from adapters.telegram import send
 from gateway.pipeline.delivery import Delivery
 from gateway.storage import schema
 from gateway.storage.migrations import open_database
-from gateway.storage.queue.outbox import Due
+from gateway.storage.queue.sending import Due
 from tests.support.fault_matrix import (
     DURATIONS_S,
     FAULTS,

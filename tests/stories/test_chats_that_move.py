@@ -11,7 +11,7 @@ from gateway.session_keys import address_key
 from gateway.storage import maintenance
 from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.queue import arrivals, outbox
+from gateway.storage.queue import arrivals, outbox, sending
 from gateway.storage.schema import alias, quarantine, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
@@ -55,7 +55,7 @@ def test_what_waits_is_sent_to_the_new_id(store: Store, group: int) -> None:
     """Rows of the outbox follow their conversation."""
     store.run(outbox.append, group, [part("k")], inbox_seq=1)
     store.run(arrivals.move, MOVE)
-    due = store.run(outbox.next_due, group)
+    due = store.run(sending.next_due, group)
     assert due is not None
     assert due.message.address.chat == "-1005"
 
@@ -64,12 +64,12 @@ def test_buttons_that_stayed_behind_are_not_taken_off(store: Store, group: int) 
     """Their message's id may be another message's in the new chat."""
     asked = replace(part("inquiry:1:buttons:1"), choices=(Choice("Yes", "/approve 1"),))
     store.run(outbox.append, group, [asked], inbox_seq=1)
-    due = store.run(outbox.next_due, group)
+    due = store.run(sending.next_due, group)
     assert due is not None
-    store.run(outbox.mark_sent, due.message, Receipt("m1"))
+    store.run(sending.mark_sent, due.message, Receipt("m1"))
     store.run(arrivals.move, MOVE)
     store.run(outbox.withdraw, group, "inquiry:1", "stopped", 1)
-    due = store.run(outbox.next_due, group)
+    due = store.run(sending.next_due, group)
     assert due is not None
     assert due.withdraws is not None
     assert due.withdraws.message_ref == ""

@@ -17,11 +17,10 @@ from gateway.console.wording import number, stretch
 from gateway.http.server import WORKING
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
-from gateway.storage.reports import conversation_list, costs, health, traffic
-from gateway.storage.reports.conversation_list import Listed, Wanted
-from gateway.storage.reports.health import Waiting
+from gateway.storage.reports import conversation_list, costs, health
+from gateway.storage.reports.conversation_list import DayTurns, Listed, Wanted
+from gateway.storage.reports.health import ReplicaRow, Waiting
 from gateway.storage.reports.ledger import Span, Spent
-from gateway.storage.reports.traffic import DayTurns, ReplicaRow
 
 DAYS = 14
 LATE_S = 300.0
@@ -68,9 +67,9 @@ def _read(conn: Connection, spans: Sequence[Span]) -> _Looked:
     return _Looked(
         waiting={look.__name__: look(conn) for look in looks},
         alerts=alerts.found(conn, with_past=True, limit=50),
-        days=traffic.turns(conn, spans),
+        days=conversation_list.turns_by_day(conn, spans),
         spent=[sum(each.values(), Spent()) for _, each in costs.by_span_and_model(conn, spans)],
-        replicas=traffic.replicas(conn),
+        replicas=health.replicas(conn),
         newest=conversation_list.listed(conn, Wanted(), limit=NEWEST).rows,
         dead_sends=health.dead_sends(conn, health.DAY_S),
     )

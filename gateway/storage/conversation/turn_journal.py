@@ -33,10 +33,11 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
 from gateway.storage.people import remembered
 from gateway.storage.people.remembered import Learned
-from gateway.storage.queue import dead_letters, inbox, leases, outbox
+from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
 from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
-from gateway.storage.queue.outbox import Due, OutboxPart, file_part
+from gateway.storage.queue.outbox import OutboxPart, file_part
+from gateway.storage.queue.sending import Due
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
 from gateway.storage.schema import Whole, is_running, now_s, step, turn
@@ -432,7 +433,7 @@ def _enter_answer(
     if taken.waits or not parts:
         return None
     asked_at = current.asked[0].at if current.asked else None
-    return outbox.due_now(place, first, parts[0], current.first_seq, asked_at)
+    return sending.due_now(place, first, parts[0], current.first_seq, asked_at)
 
 
 def commit_and_release(

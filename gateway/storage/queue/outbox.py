@@ -1,42 +1,23 @@
-"""The outbox: what will be shown, one row per chunk, sent in order of seq.
+"""The outbox: what will be shown, one row per chunk, in order of seq.
 
 Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
 it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
-Notices of troubles have keys that begin with one of `NOTICES`.
-
-Where several replicas share a server, one of them sends the rows of a conversation that are still
-to be shown: the one that runs its turns, since the end of a turn is sent where it was committed.
-`sender` says whose a row is. Nobody's are rows that were entered and not looked at yet, and those
-of a replica that is dead; whoever looks first takes them all over (`next_due`), if no other one has
-any of them. So their order holds, and the chat's budget is that of one process. Functions with `by`
-are told who asks: what is noted about another one's row is refused, but for a receipt. That it was
-shown is true, whoever has sent it. `by` is None where there is one process.
+Notices of troubles have keys that begin with one of `NOTICES`. Here rows are made, entered and
+looked up; `sending` takes them to the platforms.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from adapters.base import Renderer
-from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
+from adapters.messages import Choice
 from gateway.storage.conversation import attachments, conversations
-from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.queue.leases import lives
-from gateway.storage.schema import (
-    UNSENT,
-    conversation,
-    inbox,
-    is_unsent,
-    now_s,
-    outbox,
-    replica,
-    turn,
-)
+from gateway.storage.schema import is_unsent, now_s, outbox
 from gateway.storage.statements import built_once, kept
 
 MAX_MESSAGES = 20
@@ -50,8 +31,6 @@ ALERT = "alert:"
 """Begins the key of a row that tells owners of a trouble."""
 NOTICES = (DEAD_NOTICE, ALERT)
 """Rows that tell of a trouble never become dead letters themselves, and raise no alert."""
-FRESH_S = 1.0
-"""So long a row is left to the replica where it was entered, which is told of it."""
 _RECENT = 500
 """Messages that may be shown in a conversation below a question while it is being answered."""
 
@@ -118,62 +97,6 @@ def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPar
 def file_part(source_key: str, attachment: int, name: str) -> OutboxPart:
     """Return the row that shows a stored file."""
     return OutboxPart(source_key, "", f"(file: {name})", attachment=attachment)
-
-
-class RowCause(NamedTuple):
-    """Why a row is shown.
-
-    Attributes:
-        seq: Entry of the inbox that it answers; of a turn the first one.
-        at: When that came in, in seconds since the epoch; None where it is not on record any more.
-        kind: What the row is for its message: answer, failed, reply, …
-    """
-
-    seq: int = 0
-    at: float | None = None
-    kind: str = ""
-
-    @property
-    def is_last_word(self) -> bool:
-        """Whether nothing more is said about the message once this row is shown."""
-        return self.kind in _LAST_WORDS
-
-
-NO_CAUSE = RowCause()
-_LAST_WORDS = frozenset({"answer", "failed", "stopped", "buried", "file", "reply"})
-
-
-def _kind_of(source_key: str) -> str:
-    """Return what a row is: the third word of the keys of turns, the first one of others."""
-    first, *more = source_key.split(":", 3)
-    return more[1] if first == "turn" and len(more) > 1 else first
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """The next row of a conversation, and in how many seconds it may be sent.
-
-    Attributes:
-        attachment: Id of the file that it shows, which is not loaded yet.
-        withdraws: Of a row that shows nothing: the buttons that it takes off another one.
-        is_notice: It tells of a trouble.
-        sender: The replica that sends it, or did; None for nobody yet.
-        cause: What it answers.
-    """
-
-    message: Outgoing
-    in_s: float
-    failures: int
-    attachment: int | None = None
-    withdraws: Withdrawal | None = None
-    is_notice: bool = False
-    sender: int | None = None
-    cause: RowCause = NO_CAUSE
-
-    @property
-    def account(self) -> tuple[str, str]:
-        """Platform and account that it goes through."""
-        return self.message.address.platform, self.message.address.account
 
 
 def append(
@@ -251,7 +174,7 @@ def is_known(conn: Connection, source_key: str) -> bool:
 
 @built_once
 def _known(source_key: str) -> Any:
-    return select(outbox.c.seq).where(outbox.c.source_key == source_key)
+    return select(outbox.c.inbox_seq).where(outbox.c.source_key == source_key)
 
 
 def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
@@ -264,7 +187,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
         note: How it ended.
         upto_seq: Newest entry of the inbox that has to do with it.
     """
-    asked = conn.execute(*_shown(f"{about}:buttons:1")).one_or_none()
+    asked = conn.execute(*_known(f"{about}:buttons:1")).one_or_none()
     if asked is not None:
         part = OutboxPart(f"{about}:over:1", note, note)
         append(conn, conversation_id, [part], inbox_seq=max(asked.inbox_seq, upto_seq))
@@ -303,24 +226,6 @@ def is_over(source_key: str) -> bool:
     return source_key.startswith("inquiry:") and source_key.endswith(":over:1")
 
 
-def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
-    """Return what is to be taken off; `message_ref` is "" where it was never shown."""
-    key = source_key.removesuffix(":over:1")
-    asked = conn.execute(*_shown(f"{key}:buttons:1")).one()
-    return Withdrawal(
-        address=message.address,
-        message_ref=asked.platform_ref or "",
-        payload=asked.payload,
-        note=message.payload,
-    )
-
-
-@built_once
-def _shown(source_key: str) -> Any:
-    columns = (outbox.c.inbox_seq, outbox.c.platform_ref, outbox.c.payload)
-    return select(*columns).where(outbox.c.source_key == source_key)
-
-
 def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
     """Drop a turn's rows that nobody has seen."""
     conn.execute(
@@ -335,259 +240,10 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
     )
 
 
-def due_now(
-    place: Conversation, seq: int, part: OutboxPart, asked_seq: int, asked_at: float | None
-) -> Due:
-    """Return a row that was entered just now, and before which nothing waits to be shown.
-
-    It is what `next_due` finds as soon as that is committed.
-
-    Args:
-        place: Its conversation, as it is now.
-        seq: Its own.
-        part: What it shows, no file that came with it.
-        asked_seq: The first entry of the inbox that it answers.
-        asked_at: When that came in, in seconds since the epoch.
-    """
-    message = Outgoing(
-        conversation=place.id,
-        address=place.address,
-        seq=seq,
-        payload=part.payload,
-        nonce=nonce_of(part.source_key),
-        preview_ref=part.preview_ref,
-        reply_to=part.reply_to,
-        choices=part.choices,
-    )
-    cause = RowCause(asked_seq, asked_at, _kind_of(part.source_key))
-    return Due(message, in_s=0.0, failures=0, attachment=part.attachment, cause=cause)
-
-
-def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
-    """Return the conversation's first unsent row; None when all is sent, or is not for `by`.
-
-    What takes buttons off comes behind all that is to be shown.
-    """
-    if by is not None:
-        conn.execute(*_take_over(conversation_id, by))
-    shows = conn.execute(*_next_due(conversation_id, over=False)).one_or_none()
-    row = shows or conn.execute(*_next_due(conversation_id, over=True)).one_or_none()
-    if row is None or (by is not None and row.sender != by):
-        return None
-    message = _outgoing(row)
-    withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
-    return Due(
-        message,
-        row.next_at - row.now,
-        row.failures,
-        row.attachment,
-        withdraws,
-        row.source_key.startswith(NOTICES),
-        row.sender,
-        RowCause(row.asked_seq, row.asked_at, _kind_of(row.source_key)),
-    )
-
-
-# What a delegated child asks is shown in the chat of its parent.
-_FIRST_SEQ = (
-    select(turn.c.first_seq)
-    .where(turn.c.id == outbox.c.turn_id, turn.c.conversation == outbox.c.conversation)
-    .correlate(outbox)
-    .scalar_subquery()
-)
-_ASKED_SEQ = func.coalesce(_FIRST_SEQ, outbox.c.inbox_seq)
-_ASKED_AT = (
-    select(inbox.c.at)
-    .where(inbox.c.conversation == outbox.c.conversation, inbox.c.seq == _ASKED_SEQ)
-    .correlate(outbox)
-    .scalar_subquery()
-)
-
-
-@built_once
-def _next_due(conversation_id: int, *, over: bool) -> Any:
-    # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
-    takes_off = outbox.c.source_key.like("inquiry:%:over:1")
-    return (
-        select(
-            outbox,
-            conversation,
-            now_s().label("now"),
-            _ASKED_SEQ.label("asked_seq"),
-            _ASKED_AT.label("asked_at"),
-        )
-        .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.conversation == conversation_id, is_unsent, takes_off == over)
-        .order_by(outbox.c.seq)
-        .limit(1)
-    )
-
-
-_EVERYBODY = select(replica.c.id)
-_is_nobodys = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_EVERYBODY))
-
-
-@built_once
-def _take_over(conversation_id: int, replica_id: int) -> Any:
-    others = outbox.alias("others")
-    is_sent_by_another = select(others.c.seq).where(
-        others.c.conversation == conversation_id,
-        others.c.state.in_(UNSENT),
-        others.c.sender != replica_id,
-        others.c.sender.in_(_EVERYBODY),
-    )
-    here = (outbox.c.conversation == conversation_id, is_unsent, _is_nobodys)
-    return (
-        update(outbox)
-        .where(*here, ~is_sent_by_another.exists(), lives(replica_id))
-        .values(sender=replica_id)
-    )
-
-
 def all_sent(conn: Connection, conversation_id: int) -> bool:
     """Whether the conversation has no unsent row."""
     query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
     return conn.execute(query.limit(1)).one_or_none() is None
-
-
-def mark_sending(
-    conn: Connection, message: Outgoing, replica_id: int, *, is_shared: bool = False
-) -> bool:
-    """Note that a send begins; False where another replica has taken the row or it was dropped.
-
-    A row that this replica marked before, and whose receipt could not be stored, is taken again.
-    """
-    # Compared and set in one statement: delivery has no lease (decision 064).
-    mark = _mark_sending_shared if is_shared else _mark_sending
-    return conn.execute(*mark(message.conversation, message.seq, replica_id)).rowcount == 1
-
-
-@built_once
-def _mark_sending(conversation_id: int, seq: int, replica_id: int) -> Any:
-    return (
-        _row(conversation_id, seq)
-        .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
-        .values(state="sending", sender=replica_id)
-    )
-
-
-@built_once
-def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any:
-    # Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
-    return (
-        _row(conversation_id, seq)
-        .where(or_(_is_nobodys, outbox.c.sender == replica_id), lives(replica_id))
-        .values(state="sending", sender=replica_id)
-    )
-
-
-def mark_sent(
-    conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
-) -> Due | None:
-    """Record the receipt; return the conversation's next unsent row."""
-    ref, resent = receipt.platform_ref, receipt.resent
-    sent = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
-    # Mostly it was the only one: then that is all.
-    return next_due(conn, message.conversation, by) if sent.scalar() else None
-
-
-@built_once
-def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
-    others = outbox.alias("others")
-    waits = select(others.c.seq).where(
-        # Without this row: SQLite does not say which state of it a RETURNING clause would see.
-        others.c.conversation == conversation_id,
-        others.c.seq != seq,
-        others.c.state.in_(UNSENT),
-    )
-    # Not only what is unsent: it was shown, also where a `/stop` has dropped the row meanwhile.
-    return (
-        update(outbox)
-        .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
-        .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
-        .returning(waits.exists().label("waits"))
-    )
-
-
-def mark_delayed(
-    conn: Connection,
-    message: Outgoing,
-    in_s: float,
-    reason: str,
-    tries: int = 1,
-    by: int | None = None,
-) -> None:
-    """Note that nothing was shown: it is sent again in `in_s` seconds; a doubt from before stays.
-
-    It counts as so many `tries`: a long pause as all that fit into it.
-    """
-    conn.execute(
-        _this(message, by).values(
-            state="unknown" if message.outcome_unknown else "pending",
-            sender=by,
-            failures=outbox.c.failures + tries,
-            next_at=now_s() + in_s,
-            error=reason,
-        )
-    )
-
-
-def mark_unknown(
-    conn: Connection, message: Outgoing, in_s: float, reason: str, by: int | None = None
-) -> None:
-    """Note that a row may have been shown: its platform is asked in `in_s` seconds."""
-    conn.execute(
-        _this(message, by).values(
-            state="unknown",
-            doubt=True,
-            sender=by,
-            failures=outbox.c.failures + 1,
-            next_at=now_s() + in_s,
-            error=reason,
-        )
-    )
-
-
-def mark_dead(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> bool:
-    """Make a row a dead letter, which an operator may retry; False where nobody waits for it."""
-    marked = conn.execute(_this(message, by).values(state="dead", sender=None, error=reason))
-    return marked.rowcount == 1
-
-
-def bury_older(
-    conn: Connection, message: Outgoing, older_than_s: float, failures: int, reason: str
-) -> int:
-    """Make dead letters of what waited too long behind a row, without a try of its own.
-
-    The conversation's next row goes on with the failures of that row: its chat is as unreachable.
-    What tells of dead letters stays, and so does what takes buttons off.
-
-    Args:
-        conn: The writing connection.
-        message: The row that could not be shown.
-        older_than_s: Seconds; what was entered before that is too old.
-        failures: Of that row.
-        reason: Why it could not be shown.
-
-    Returns:
-        How many there were.
-    """
-    behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
-    notices = [outbox.c.source_key.startswith(each) for each in NOTICES]
-    stays = or_(*notices, outbox.c.source_key.like("inquiry:%:over:1"))
-    buried = conn.execute(
-        update(outbox)
-        .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
-        .values(state="dead", sender=None, error=reason)
-    )
-    # Behind the burial: the first row that is left.
-    following = select(func.min(outbox.c.seq)).where(*behind).scalar_subquery()
-    conn.execute(
-        update(outbox)
-        .where(outbox.c.conversation == message.conversation, outbox.c.seq == following)
-        .values(failures=failures)
-    )
-    return buried.rowcount
 
 
 def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
@@ -626,79 +282,6 @@ def _newest_refs(conversation_id: int) -> Any:
     return select(outbox.c.platform_ref).where(*here).order_by(outbox.c.seq.desc()).limit(_RECENT)
 
 
-def unsent_conversations(
-    conn: Connection, accounts: Sequence[tuple[str, str]], by: int | None = None
-) -> list[int]:
-    """Return the conversations of these (platform, account) pairs that have unsent rows.
-
-    For `by` those with rows of its own, or with rows that have been nobody's for a while.
-    """
-    if by is not None:
-        rows = conn.execute(*_lines(by))
-        return [row.id for row in rows if (row.platform, row.account) in accounts]
-    rows = conn.execute(
-        select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(conversation.c.id.in_(select(outbox.c.conversation).where(is_unsent)))
-        .order_by(conversation.c.id)
-    )
-    return [row.id for row in rows if (row.platform, row.account) in accounts]
-
-
-@built_once
-def _lines(replica_id: int) -> Any:
-    is_left = and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S)
-    theirs = select(outbox.c.conversation).where(
-        is_unsent, or_(outbox.c.sender == replica_id, is_left)
-    )
-    return (
-        select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(conversation.c.id.in_(theirs))
-        .order_by(conversation.c.id)
-    )
-
-
-def nonce_of(source_key: str) -> str:
-    """Return the row's nonce: 24 hex characters, the same for every attempt."""
-    return hashlib.sha256(source_key.encode()).hexdigest()[:24]
-
-
-def drop(conn: Connection, message: Outgoing, reason: str, by: int | None = None) -> None:
-    """Give a row up that nobody waits for."""
-    conn.execute(_this(message, by).values(state="dropped", sender=None, error=reason))
-
-
-def _this(message: Outgoing, by: int | None) -> Any:
-    """Return a change of a row, but only of one that is still to be shown.
-
-    `/stop` or `parley forget` may have been faster, or another replica.
-    """
-    row = _row(message.conversation, message.seq)
-    if by is None:
-        return row
-    return row.where(or_(outbox.c.sender == by, and_(outbox.c.sender.is_(None), lives(by))))
-
-
-def _row(conversation_id: int, seq: int) -> Any:
-    return update(outbox).where(
-        outbox.c.conversation == conversation_id, outbox.c.seq == seq, is_unsent
-    )
-
-
-def _outgoing(row: Row[Any]) -> Outgoing:
-    return Outgoing(
-        conversation=row.conversation,
-        address=Address(row.platform, row.account, row.chat, row.thread),
-        seq=row.seq,
-        payload=row.payload,
-        nonce=nonce_of(row.source_key),
-        preview_ref=row.preview_ref,
-        reply_to=row.reply_to,
-        outcome_unknown=row.state in ("unknown", "sending"),
-        choices=choices_of(row.choices),
-        age_s=row.now - row.at,
-    )
-
-
 def _encoded(choices: Sequence[Choice]) -> str | None:
     return orjson.dumps([[each.label, each.text] for each in choices]).decode() if choices else None
 
@@ -706,57 +289,3 @@ def _encoded(choices: Sequence[Choice]) -> str | None:
 def choices_of(choices: str | None) -> tuple[Choice, ...]:
     """Return the buttons that a row's column stands for."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()
-
-
-class Backlog(NamedTuple):
-    """What a conversation has that is still to be shown; a tuple, as there can be thousands.
-
-    Attributes:
-        platform: That it goes through.
-        account: The account of that.
-        rows: How many rows.
-        age_s: How long ago the first of them was entered.
-    """
-
-    platform: str
-    account: str
-    conversation: int
-    rows: int
-    age_s: float
-
-
-def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
-    """Return what waits to be shown, by conversation; reads the index of what is unsent.
-
-    For `by` what it sends, or could take over.
-    """
-    found = conn.execute(*(_waiting() if by is None else _waiting_for(by)))
-    return [Backlog(*row) for row in found]
-
-
-@built_once
-def _waiting() -> Any:
-    return _backlogs(is_unsent)
-
-
-@built_once
-def _waiting_for(by: int) -> Any:
-    others = select(replica.c.id).where(replica.c.id != by)
-    return _backlogs(is_unsent & or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(others)))
-
-
-def _backlogs(its: ColumnElement[bool]) -> Any:
-    heads = (
-        select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
-        .where(its)
-        .group_by(outbox.c.conversation)
-        .subquery()
-    )
-    first = and_(outbox.c.conversation == heads.c.conversation, outbox.c.seq == heads.c.seq)
-    columns = (conversation.c.platform, conversation.c.account, outbox.c.conversation)
-    return (
-        select(*columns, heads.c.n.label("rows"), (now_s() - outbox.c.at).label("age_s"))
-        .select_from(heads)
-        .join(outbox, first)
-        .join(conversation, conversation.c.id == outbox.c.conversation)
-    )

@@ -7,6 +7,7 @@ a walk looks at `LOOKED_AT` turns at most, and says where the next one goes on.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, select
@@ -15,6 +16,7 @@ from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
 from gateway.storage.reports import history
 from gateway.storage.reports.history import Overview
+from gateway.storage.reports.ledger import Span
 from gateway.storage.schema import (
     conversation,
     inbox,
@@ -245,6 +247,37 @@ def first_turn_since(conn: Connection, at: float) -> int:
 def _turn_from(turn_id: int) -> Any:
     columns = (turn.c.id, turn.c.started_at)
     return select(*columns).where(turn.c.id >= turn_id).order_by(turn.c.id).limit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class DayTurns:
+    """The turns that began in a stretch of time.
+
+    Attributes:
+        dead: Those that were given up; they are among `begun`.
+    """
+
+    name: str
+    begun: int
+    dead: int
+
+
+def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
+    """Return how many turns began in each stretch of time; they follow one another."""
+    places = [first_turn_since(conn, span.start) for span in spans]
+    places.append(first_turn_since(conn, spans[-1].end))
+    found = []
+    for span, (low, high) in zip(spans, pairwise(places), strict=True):
+        row = conn.execute(*_begun(low, high)).one()
+        found.append(DayTurns(span.name, row.begun, row.dead))
+    return found
+
+
+@built_once
+def _begun(first: int, behind: int) -> Any:
+    dead = func.count().filter(turn.c.state == "dead").label("dead")
+    here = (turn.c.id >= first, turn.c.id < behind)
+    return select(func.count().label("begun"), dead).where(*here)
 
 
 def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:

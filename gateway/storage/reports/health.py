@@ -1,4 +1,4 @@
-"""What stands in the database that somebody should look at: what waits, what was given up."""
+"""What stands in the database that somebody should look at, and which replicas there are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, func, select
 
-from gateway.storage.queue.outbox import waiting as waiting_rows
+from gateway.storage.queue.sending import waiting as waiting_rows
 from gateway.storage.reports.ledger import spent_usd
 from gateway.storage.schema import (
     adapter_lease,
@@ -17,13 +17,13 @@ from gateway.storage.schema import (
     is_unanswered,
     is_unsent,
     member,
+    now_s,
     outbox,
     pairing,
     quarantine,
     replica,
     turn,
 )
-from gateway.storage.tables.functions import now_s
 
 DAY_S = 86_400.0
 
@@ -252,3 +252,23 @@ def has_owner(conn: Connection) -> bool:
     """Whether anybody was made an owner by a code."""
     owners = select(func.count()).where(member.c.role == "owner")
     return bool(conn.execute(owners).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRow:
+    """A process that works on the database.
+
+    Attributes:
+        late_s: For how long it should have said something; 0 while it is in time.
+    """
+
+    id: int
+    name: str
+    late_s: float
+
+
+def replicas(conn: Connection) -> list[ReplicaRow]:
+    """Return all replicas by id."""
+    late = now_s() - replica.c.heartbeat_until
+    rows = conn.execute(select(replica.c.id, replica.c.name, late.label("late")).order_by("id"))
+    return [ReplicaRow(row.id, row.name, max(row.late, 0.0)) for row in rows]

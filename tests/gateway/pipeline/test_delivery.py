@@ -31,8 +31,9 @@ from gateway.pipeline.notices import EXPIRED, UNSHOWN
 from gateway.settings.tree import AccessSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
-from gateway.storage.queue import dead_letters, outbox
-from gateway.storage.queue.outbox import Due, OutboxPart
+from gateway.storage.queue import dead_letters, outbox, sending
+from gateway.storage.queue.outbox import OutboxPart
+from gateway.storage.queue.sending import Due
 from tests.support.engines import disk_is_full
 from tests.support.gateway import Running, running
 from tests.support.object_server import S3Server
@@ -354,7 +355,7 @@ async def test_a_full_disk_shows_a_message_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, idempotent: bool
 ) -> None:
     """A mark or receipt that cannot be stored for a while neither blocks the chat nor repeats."""
-    real = getattr(outbox, function)
+    real = getattr(sending, function)
     failures = iter([disk_is_full()] * 2)
 
     def failing(*args: object, **options: object) -> object:
@@ -362,7 +363,7 @@ async def test_a_full_disk_shows_a_message_once(
             raise failure
         return real(*args, **options)
 
-    monkeypatch.setattr(outbox, function, failing)
+    monkeypatch.setattr(sending, function, failing)
     adapter = RecordingAdapter(idempotent=idempotent)
     async with running(tmp_path, adapter=adapter) as chat:
         await chat.say("one")
@@ -511,7 +512,7 @@ def due_in(store: Store, chat: int, key: str = "k", *, old_s: float = 0.0) -> Du
     store.run(outbox.append, chat, [part(key)], inbox_seq=1)
     change = update(schema.outbox).where(schema.outbox.c.source_key == key)
     store.run(lambda conn: conn.execute(change.values(at=schema.now_s() - old_s)))
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     assert due is not None
     return due
 
@@ -645,7 +646,7 @@ def test_5000_rows_that_die_together_are_told_once(
     burial = store.run(burials.bury_message, due, "down", "expired")
     assert (burial.letters, burial.told) == (5000, {chat, owner})
     assert texts_in(store, chat) == ["text", EXPIRED]
-    following = store.run(outbox.next_due, chat)
+    following = store.run(sending.next_due, chat)
     assert following is not None
     assert (following.message.seq, following.failures) == (6000, due.failures)
     assert len(texts_in(store, owner)) == 1
@@ -740,7 +741,7 @@ def test_a_retried_letter_that_dies_again_is_told_again(store: Store, burials: B
     store.run(burials.bury_message, due_in(store, chat), "bug", "failed")
     store.run(lambda conn: conn.execute(_shown()))
     store.run(dead_letters.retry, f"s{chat}.1")
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     assert due is not None
     store.run(burials.bury_message, due, "bug", "failed")
     assert texts_in(store, chat) == [UNSHOWN]

@@ -11,7 +11,7 @@ from gateway.storage import maintenance, postgres
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.schema import REVISION
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import PostgresStore, Store, turn_of
+from tests.support.storage import PostgresStore, Store, admit, inbound, turn_of
 
 ENGINES = ("sqlite", "postgres")
 EVERY = 10
@@ -59,6 +59,12 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 def current(store: Store) -> Turn:
     """A turn that answers "hello"."""
     return store.run(turn_of, "hello")
+
+
+@pytest.fixture
+def chat(store: Store) -> int:
+    """A conversation."""
+    return store.run(admit, inbound(chat="7", thread="3"))[0]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from agent.messages import assistant_message
 from gateway.storage import maintenance, schema
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.queue import outbox
+from gateway.storage.queue import sending
 from gateway.storage.schema import metadata
 from tests.support.storage import (
     OF_BASES,
@@ -66,7 +66,7 @@ def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> No
 
 def test_an_older_answer_is_sent(migrated: Store) -> None:
     """It has no buttons and shows no file."""
-    due = migrated.run(outbox.next_due, 1)
+    due = migrated.run(sending.next_due, 1)
     assert due is not None
     assert (due.message.payload, due.message.choices, due.attachment) == ("an answer", (), None)
 

@@ -14,7 +14,7 @@ from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import attachments, sessions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import outbox
+from gateway.storage.queue import sending
 from gateway.storage.schema import blob, conversation, ledger, message, session, step, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
@@ -236,7 +236,7 @@ def test_the_row_to_be_shown_next_is_handed_over(store: Store, current: Turn) ->
     """It is the one that delivery would find."""
     rows = [*parts(current), *parts(current, "and more", kind="more")]
     done = store.run(turn_journal.commit, current, [assistant_message("hi")], rows, ANSWERED)
-    found = store.run(outbox.next_due, current.lease.conversation)
+    found = store.run(sending.next_due, current.lease.conversation)
     assert done.due is not None
     assert replace(done.due, in_s=0.0) == replace(
         found, in_s=0.0, message=replace(found.message, age_s=0.0)
@@ -380,6 +380,6 @@ def test_an_outbox_row_survives_the_end_of_its_turn(store: Store, current: Turn)
     store.run(admit, inbound("next"))
     second = store.run(begin_turn, current.lease)
     store.run(turn_journal.cancel, second, "", [], TurnEnd("interrupted"))
-    due = store.run(outbox.next_due, current.lease.conversation)
+    due = store.run(sending.next_due, current.lease.conversation)
     assert due is not None
     assert due.message.payload == "an answer"

@@ -12,7 +12,7 @@ from gateway.storage.audit_log import AuditKind
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue import dead_letters, inbox, leases, outbox
+from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.schema import conversation, turn
 from gateway.storage.schema import inbox as inbox_table
@@ -46,12 +46,12 @@ def bury_send(store: Store, chat: int, key: str, *, doubtful: bool = False) -> s
     store.run(
         outbox.append, chat, [outbox.OutboxPart(key, f"payload {key}", f"text {key}")], inbox_seq=1
     )
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     if due is not None and doubtful:
-        store.run(outbox.mark_unknown, due.message, 0.0, "cut")
-        due = store.run(outbox.next_due, chat)
+        store.run(sending.mark_unknown, due.message, 0.0, "cut")
+        due = store.run(sending.next_due, chat)
     assert due is not None
-    store.run(outbox.mark_dead, due.message, "blocked by the user")
+    store.run(sending.mark_dead, due.message, "blocked by the user")
     return f"s{chat}.{due.message.seq}"
 
 
@@ -169,7 +169,7 @@ def test_a_retried_send_is_due_again(store: Store) -> None:
     """With all its attempts, at once."""
     chat, _ = store.run(admit, inbound())
     store.run(dead_letters.retry, bury_send(store, chat, "k"))
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     assert due is not None
     assert (due.message.payload, due.failures) == ("payload k", 0)
     assert due.in_s <= 0
@@ -182,7 +182,7 @@ def test_a_retried_send_has_its_full_time_again(store: Store) -> None:
     letter_id = bury_send(store, chat, "k")
     store.run(lambda conn: conn.execute(update(outbox_table).values(at=0)))
     store.run(dead_letters.retry, letter_id)
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     assert due is not None
     assert due.message.age_s < 60
 
@@ -191,7 +191,7 @@ def test_a_retried_send_keeps_its_doubt(store: Store) -> None:
     """What may have been shown before is resolved or marked, also when an operator repeats it."""
     chat, _ = store.run(admit, inbound())
     store.run(dead_letters.retry, bury_send(store, chat, "k", doubtful=True))
-    due = store.run(outbox.next_due, chat)
+    due = store.run(sending.next_due, chat)
     assert due is not None
     assert due.message.outcome_unknown
 
@@ -201,7 +201,7 @@ def test_a_dropped_send_is_never_sent(store: Store) -> None:
     chat, _ = store.run(admit, inbound())
     letter_id = bury_send(store, chat, "k")
     store.run(dead_letters.drop, letter_id)
-    assert store.run(outbox.next_due, chat) is None
+    assert store.run(sending.next_due, chat) is None
     assert store.run(dead_letters.find_all) == []
     assert store.one(outbox_table).state == "dropped"
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import LeaseLost
 from gateway.storage import postgres
 from gateway.storage.postgres import PostgresConnection
-from gateway.storage.queue import adapter_leases, leases, outbox, replicas
+from gateway.storage.queue import adapter_leases, leases, outbox, replicas, sending
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import AdapterLease, Receiving
 from gateway.storage.queue.replicas import Surroundings
@@ -110,9 +110,9 @@ def test_what_a_dead_replica_had_is_free(session: Open) -> None:
     chat, _ = first.run(admit, inbound())
     lease = first.run(claim_one, chat, one)
     first.run(outbox.append, chat, [part("a"), part("b")], inbox_seq=1)
-    due = first.run(outbox.next_due, chat)
+    due = first.run(sending.next_due, chat)
     assert due is not None
-    assert first.run(outbox.mark_sending, due.message, one)
+    assert first.run(sending.mark_sending, due.message, one)
     end(first, one, second)
     inherited = second.run(replicas.reap, one, BUDGET_S, unlocked=True)
     assert inherited is not None

@@ -10,7 +10,8 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import conversation_list
-from gateway.storage.reports.conversation_list import ListPage, Wanted, first_turn_since
+from gateway.storage.reports.conversation_list import DayTurns, ListPage, Wanted, first_turn_since
+from gateway.storage.reports.ledger import Span
 from gateway.storage.schema import conversation, inbox, outbox, turn
 from gateway.storage.search import index
 from tests.support.storage import Store, admit, inbound, model_call, parts, turn_of
@@ -139,3 +140,16 @@ def test_senders_names_are_those_of_the_newest_message(store: Store) -> None:
     store.run(set_rows, inbox, inbox.c.seq == 2, sender_name="Ada L.")
     [row] = store.run(conversation_list.those, [1, 99])
     assert (row.person, row.account, row.turn_id) == ("Ada L.", "default", 2)
+
+
+def test_turns_are_counted_where_they_began(store: Store) -> None:
+    """Those that were given up are told apart; a day without any is there."""
+    for at in (90.0, 100.0, 150.0, 310.0):
+        answered(store, "a", at=at)
+    store.run(set_rows, turn, turn.c.started_at == 150.0, state="dead")
+    spans = [Span("one", 100.0, 200.0), Span("two", 200.0, 300.0), Span("three", 300.0, 400.0)]
+    assert store.run(conversation_list.turns_by_day, spans) == [
+        DayTurns("one", 2, 1),
+        DayTurns("two", 0, 0),
+        DayTurns("three", 1, 0),
+    ]

@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gateway.storage.queue import leases
 from gateway.storage.reports import health
+from gateway.storage.schema import replica
+from tests.gateway.storage.reports.test_conversation_list import set_rows
 from tests.support.gateway import HeldModel, echo, running
 from tests.support.storage import Store
 
@@ -53,3 +56,11 @@ def test_a_scrape_reads_no_table_from_end_to_end(store: Store) -> None:
         if line.split()[0] == "SCAN" and line.split()[1] in large and "INDEX" not in line
     ]
     assert scanned == []
+
+
+def test_a_replica_that_says_nothing_is_late(store: Store) -> None:
+    """By the time since its heartbeat was due."""
+    late, fine = (store.run(leases.register, name) for name in ("one", "two"))
+    store.run(set_rows, replica, replica.c.id == late, heartbeat_until=1.0)
+    found = {row.id: row for row in store.run(health.replicas)}
+    assert (found[late].name, found[late].late_s > 1e6, found[fine].late_s) == ("one", True, 0.0)

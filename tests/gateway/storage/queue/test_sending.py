@@ -1,0 +1,407 @@
+"""The rows of the outbox on their way: shown in order, once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from adapters.messages import Address, Choice, Outgoing, Receipt
+from gateway.storage.queue import leases, outbox, sending
+from gateway.storage.queue.sending import nonce_of
+from gateway.storage.schema import now_s, replica
+from gateway.storage.schema import outbox as table
+from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, turn_of
+
+
+@pytest.fixture
+def me(store: Store) -> int:
+    """The replica that sends."""
+    return store.run(leases.register, "me")
+
+
+def next_message(store: Store, conversation_id: int) -> Outgoing:
+    due = store.run(sending.next_due, conversation_id)
+    assert due is not None
+    return due.message
+
+
+def add(store: Store, conversation_id: int, *keys: str, **values: Any) -> None:
+    store.run(outbox.append, conversation_id, [part(key) for key in keys], inbox_seq=1, **values)
+
+
+def states(store: Store) -> list[str]:
+    return [row.state for row in store.rows(table)]
+
+
+@pytest.mark.parametrize("mark", [sending.mark_delayed, sending.mark_unknown])
+def test_what_was_dropped_on_its_way_is_not_tried_again(
+    store: Store, chat: int, mark: Callable[..., None]
+) -> None:
+    """Its turn was stopped while the platform kept it waiting."""
+    add(store, chat, "a", turn_id=1)
+    message = next_message(store, chat)
+    store.run(outbox.drop_unsent, chat, 1)
+    store.run(mark, message, 0.0, "busy")
+    assert not store.run(sending.mark_dead, message, "blocked")
+    assert states(store) == ["dropped"]
+
+
+def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
+    """The next message holds all that an adapter needs."""
+    row = outbox.OutboxPart("k", "payload", "markdown", preview_ref="p", reply_to="r")
+    store.run(outbox.append, chat, [row], inbox_seq=1)
+    due = store.run(sending.next_due, chat)
+    assert due is not None
+    assert replace(due.message, age_s=0.0) == Outgoing(
+        conversation=chat,
+        address=Address("telegram", "default", "7", "3"),
+        seq=1,
+        payload="payload",
+        nonce=nonce_of("k"),
+        preview_ref="p",
+        reply_to="r",
+    )
+    assert due.in_s < 0
+    assert due.failures == 0
+    assert 0 <= due.message.age_s < 10
+
+
+def test_rows_are_sent_in_order(store: Store, chat: int) -> None:
+    """The first unsent row is next, and after the last there is none."""
+    add(store, chat, "a", "b")
+    for seq in (1, 2):
+        message = next_message(store, chat)
+        assert message.seq == seq
+        store.run(sending.mark_sent, message, RECEIPT)
+    assert store.run(sending.next_due, chat) is None
+
+
+def test_a_receipt_is_recorded(store: Store, chat: int, me: int) -> None:
+    """The platform's id and the mark "(re-sent)" are kept."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(sending.mark_delayed, message, 0.0, "busy")
+    store.run(sending.mark_sending, message, me)
+    store.run(sending.mark_sent, message, Receipt("m-9", resent=True))
+    row = store.one(table)
+    assert (row.state, row.platform_ref, row.resent, row.error) == ("sent", "m-9", 1, None)
+    assert row.sent_at >= row.at
+
+
+def test_a_send_is_marked(store: Store, chat: int, me: int) -> None:
+    """The mark names its replica."""
+    add(store, chat, "a")
+    assert store.run(sending.mark_sending, next_message(store, chat), me)
+    row = store.one(table)
+    assert (row.state, row.sender) == ("sending", me)
+
+
+def test_another_replica_cannot_take_a_row_that_is_being_sent(
+    store: Store, chat: int, me: int
+) -> None:
+    """The second mark is refused."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    other = store.run(leases.register, "other")
+    assert store.run(sending.mark_sending, message, me)
+    assert not store.run(sending.mark_sending, message, other)
+
+
+def test_a_dropped_row_is_not_sent(store: Store) -> None:
+    """A row that was cancelled between look and mark stays dropped."""
+    current = store.run(turn_of, "hello")
+    add(store, current.lease.conversation, "a", turn_id=current.id)
+    message = next_message(store, current.lease.conversation)
+    store.run(outbox.drop_unsent, current.lease.conversation, current.id)
+    assert not store.run(sending.mark_sending, message, current.lease.replica)
+    assert states(store) == ["dropped"]
+
+
+def test_what_was_shown_is_not_sent_again(store: Store, chat: int, me: int) -> None:
+    """A look from before the receipt finds the row marked by the same replica; it is done."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(sending.mark_sending, message, me)
+    store.run(sending.mark_sent, message, RECEIPT)
+    assert not store.run(sending.mark_sending, message, me)
+    assert states(store) == ["sent"]
+
+
+def test_only_what_nobody_has_seen_is_dropped(store: Store) -> None:
+    """Rows of other turns, and rows that may have been shown, stay."""
+    current = store.run(turn_of, "hello")
+    chat, me = current.lease.conversation, current.lease.replica
+    add(store, chat, "sent", "doubtful", "unsent", turn_id=current.id)
+    add(store, chat, "other")
+    store.run(sending.mark_sent, next_message(store, chat), RECEIPT)
+    store.run(sending.mark_sending, next_message(store, chat), me)
+    store.run(sending.mark_unknown, next_message(store, chat), 0.0, "cut")
+    store.run(outbox.drop_unsent, chat, current.id)
+    assert states(store) == ["sent", "unknown", "dropped", "pending"]
+
+
+def test_a_delayed_row_waits(store: Store, chat: int) -> None:
+    """Nothing was shown: the same row, later, and nothing behind it before."""
+    add(store, chat, "a", "b")
+    store.run(sending.mark_delayed, next_message(store, chat), 30.0, "flood wait")
+    due = store.run(sending.next_due, chat)
+    assert due is not None
+    assert 29 < due.in_s <= 30
+    assert (due.message.seq, due.message.outcome_unknown) == (1, False)
+    assert store.rows(table)[0].error == "flood wait"
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+def test_the_next_row_is_found_among_thousands(store: Store, chat: int) -> None:
+    """In the order of an index: who was away for a day may have as many."""
+    add(store, chat, "a", "b")
+    found = store.plans(sending.next_due, chat)
+    assert [line for line in found if "outbox" in line] == [
+        "SEARCH outbox USING INDEX ix_outbox_unsent (conversation=?)"
+    ]
+    assert not any("TEMP B-TREE" in line for line in found)
+
+
+def test_a_row_of_unknown_outcome_is_to_be_resolved(store: Store, chat: int, me: int) -> None:
+    """It may have been shown: the next attempt knows that."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(sending.mark_sending, message, me)
+    store.run(sending.mark_unknown, message, 5.0, "cut")
+    due = store.run(sending.next_due, chat)
+    assert due is not None
+    assert due.message.outcome_unknown
+    assert due.message.nonce == message.nonce
+    assert due.failures == 1
+    assert 4 < due.in_s <= 5
+
+
+def test_failures_are_counted(store: Store, chat: int, me: int) -> None:
+    """Each delay and each doubt is one; a mark is none."""
+    add(store, chat, "a")
+    for expected in range(1, 4):
+        message = next_message(store, chat)
+        store.run(sending.mark_sending, message, me)
+        mark = sending.mark_unknown if expected % 2 else sending.mark_delayed
+        store.run(mark, message, 0.0, "busy")
+        due = store.run(sending.next_due, chat)
+        assert due is not None
+        assert due.failures == expected
+
+
+def test_a_doubt_survives_a_delay(store: Store, chat: int, me: int) -> None:
+    """That a later attempt was refused says nothing about the earlier one."""
+    add(store, chat, "a")
+    store.run(sending.mark_unknown, next_message(store, chat), 0.0, "cut")
+    doubtful = next_message(store, chat)
+    store.run(sending.mark_sending, doubtful, me)
+    store.run(sending.mark_delayed, doubtful, 0.0, "busy")
+    assert next_message(store, chat).outcome_unknown
+
+
+def test_a_receipt_that_could_not_be_stored_leaves_a_doubt(
+    store: Store, chat: int, me: int
+) -> None:
+    """A row that this replica marked and did not finish can be taken up again, as doubtful."""
+    add(store, chat, "a")
+    store.run(sending.mark_sending, next_message(store, chat), me)
+    again = next_message(store, chat)
+    assert again.outcome_unknown
+    assert store.run(sending.mark_sending, again, me)
+
+
+def test_a_dead_row_blocks_nothing(store: Store, chat: int) -> None:
+    """What will never be shown is left to the operator, and the next row is sent."""
+    add(store, chat, "a", "b")
+    store.run(sending.mark_dead, next_message(store, chat), "blocked by the user")
+    assert next_message(store, chat).seq == 2
+    assert store.rows(table)[0].error == "blocked by the user"
+
+
+def test_what_waits_too_long_is_buried_with_the_row_before_it(store: Store, chat: int) -> None:
+    """Not what came later, what tells of dead letters, and what takes buttons off."""
+    old = ["a", "b", f"{outbox.DEAD_NOTICE}{chat}:1", "inquiry:7:over:1"]
+    add(store, chat, *old)
+    store.run(lambda conn: conn.execute(update(table).values(at=now_s() - 100)))
+    add(store, chat, "new")
+    first = next_message(store, chat)
+    assert store.run(sending.bury_older, first, 50.0, 4, "nobody there") == 1
+    assert states(store) == ["pending", "dead", "pending", "pending", "pending"]
+    assert [row.failures for row in store.rows(table)] == [0, 0, 4, 0, 0]
+
+
+def test_conversations_with_unsent_rows_are_found(store: Store, chat: int) -> None:
+    """At start, those of the adapters that run, whatever state their rows are in."""
+    web = inbound().address.__class__("web", "default", "w")
+    other, _ = store.run(admit, inbound(address=web))
+    third, _ = store.run(admit, inbound(chat="third"))
+    for conversation_id in (chat, other, third):
+        add(store, conversation_id, f"k{conversation_id}")
+    store.run(sending.mark_sent, next_message(store, third), RECEIPT)
+    store.run(
+        lambda conn: conn.execute(
+            update(table).where(table.c.conversation == chat).values(state="unknown")
+        )
+    )
+    assert store.run(sending.unsent_conversations, ACCOUNTS) == [chat]
+    assert store.run(sending.unsent_conversations, [*ACCOUNTS, ("web", "default")]) == [chat, other]
+    assert store.run(sending.unsent_conversations, []) == []
+
+
+@given(st.text(), st.text())
+def test_a_nonce_is_24_hex_characters_of_its_cause(one: str, other: str) -> None:
+    """The same for every attempt at a row, another for every other row."""
+    assert len(nonce_of(one)) == 24
+    assert int(nonce_of(one), 16) >= 0
+    assert (nonce_of(one) == nonce_of(other)) == (one == other)
+
+
+def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
+    """What was entered with a row is there when it is due."""
+    choices = (Choice("Ja, „gern“", "/yes"),)
+    rows = [outbox.OutboxPart("k", "p", "m", choices=choices), outbox.file_part("f", 7, "a.txt")]
+    store.run(outbox.append, chat, rows, inbox_seq=1)
+    first = store.run(sending.next_due, chat)
+    assert first is not None
+    assert (first.message.choices, first.attachment) == (choices, None)
+    second = store.run(sending.mark_sent, first.message, RECEIPT)
+    assert second is not None
+    assert (second.message.payload, second.attachment) == ("", 7)
+
+
+shared_mark = partial(sending.mark_sending, is_shared=True)
+
+
+class Two(NamedTuple):
+    """Two replicas, and a conversation with two rows to be shown."""
+
+    one: int
+    two: int
+    chat: int
+
+
+@pytest.fixture
+def both(store: Store) -> Two:
+    """Nobody sends the rows yet."""
+    chat, _ = store.run(admit, inbound())
+    store.run(outbox.append, chat, [part("a"), part("b")], inbox_seq=1)
+    return Two(store.run(leases.register, "one"), store.run(leases.register, "two"), chat)
+
+
+def due_of(store: Store, both: Two, replica_id: int) -> sending.Due:
+    due = store.run(sending.next_due, both.chat, replica_id)
+    assert due is not None
+    return due
+
+
+def age(store: Store) -> None:
+    """Let time pass for the rows."""
+    store.run(lambda conn: conn.execute(update(table).values(at=now_s() - 60)))
+
+
+def test_who_looks_first_sends_all(store: Store, both: Two) -> None:
+    """The other one finds nothing that it may send, from the first row to the last."""
+    first = due_of(store, both, both.one)
+    assert store.run(sending.next_due, both.chat, both.two) is None
+    assert store.run(shared_mark, first.message, both.one)
+    assert not store.run(shared_mark, first.message, both.two)
+    second = store.run(sending.mark_sent, first.message, RECEIPT, both.one)
+    assert second is not None
+    assert store.run(sending.next_due, both.chat, both.two) is None
+    assert store.run(sending.mark_sent, second.message, RECEIPT, both.one) is None
+    assert {row.state for row in store.rows(table)} == {"sent"}
+
+
+def test_a_row_that_was_handed_over_is_taken_with_its_mark(store: Store, both: Two) -> None:
+    """Whoever commits a turn sends its first row without a look; the rest is its own then, too."""
+    row = store.run(sending.next_due, both.chat)
+    assert row is not None
+    assert store.run(shared_mark, row.message, both.one)
+    assert store.run(sending.next_due, both.chat, both.two) is None
+    assert store.run(sending.mark_sent, row.message, RECEIPT, both.one) is not None
+
+
+def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> None:
+    """Also where another replica has entered it."""
+    first = due_of(store, both, both.one)
+    store.run(outbox.append, both.chat, [part("c")], inbox_seq=1)
+    assert store.run(sending.next_due, both.chat, both.two) is None
+    second = store.run(sending.mark_sent, first.message, RECEIPT, both.one)
+    assert second is not None
+    third = store.run(sending.mark_sent, second.message, RECEIPT, both.one)
+    assert third is not None
+    assert third.sender == both.one
+
+
+def test_the_rows_of_a_dead_replica_are_anybodys(store: Store, both: Two) -> None:
+    """What it was sending is in doubt, and stays the first."""
+    first = due_of(store, both, both.one)
+    assert store.run(shared_mark, first.message, both.one)
+    store.run(leases.reap, both.one)
+    again = due_of(store, both, both.two)
+    assert again.message.seq == first.message.seq
+    assert again.message.outcome_unknown
+
+
+def test_a_replica_that_was_forgotten_holds_no_line_up(store: Store, both: Two) -> None:
+    """A copied database names replicas that are none there."""
+    due_of(store, both, both.one)
+    store.run(lambda conn: conn.execute(replica.delete().where(replica.c.id == both.one)))
+    assert due_of(store, both, both.two).sender == both.two
+
+
+def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two) -> None:
+    """Another one is at its row; its receipt alone is taken, since that is true."""
+    first = due_of(store, both, both.one)
+    assert store.run(shared_mark, first.message, both.one)
+    store.run(leases.reap, both.one)
+    # Also as long as nobody else is at it.
+    assert not store.run(shared_mark, first.message, both.one)
+    store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
+    mine = due_of(store, both, both.two)
+    assert mine.failures == 0
+    assert store.run(shared_mark, mine.message, both.two)
+    assert store.run(sending.next_due, both.chat, both.one) is None
+    assert not store.run(shared_mark, first.message, both.one)
+    store.run(sending.mark_delayed, first.message, 60.0, "busy", 1, both.one)
+    store.run(sending.mark_unknown, first.message, 60.0, "cut", both.one)
+    store.run(sending.drop, first.message, "gone", both.one)
+    assert not store.run(sending.mark_dead, first.message, "blocked", both.one)
+    row = store.rows(table)[0]
+    assert (row.state, row.sender, row.failures) == ("sending", both.two, 0)
+    store.run(sending.mark_sent, first.message, Receipt("m-1"), both.one)
+    assert store.rows(table)[0].platform_ref == "m-1"
+
+
+def test_a_delay_keeps_the_line(store: Store, both: Two) -> None:
+    """Who was told to wait goes on with it; nobody else tries meanwhile."""
+    first = due_of(store, both, both.one)
+    store.run(sending.mark_delayed, first.message, 0.0, "busy", 1, both.one)
+    assert store.run(sending.next_due, both.chat, both.two) is None
+    assert due_of(store, both, both.one).failures == 1
+
+
+def test_a_look_finds_ones_own_and_what_nobody_sends(store: Store, both: Two) -> None:
+    """What is fresh is left to where it was entered."""
+    assert store.run(sending.unsent_conversations, ACCOUNTS, both.two) == []
+    age(store)
+    assert store.run(sending.unsent_conversations, ACCOUNTS, both.two) == [both.chat]
+    due_of(store, both, both.one)
+    assert store.run(sending.unsent_conversations, ACCOUNTS, both.two) == []
+    assert store.run(sending.unsent_conversations, ACCOUNTS, both.one) == [both.chat]
+    assert store.run(sending.unsent_conversations, [("web", "default")], both.one) == []
+    store.run(leases.reap, both.one)
+    assert store.run(sending.unsent_conversations, ACCOUNTS, both.two) == [both.chat]
+
+
+def test_what_waits_is_counted_where_it_is_sent(store: Store, both: Two) -> None:
+    """Another replica's rows say nothing about whether this one is silent."""
+    assert [each.rows for each in store.run(sending.waiting, both.two)] == [2]
+    due_of(store, both, both.one)
+    assert store.run(sending.waiting, both.two) == []
+    assert [each.rows for each in store.run(sending.waiting, both.one)] == [2]
