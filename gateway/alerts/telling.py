@@ -113,7 +113,7 @@ class Telling:
                     alerts.mark_posted(conn, alert_id, alerts.BEGIN)
                 self._begin(conn, what, alerts.get(conn, alert_id), told)
         new = {each.id for each in told.begun}
-        for alert in reversed(alerts.found(conn)):
+        for alert in reversed(alerts.found(conn, limit=None)):
             what = TROUBLES.get(alert.kind, _GONE)
             if judgement.is_well(alert):
                 if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
@@ -131,10 +131,12 @@ class Telling:
 
     def text_of(self, what: Trouble, seen: Evidence) -> str:
         """Return what happened, in a sentence without its full stop; holds no secret."""
-        values = {
-            name: " ".join(value.split())[:REASON_CHARS] for name, value in seen.values.items()
-        }
-        return self.masked(what.begin.format(subject=seen.subject, **values))
+        values = {name: self._quoted(value) for name, value in seen.values.items()}
+        return what.begin.format(subject=self._quoted(seen.subject), **values)
+
+    def _quoted(self, text: str) -> str:
+        # A part of a secret is none that could be masked; what others say is no code.
+        return self.masked(" ".join(text.split()))[:REASON_CHARS].replace("`", "'")
 
     def chats(self, conn: Connection) -> list[Conversation]:
         """Return the chats that are told; each once."""

@@ -132,7 +132,7 @@ async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: floa
     found: dict[tuple[str, str], AccountReport] = {}
 
     async def ask(platform: str, block: AccountSettings) -> None:
-        found[platform, block.name] = await check(platform, block)
+        found[platform, block.name] = await report_of(platform, block)
 
     with suppress(TimeoutError):
         # The first steps of an adapter may have taken all of the time.
@@ -143,6 +143,16 @@ async def _reports(accounts: Sequence[tuple[str, AccountSettings]], end_at: floa
             for each in accounts:
                 tasks.create_task(ask(*each), name=f"check of {each[0]}:{each[1].name}")
     return found
+
+
+async def report_of(platform: str, block: AccountSettings) -> AccountReport:
+    """Return what `check` does, also where an SDK raises what nobody expects: no start ends so."""
+    try:
+        return await check(platform, block)
+    except Exception as exc:
+        name = type(exc).__name__
+        log.exception("account_not_asked", platform=platform, account=block.name, error=name)
+        return AccountReport("not_checked", f"not checked: the question ended with {name}")
 
 
 def _of_platform(supervised: Supervised, reports: Reports) -> Finding:

@@ -80,7 +80,7 @@ _HARDENED = (
 def system_unit(program: str = SYSTEM_PROGRAM) -> str:
     """Return the unit for /etc/systemd/system: a user of its own, and nothing else to write to."""
     hardening = _lines((*_FOR_ALL, *_HARDENED))
-    service = _SERVICE.format(command=_quoted(program))
+    service = _SERVICE.format(command=_command(program))
     return f"{_UNIT}\n{service}{_OWN_USER}{hardening}\n[Install]\nWantedBy=multi-user.target\n"
 
 
@@ -92,8 +92,7 @@ def user_unit(program: str, home: str, options: Iterable[str] = ()) -> str:
         home: PARLEY_HOME.
         options: Of `parley` itself, before `run`.
     """
-    command = " ".join(map(_quoted, (program, *options)))
-    service = _SERVICE.format(command=command)
+    service = _SERVICE.format(command=_command(program, *options))
     environment = f"Environment={_quoted(f'PARLEY_HOME={home}')}\n"
     return (
         f"{_UNIT}\n{service}{environment}{_lines(_FOR_ALL)}\n[Install]\nWantedBy=default.target\n"
@@ -104,7 +103,12 @@ def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def _command(*words: str) -> str:
+    # In a command alone "$" begins a variable.
+    return " ".join(_quoted(each).replace("$", "$$") for each in words)
+
+
 def _quoted(text: str) -> str:
     """Return a word as a unit has it. Source: systemd.syntax(7), systemd.unit(5) "%"."""
-    safe = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    safe = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{safe}"' if set(text) & set(" \t\"'\\;") else safe

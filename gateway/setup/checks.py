@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adapters import registry
-from adapters.errors import AdapterRefused
-from adapters.registry import AccountReport, AccountSettings, by_name
+from adapters.registry import AccountSettings, by_name
 from agent.errors import (
     BadRequest,
     CredentialsRefused,
@@ -24,7 +23,7 @@ from agent.models.base import ChatModel, ModelRequest
 from agent.models.factory import build_model
 from agent.money.costs import call_of, format_usd
 from agent.settings import ModelSettings
-from gateway.lifecycle.start_checks import WRONG, Outcome
+from gateway.lifecycle.start_checks import WRONG, Outcome, report_of
 from gateway.settings.tree import Settings
 
 ANSWER_WITHIN_S = 30.0
@@ -189,10 +188,7 @@ async def check_account(platform: str, block: AccountSettings) -> Checked:
         if mixed := mixed_up(text, platform, credential.key):
             wrong = f"this is {mixed}; what is asked for is the {credential.title}"
             return Checked(subject, "refused", wrong)
-    try:
-        report = await registry.check(platform, block)
-    except AdapterRefused as exc:
-        report = AccountReport("refused", str(exc))
+    report = await report_of(platform, block)
     return Checked(
         subject,
         report.outcome,

@@ -1,7 +1,7 @@
 """Writes what a set-up was told: a new parley.yaml with comments, or changed lines of the old one.
 
 The file takes its place in one step, after a start would take it. Secrets go where they are to be
-kept; what was made for a file that is not written is taken away again.
+kept; where the file is not written they are as they were.
 """
 
 import os
@@ -90,31 +90,33 @@ def write(target: Target, draft: Answers) -> Written:
         elif draft.keeping == "env":
             variables[name] = PREFIX + name.replace(".", "__").upper()
             del values[name]
-    made = _write_secrets(files)
+    before = {file: file.read_bytes() if file.exists() else None for file in files}
     try:
+        for file, secret in files.items():
+            _write_secret(file, f"{secret}\n".encode())
         outside = {name: given[name] for name in variables}
         is_closed = _write_settings(target, values, outside)
     except BaseException:
-        for file in made:
-            file.unlink(missing_ok=True)
+        for file, held in before.items():
+            if held is None:
+                file.unlink(missing_ok=True)
+            elif file.read_bytes() != held:
+                _write_secret(file, held)
         raise
     return Written(target.file, tuple(files), variables, is_closed)
 
 
-def _write_secrets(files: Mapping[Path, str]) -> list[Path]:
-    """Write files for their owner alone; return those that were not there before."""
-    made = [file for file in files if not file.exists()]
+def _write_secret(file: Path, secret: bytes) -> None:
+    """Write a file for its owner alone, in one step."""
+    partial = file.with_name(f".{file.name}.new")
     try:
-        for file, secret in files.items():
-            file.parent.mkdir(mode=0o700, exist_ok=True)
-            partial = file.with_name(f".{file.name}.new")
-            partial.unlink(missing_ok=True)
-            partial.touch(mode=0o600, exist_ok=False)
-            partial.write_text(secret + "\n", encoding="utf-8")
-            partial.replace(file)
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600, exist_ok=False)
+        partial.write_bytes(secret)
+        partial.replace(file)
     except OSError as exc:
-        raise SettingsError(f"{exc.filename} cannot be written: {exc.strerror}") from exc
-    return made
+        raise SettingsError(f"{file} cannot be written: {exc.strerror}") from exc
 
 
 def _write_settings(target: Target, values: Mapping[str, Any], outside: Mapping[str, str]) -> bool:
@@ -140,9 +142,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
     parts = [_HEAD]
     for section, inner in tree.items():
         if section == "platforms":
-            parts.append(
-                "\n# The platforms, each with its own page in docs/platforms.\nplatforms:\n"
-            )
+            parts.append(_PLATFORMS)
             parts += [_block(name, block, "  ", _platform(name)) for name, block in inner.items()]
         else:
             parts.append("\n" + _block(section, inner, "", _SECTIONS.get(section, "")))

@@ -110,8 +110,8 @@ def ended_lately(conn: Connection, kind: str, subject: str, within_s: float) -> 
     return conn.execute(select(func.count()).where(*same)).scalar_one()
 
 
-def found(conn: Connection, *, with_past: bool = False, limit: int = 100) -> list[Alert]:
-    """Return the open alerts, and those that are over as well; the newest first."""
+def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100) -> list[Alert]:
+    """Return the open alerts, and those that are over as well; the newest first. None: all."""
     query = select(*_COLUMNS).order_by(alert.c.at.desc(), alert.c.id.desc()).limit(limit)
     rows = conn.execute(query if with_past else query.where(is_open))
     return [Alert(*row) for row in rows]

@@ -20,7 +20,7 @@ from agent.errors import (
     RateLimited,
 )
 from gateway.alerts import telling, watch, webhook
-from gateway.alerts.telling import FLOOD, AlertsTold
+from gateway.alerts.telling import FLOOD, REASON_CHARS, AlertsTold
 from gateway.alerts.troubles import FAILING_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.alerts.webhook import AlertWebhook
@@ -466,10 +466,14 @@ async def test_a_secret_in_a_reason_is_masked(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         await chat.ask("hello")
         [supervised] = chat.gateway.platforms.supervised
-        supervised.stopped = f"bad token {chat.gateway.settings.web.token.get_secret_value()}"
+        secret = chat.gateway.settings.web.token.get_secret_value()
+        filling = "x" * (REASON_CHARS - 27 - len(secret))
+        # Also where the reason is cut within the token.
+        supervised.stopped = f"bad token {secret}: `{filling} [a](b) {secret}"
         [alert] = (await look(chat)).begun
         assert "bad token" in alert.text
-        assert chat.gateway.settings.web.token.get_secret_value() not in alert.text
+        assert secret[:6] not in alert.text
+        assert "`" not in alert.text
 
 
 async def test_a_kind_of_an_earlier_version_is_over(tmp_path: Path) -> None:

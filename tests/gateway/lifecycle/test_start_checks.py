@@ -79,6 +79,19 @@ async def test_who_does_not_answer_again_holds_nothing_up(monkeypatch: pytest.Mo
     assert (finding.outcome, finding.text, finding.lacks) == ("accepted", "connected", ())
 
 
+async def test_a_question_that_breaks_ends_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK may make anything of an odd answer; it is in the log."""
+
+    async def broken(*_: object) -> None:
+        raise KeyError("user")
+
+    monkeypatch.setattr(start_checks, "check", broken)
+    with capture_logs() as logs:
+        finding = await connected_with(set())
+    assert (finding.outcome, finding.text) == ("accepted", "connected")
+    assert "account_not_asked" in [line["event"] for line in logs]
+
+
 def silent() -> Supervised:
     """Return a platform that neither answers nor refuses."""
     adapter = RecordingAdapter()

@@ -20,9 +20,9 @@ def test_the_unit_of_the_machine_is_the_one_in_deploy() -> None:
 
 def test_a_user_s_unit_names_its_own_program_and_home() -> None:
     """Quoted, so that no path is taken for words or specifiers."""
-    unit = user_unit("/home/me/my apps/parley", "/home/me/100%", ["--config", "/a b"])
-    assert 'ExecStart="/home/me/my apps/parley" --config "/a b" run\n' in unit
-    assert "Environment=PARLEY_HOME=/home/me/100%%\n" in unit
+    unit = user_unit("/home/me/my apps/parley", "/home/me/100%$", ["--config", "/a $b"])
+    assert 'ExecStart="/home/me/my apps/parley" --config "/a $$b" run\n' in unit
+    assert "Environment=PARLEY_HOME=/home/me/100%%$\n" in unit
     assert "User=" not in unit
     assert "WantedBy=default.target" in unit
 

@@ -100,6 +100,16 @@ def test_what_a_start_would_refuse_leaves_nothing(target: Target, keeping: Keepi
     assert files == ["parley.yaml"]
 
 
+def test_a_secret_that_is_there_outlives_a_refusal(target: Target) -> None:
+    """The settings that go on to be used refer to its file."""
+    write(target, Answers(dict(VALUES), "files"))
+    with pytest.raises(SettingsError, match="must be PLATFORM:ID"):
+        write(target, Answers({"model.api_key": "sk-ant-other", "access.owners": ["x"]}, "files"))
+    key = target.load().settings.model.api_key
+    assert key is not None
+    assert key.get_secret_value() == "sk-ant-secret"
+
+
 def test_a_file_that_only_a_person_can_change_is_left_alone(target: Target) -> None:
     """What is to be written by hand is said, but no secret."""
     target.home.mkdir()
