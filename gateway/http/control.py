@@ -43,6 +43,8 @@ from gateway.storage.search import index
 SOCKET = "parley.sock"
 TEST_ALERTS = "test-alerts"
 """Answered by gateway/alerts/watch.py."""
+READY_WITHIN_S = 15.0
+"""So long a gateway has to say how it is; its own looks at the database take a few seconds."""
 S = TypeVar("S", bound=Section)
 
 
@@ -314,16 +316,27 @@ async def port_of(home: Path) -> int:
 
 
 async def ready_in(home: Path) -> dict[str, Any] | None:
-    """Return what the gateway that runs in `home` says of itself; None where none runs."""
+    """Return what the gateway that runs in `home` says of itself; None where none runs.
+
+    Raises:
+        GatewayError: It does not answer.
+    """
+    connector, timeout = (
+        aiohttp.UnixConnector(str(home / SOCKET)),
+        aiohttp.ClientTimeout(total=READY_WITHIN_S),
+    )
     try:
         async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(home / SOCKET))) as http,
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
             http.get("http://parley/control/ready") as response,
         ):
             found: dict[str, Any] = await response.json()
             return found
     except aiohttp.ClientConnectorError:
         return None
+    except TimeoutError as exc:
+        text = f"the gateway in {home} has not answered within {READY_WITHIN_S:g} s: it hangs, or"
+        raise GatewayError(f"{text} its machine is overloaded") from exc
 
 
 async def ask_settings(home: Path, question: SettingsQuestion, target: str = "") -> Any:

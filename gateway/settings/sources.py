@@ -202,6 +202,10 @@ class Sources:
             node = _enter(node, step, frame if inner else copy(value))
 
 
+MOST_BYTES = 500_000
+"""To read more takes minutes: it is a log or a database that got a wrong name."""
+
+
 def read_yaml(path: Path, origin: str) -> dict[str, Any]:
     """Return the map in a YAML file, {} for an empty one.
 
@@ -209,6 +213,8 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
         SettingsError: Unreadable, malformed, a key twice, or not a map; names line and column.
     """
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise SettingsError(f"{origin}: has more than {MOST_BYTES:,} bytes: no settings file")
         loader = _UniqueKeyLoader(path.read_text("utf-8-sig"))
         tree = loader.get_single_data()
     except OSError as exc:

@@ -38,12 +38,17 @@ status_app = typer.Typer(add_completion=False)
 def status(context: typer.Context, json: AsJson = False) -> None:
     """Say on one screen whether the gateway runs, what waits, what it costs, and what is wrong."""
     settings = settings_of(context)
-    running = asyncio.run(control.ready_in(settings.home))
+    running, trouble = None, ""
+    try:
+        running = asyncio.run(control.ready_in(settings.home))
+    except GatewayError as exc:
+        trouble = str(exc)
     found = {
         "home": str(settings.home),
-        "running": running is not None,
+        "running": running is not None or bool(trouble),
         "ready": bool(running and running["ready"]),
         "process": running,
+        "trouble": trouble,
         "models": [name_of(each) for each in (settings.model, *settings.fallbacks)],
         "backup": _backup(settings),
         **_stored(settings),
@@ -54,7 +59,7 @@ def status(context: typer.Context, json: AsJson = False) -> None:
         for line, style in lines(found, datetime.now(UTC)):
             say(line, style)
     if not found["ready"]:
-        raise typer.Exit(NOT_READY if running is not None else NOT_RUNNING)
+        raise typer.Exit(NOT_READY if found["running"] else NOT_RUNNING)
 
 
 def name_of(model: ModelSettings) -> str:
@@ -143,6 +148,8 @@ def lines(found: dict[str, Any], now: datetime) -> list[Line]:
 
 def _first(found: dict[str, Any]) -> Line:
     process = found["process"]
+    if found["trouble"]:
+        return found["trouble"], "bold red"
     if process is None:
         return f"no gateway runs in {found['home']}; this is from the database", "bold yellow"
     since = span(time.time() - process["started_at"])

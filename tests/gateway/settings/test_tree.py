@@ -12,6 +12,7 @@ from gateway.errors import SettingsError
 from gateway.settings.changes import located
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.rules import without_effect
+from gateway.settings.sources import MOST_BYTES
 from gateway.settings.tree import INDEX, Keys, Settings, dotted
 from gateway.storage.database import DatabaseServer, location_of
 
@@ -853,6 +854,11 @@ class TestFiles:
         (line,) = problems(tmp_path, text)
         assert line.startswith("parley.yaml, line 1, column 8: not valid YAML: ")
         assert located(SettingsError(line), tmp_path / "parley.yaml") == [line]
+
+    def test_what_is_far_too_large_is_not_read(self, tmp_path: Path) -> None:
+        """It would take minutes."""
+        (line,) = problems(tmp_path, "#" * (MOST_BYTES + 1))
+        assert line == "parley.yaml: has more than 500,000 bytes: no settings file"
 
     def test_merged_maps_are_no_duplicates(self, tmp_path: Path) -> None:
         """An anchor merged with << may be overridden."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ def shown(**changes: Any) -> list[str]:
         "running": True,
         "ready": True,
         "process": PROCESS,
+        "trouble": "",
         "models": ["anthropic/claude", "offline"],
         "backup": None,
         "database": {"trouble": "it is gone"},
@@ -50,6 +52,21 @@ def process(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(control, "ready_in", ready)
     return told
+
+
+def test_a_gateway_that_hangs_is_told(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket takes the question, and nobody answers."""
+    monkeypatch.setattr(control, "READY_WITHIN_S", 0.01)
+    fill(tmp_path, "one")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / control.SOCKET))
+        silent.listen()
+        result = parley("status")
+    assert result.code == status.NOT_READY
+    assert "has not answered within 0.01 s" in result.out
+    assert "nothing to be answered" in result.out
 
 
 def test_without_a_gateway_the_database_is_asked(parley: Parley, tmp_path: Path) -> None:
