@@ -21,6 +21,8 @@ from typing import Protocol
 Value = str | int | float | bool | tuple[str, ...]
 """What a span may say: an identifier or a number."""
 Told = Mapping[str, Value | None]
+SHOWN_DIGITS = 8
+"""Of a trace, where people read and type it."""
 
 
 @dataclass(slots=True)
@@ -86,6 +88,11 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
         recorder = RECORDER.get()
         seed = b"" if recorder is None else recorder.seed
     return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=seed).hexdigest()
+
+
+def reference_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
+    """Return how a trace begins: what people are shown, and ask `parley logs --trace` for."""
+    return trace_of(conversation, seq, seed)[:SHOWN_DIGITS]
 
 
 def root_of(trace: str) -> int:

@@ -183,6 +183,7 @@ async def run(
     on_ready: Callable[[Welcome], None],
     journal: CrashJournal,
     source: Source | None = None,
+    whole: Settings | None = None,
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
@@ -191,6 +192,7 @@ async def run(
         on_ready: Called once messages are accepted.
         journal: Of this process.
         source: Where the settings are read again; None: they stay as they are.
+        whole: What the audit log notes where `settings` are these without some parts.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -237,7 +239,8 @@ async def run(
             # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
             settle_memory()
-            head = await database.write(audit_log.note_settings, fingerprinted(settings))
+            noted = fingerprinted(whole or settings)
+            head = await database.write(audit_log.note_settings, noted)
             # In a log that others keep it shows what is taken from the end of the chain later.
             log.info("audit_head", seq=head.seq, hash=head.hash)
             code = await owner_code(database, settings, gateway.replica.id)

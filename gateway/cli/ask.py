@@ -21,6 +21,7 @@ import structlog
 import typer
 
 from agent.safety.redaction import printable
+from agent.spans import SHOWN_DIGITS
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
 from gateway.cli.common import AsJson, opened, settings_of, trace_in
 from gateway.cli.output import show_json, warn
@@ -114,9 +115,8 @@ def ask(
     if told.needs_person:
         _leave("a person has to answer that first", name, NEEDS_A_PERSON)
     if facts["state"] not in {"done", None} or facts["error"] is not None:
-        warn(
-            f"{facts['error'] or facts['state']} (parley logs --trace {facts['trace'][:8]})", "red"
-        )
+        trace = facts["trace"][:SHOWN_DIGITS]
+        warn(f"{facts['error'] or facts['state']} (parley logs --trace {trace})", "red")
         raise typer.Exit(FAILED)
 
 
@@ -221,8 +221,9 @@ async def _with_own_gateway(
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)
     with own_home(settings) as journal:
-        own, ready = alone(with_web_token(settings)), asyncio.Event()
-        running = asyncio.ensure_future(app.run(own, lambda _: ready.set(), journal))
+        whole, ready = with_web_token(settings), asyncio.Event()
+        started = app.run(alone(whole), lambda _: ready.set(), journal, whole=whole)
+        running = asyncio.ensure_future(started)
         up = asyncio.ensure_future(ready.wait())
         await asyncio.wait({running, up}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.is_set():

@@ -1,6 +1,6 @@
 """People and what is known of them: `parley pair`, `open`, `web` and `memory`.
 
-`parley pair` shows who asks to be let in and who was; it approves, denies and revokes.
+`parley pair` shows who asks to be let in and who was; it approves, denies, revokes, changes roles.
 `parley open` and `parley web` are about links that sign in to the web chat, its users and sessions.
 `parley memory` shows what the agent has noted down about people and conversations; it erases that.
 What they change goes through the running gateway, or directly into the database where none runs.
@@ -38,6 +38,7 @@ web_app = typer.Typer(help="Users of the web chat, and who is signed in.", no_ar
 memory_app = typer.Typer(help="What the agent has noted down.", no_args_is_help=True)
 
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
+Person = Annotated[str, typer.Argument(metavar="PLATFORM:ID", help="As in telegram:123456.")]
 OPENER = "open.html"
 """The file in PARLEY_HOME that a browser is told to open: a command line is seen by all users."""
 # In this order: most browsers also say that they are Chrome or Safari.
@@ -100,12 +101,21 @@ def pair_deny(context: typer.Context, code: Code) -> None:
 
 
 @pair_app.command("revoke")
-def pair_revoke(
+def pair_revoke(context: typer.Context, person: Person) -> None:
+    """Withdraw somebody's access."""
+    _decide(context, "revoke-member", person)
+
+
+@pair_app.command("role")
+def pair_role(
     context: typer.Context,
-    member: Annotated[str, typer.Argument(help="PLATFORM:ID, as in telegram:123456.")],
+    person: Person,
+    role: Annotated[
+        Literal["owner", "member", "none"], typer.Argument(help="none: withdraw their access.")
+    ],
 ) -> None:
-    """Take back that somebody was let in."""
-    _decide(context, "revoke-member", member)
+    """Make somebody who was let in an owner or a member; people in parley.yaml stay as they are."""
+    _decide(context, "revoke-member" if role == "none" else f"make-{role}", person)
 
 
 def _decide(context: typer.Context, action: str, target: str) -> None:

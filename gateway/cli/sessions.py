@@ -24,6 +24,7 @@ from sqlalchemy import Connection
 from agent.context_engine import Node
 from agent.messages import ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
+from agent.spans import SHOWN_DIGITS
 from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
@@ -63,8 +64,6 @@ from gateway.storage.reports.history import (
 )
 from gateway.storage.schema import iso_time
 
-TRACE_DIGITS = 8
-"""Of a trace that people read and type."""
 LARGEST_SEQ = 2**31 - 1
 FIRST_LINES = 4
 """So much of a summary is shown where it is not asked for as a whole."""
@@ -255,7 +254,7 @@ def _turn_of(row: Recorded, trace: Callable[[int], str]) -> str:
     """Return the turn of a message, and how its trace begins, by which the log has it."""
     if row.turn is None or row.asked_seq is None:
         return ""
-    return f"turn {row.turn}  trace {trace(row.asked_seq)[:TRACE_DIGITS]}  "
+    return f"turn {row.turn}  trace {trace(row.asked_seq)[:SHOWN_DIGITS]}  "
 
 
 def _lines_of(message: ChatMessage) -> Iterator[str]:

@@ -5,6 +5,7 @@ behind them become the next turn: a burst, told as one question behind what was 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -98,7 +99,9 @@ class TurnStarter:
             The turn; None where nothing waits any more. A turn that its user has stopped is no dead
             letter: the caller has to end it.
         """
-        turn = await self.database.write(self.next_turn.give_up, lease, error)
+        # The thread that writes knows no recorder, whose seed is part of the trace.
+        run, give_up = copy_context().run, self.next_turn.give_up
+        turn = await self.database.write(lambda conn: run(give_up, conn, lease, error))
         if turn is not None and not turn.stopped:
             tell_buried(self.wakeups, turn, self.next_turn.queue.max_attempts, error)
         return turn
@@ -115,7 +118,17 @@ def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) 
     """Tell everybody who waits for it that a turn is a dead letter now."""
     wakeups.outbox(turn.lease.conversation)
     wakeups.mark(turn, "failed")
-    log.error("turn_buried", attempts=attempts, error=error)
+    # What could not begin has bound nothing that would name it.
+    here = turn.lease.conversation
+    trace = spans.trace_of(here, turn.first_seq)
+    log.error(
+        "turn_buried",
+        attempts=attempts,
+        error=error,
+        conversation=here,
+        turn=turn.id,
+        trace=trace,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +225,7 @@ class NextTurn:
             # No platform can be asked within a transaction what became of an announced preview.
             lost = turn.preview_nonce is not None
             text = notices.replacing(notices.NEVER_BEGAN) if lost else notices.NEVER_BEGAN
+            text = notices.referring(text, turn)
             parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
             parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
             turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from adapters.base import Adapter
 from adapters.messages import Choice, Reaction
 from adapters.rendering import rendered
-from agent import messages
+from agent import messages, spans
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
@@ -136,7 +136,12 @@ class TurnChat:
     async def parts(self, kind: str, text: str) -> list[OutboxPart]:
         """Return what the turn says in place of its preview; it names one that is lost."""
         turn, preview, render = self.turn, self.message, self.adapter.render
+        is_failure = kind in {"failed", "buried"}
         await preview.settle()
+        if preview.is_lost:
+            text = replacing(text)
+        if is_failure:
+            text = referring(text, turn)
         return await rendered(
             lambda markdown: parts_of(
                 render,
@@ -144,9 +149,9 @@ class TurnChat:
                 markdown,
                 preview_ref=preview.ref,
                 reply_to=turn.reply_to,
-                choices=(TRY_AGAIN,) if kind in {"failed", "buried"} else (),
+                choices=(TRY_AGAIN,) if is_failure else (),
             ),
-            replacing(text) if preview.is_lost else text,
+            text,
         )
 
     def ended(self, reaction: Reaction, due: Due | None = None) -> None:
@@ -220,6 +225,11 @@ def answer_text(result: TurnResult) -> str:
 def replacing(text: str) -> str:
     """Return a text that also says: it replaces an unfinished message that cannot be found."""
     return f"{REPLACES}\n\n{text}"
+
+
+def referring(text: str, turn: Turn) -> str:
+    """Return what is said of a turn that failed, and by what its lines in the log are found."""
+    return f"{text}\n\nReference: `{spans.reference_of(turn.lease.conversation, turn.first_seq)}`"
 
 
 def after_part(part: str, text: str) -> str:

@@ -7,6 +7,7 @@ request per connection: a JSON line there, a JSON line back.
 import asyncio
 import json
 import os
+import re
 import socket
 import time
 from collections import Counter, defaultdict, deque
@@ -16,6 +17,8 @@ from typing import Any, Literal, Self
 
 Fault = Literal["delay", "doubt", "reject"]
 """delay: asks to come again; doubt: shows it and hangs up; reject: never takes it."""
+REFERENCE = re.compile(r"\n\nReference: `[0-9a-f]{8}`\Z")
+"""How the text of a turn that failed ends; test_turn.py proves that its digits are right."""
 
 
 @dataclass
@@ -132,8 +135,8 @@ class LoopbackPlatform:
         ]
 
     def finals(self, chat: str) -> list[str]:
-        """Return what was said in a chat for good, in order."""
-        return [shown.text for shown in self.chats[chat] if shown.final]
+        """Return what was said in a chat for good, in order, without the references of failures."""
+        return [REFERENCE.sub("", shown.text) for shown in self.chats[chat] if shown.final]
 
     def all_finals(self) -> list[str]:
         """Return what was said in all chats."""

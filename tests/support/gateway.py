@@ -37,6 +37,7 @@ from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
 from gateway.wiring import NO_PLUGINS, accounts_of
+from tests.support.crash_platform import REFERENCE
 from tests.support.door import TOKEN
 from tests.support.engines import storage_of
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
@@ -178,8 +179,9 @@ class Running:
         return self.texts(chat)
 
     def texts(self, chat: str = "c1") -> list[str]:
-        """Return what a chat was shown so far."""
-        return [sent.payload for sent in self.adapter.shown if sent.address.chat == chat]
+        """Return what a chat was shown so far, without the references of failures."""
+        shown = (sent.payload for sent in self.adapter.shown if sent.address.chat == chat)
+        return [REFERENCE.sub("", text) for text in shown]
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for a condition on the platform, the held model or the log."""

@@ -8,12 +8,13 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
 from rich.table import Column
 
+from agent.spans import SHOWN_DIGITS
 from gateway.agent_ports.tools import Workspaces
 from gateway.cli.common import (
     AFTER,
@@ -26,11 +27,13 @@ from gateway.cli.common import (
     opened,
     settings_of,
     step_back,
+    trace_in,
 )
 from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
 from gateway.errors import GatewayError
 from gateway.lifecycle import pruning
 from gateway.settings.references import argument
+from gateway.settings.tree import Settings
 from gateway.storage import identity, maintenance
 from gateway.storage.database import location_of
 from gateway.storage.engine import lock_database
@@ -228,14 +231,16 @@ def letters_list(
     json: AsLines = False,
 ) -> None:
     """List what was given up, the newest first."""
-    with opened(settings_of(context)) as conn:
+    settings = settings_of(context)
+    with opened(settings) as conn:
         found: list[DeadLetter] = dead_letters.find_all(conn, limit + 1, after)
-    letters, following = page_of(found, limit, lambda letter: letter.id)
+    page, following = page_of(found, limit, lambda letter: letter.id)
+    letters = [_as_data(settings, letter) for letter in page]
     if json:
-        show_lines(map(asdict, letters))
+        show_lines(letters)
         return
-    headings = ("id", "kind", "conversation", "platform", "at", "reason")
-    rows = [[getattr(letter, name) for name in headings] for letter in letters]
+    headings = ("id", "kind", "conversation", "platform", "at", "trace", "reason")
+    rows = [[each[name] for name in headings] for each in letters]
     show_table(headings, rows, "nothing was given up", after)
     show_next(following)
 
@@ -243,14 +248,21 @@ def letters_list(
 @letters_app.command("show")
 def letters_show(context: typer.Context, letter: Letter, *, json: AsJson = False) -> None:
     """Print one dead letter with its text."""
-    with opened(settings_of(context)) as conn:
-        found: DeadLetter = dead_letters.find(conn, letter)
+    settings = settings_of(context)
+    with opened(settings) as conn:
+        found = _as_data(settings, dead_letters.find(conn, letter))
     if json:
-        show_json(asdict(found))
+        show_json(found)
         return
-    for name in ("id", "kind", "conversation", "platform", "chat", "at", "reason"):
-        say(f"{name}: {getattr(found, name)}")
-    say(f"\n{found.text}")
+    for name in ("id", "kind", "conversation", "platform", "chat", "at", "trace", "reason"):
+        say(f"{name}: {found[name]}")
+    say(f"\n{found['text']}")
+
+
+def _as_data(settings: Settings, letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter with how its trace begins, as its chat was told and `parley logs` takes."""
+    trace = trace_in(settings, letter.conversation, letter.asked_seq)
+    return asdict(letter) | {"trace": trace[:SHOWN_DIGITS]}
 
 
 @letters_app.command("retry")

@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, decode
-from agent.spans import trace_of
+from agent.spans import reference_of
 from agent.view.view import ViewPlan
 from gateway.commands.status_figures import StatusFacts
 from gateway.console import charts
@@ -36,7 +36,6 @@ from gateway.storage.reports.usage import ContextFill
 
 MESSAGES = 60
 """Of one page of a transcript."""
-TRACE_DIGITS = 8
 AROUND = 20
 """Messages behind the one that a link leads to, on the same page."""
 LEFT_SHOWN = 200
@@ -210,7 +209,7 @@ def turns_of(
         each.files = [row for row in files if row.turn_id == turn_id or row.inbox_seq in came]
         each.spent = steps.spent(billed.get(turn_id, []))
         if each.head is not None:
-            each.trace = trace_of(number, each.head.first_seq)[:TRACE_DIGITS]
+            each.trace = reference_of(number, each.head.first_seq)
     return shown
 
 

@@ -15,6 +15,7 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, transcript, turns
 from gateway.storage.queue import inbox
+from gateway.storage.queue.sending import ASKED_SEQ
 from gateway.storage.schema import conversation, iso_time, now_s, outbox, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.statements import known_place
@@ -22,7 +23,11 @@ from gateway.storage.statements import known_place
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One thing that was given up, and why."""
+    """One thing that was given up, and why.
+
+    Attributes:
+        asked_seq: The first entry of the inbox that it answers, by which its trace is known.
+    """
 
     id: str
     kind: Literal["turn", "send"]
@@ -32,6 +37,7 @@ class DeadLetter:
     reason: str
     text: str
     at: str
+    asked_seq: int
 
 
 def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
@@ -169,7 +175,7 @@ def _dead_turns() -> Any:
 
 def _dead_sends() -> Any:
     return (
-        select(outbox, conversation.c.platform, conversation.c.chat)
+        select(outbox, conversation.c.platform, conversation.c.chat, ASKED_SEQ)
         .join(conversation, conversation.c.id == outbox.c.conversation)
         .where(outbox.c.state == "dead")
         .order_by(outbox.c.at.desc(), outbox.c.conversation.desc(), outbox.c.seq.desc())
@@ -187,6 +193,7 @@ def _turn_letter(conn: Connection, row: Row[Any]) -> DeadLetter:
         reason=row.error or row.outcome or "",
         text="\n".join(entry.text for entry in entries),
         at=iso_time(row.finished_at),
+        asked_seq=row.first_seq,
     )
 
 
@@ -200,6 +207,7 @@ def _send_letter(row: Row[Any]) -> DeadLetter:
         reason=row.error or "",
         text=row.markdown or row.payload,
         at=iso_time(row.at),
+        asked_seq=row.asked_seq,
     )
 
 

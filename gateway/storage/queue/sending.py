@@ -170,10 +170,11 @@ _FIRST_SEQ = (
     .correlate(outbox)
     .scalar_subquery()
 )
-_ASKED_SEQ = func.coalesce(_FIRST_SEQ, outbox.c.inbox_seq)
+ASKED_SEQ = func.coalesce(_FIRST_SEQ, outbox.c.inbox_seq).label("asked_seq")
+"""The first entry of the inbox that a row answers."""
 _ASKED_AT = (
     select(inbox.c.at)
-    .where(inbox.c.conversation == outbox.c.conversation, inbox.c.seq == _ASKED_SEQ)
+    .where(inbox.c.conversation == outbox.c.conversation, inbox.c.seq == ASKED_SEQ)
     .correlate(outbox)
     .scalar_subquery()
 )
@@ -188,7 +189,7 @@ def _next_due(conversation_id: int, *, over: bool) -> Any:
             outbox,
             conversation,
             now_s().label("now"),
-            _ASKED_SEQ.label("asked_seq"),
+            ASKED_SEQ,
             _ASKED_AT.label("asked_at"),
         )
         .join(conversation, conversation.c.id == outbox.c.conversation)

@@ -66,6 +66,16 @@ def test_a_question_without_a_gateway(configured: Path) -> None:
     assert again.returncode == 0
     assert "What is this?" in again.stdout
     assert not (configured / "parley.sock").exists()
+    # What it does without is no change of the settings.
+    [noted] = parley(*(
+        configured,
+        "audit",
+        "log",
+        "--kind",
+        "settings_changed",
+        "--json",
+    )).stdout.splitlines()
+    assert json.loads(noted)["detail"]["settings"]["web.enabled"] == "true"
 
 
 async def test_a_question_to_the_gateway_that_runs(gateway: Gateway) -> None:

@@ -12,6 +12,7 @@ import orjson
 import pytest
 
 from gateway.cli.people import OPENER, shown
+from gateway.storage import audit_log
 from gateway.storage.people import members, notebook, web_users
 from gateway.storage.people.notebook import Change
 from gateway.storage.people.web_users import NewSession
@@ -91,6 +92,21 @@ def test_a_member_is_revoked(pair: Run, store: Store) -> None:
     store.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
     assert pair("revoke", "slack:U1").out == "slack U1 may no longer write to me.\n"
     assert store.rows(member) == []
+
+
+def test_a_role_is_changed(pair: Run, store: Store) -> None:
+    """Member, owner, nobody; each on record, and what changes nothing is not."""
+    store.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
+    assert pair("role", "slack:U1", "owner").out == "slack U1 is an owner now.\n"
+    assert pair("role", "slack:U1", "owner").out == "slack U1 is an owner already.\n"
+    assert store.one(member).role == "owner"
+    assert pair("role", "slack:U1", "none").out == "slack U1 may no longer write to me.\n"
+    assert store.rows(member) == []
+    assert "`slack:U1` was not let in" in one_line(pair("role", "slack:U1", "member"))
+    newest, before = [each.text() for each in store.run(audit_log.listed, 9)]
+    assert before["detail"] == {"role": "owner"}
+    assert [each["by"] for each in (before, newest)] == ["command line"] * 2
+    assert [each["subject"] for each in (before, newest)] == ["slack:U1"] * 2
 
 
 def test_what_cannot_be_done_is_one_line(pair: Run, store: Store) -> None:

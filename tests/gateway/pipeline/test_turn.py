@@ -553,6 +553,7 @@ async def test_what_cannot_begin_is_buried(
                 await chat.say("poison")
             assert await chat.answers(1) == [notices.NEVER_BEGAN]
         [buried] = chat.events("turn_buried")
+        assert chat.adapter.shown[0].payload.endswith(f"Reference: `{buried['trace'][:8]}`")
         assert (buried["attempts"], buried["error"]) == (3, "it could not begin: KeyError")
         [letter] = await chat.gateway.database.read(dead_letters.find_all)
         assert (letter.id, letter.text) == ("t1", "poison")
@@ -779,6 +780,9 @@ async def test_the_user_is_told_why_there_is_no_answer(
         answer = await chat.ask("one")
         assert told in answer
         assert str(failure()) not in answer
+        finished, [admitted] = await chat.logged("turn_finished"), chat.events("message_admitted")
+        assert chat.adapter.shown[0].payload.endswith(f"\n\nReference: `{finished['trace'][:8]}`")
+        assert finished["trace"] == admitted["trace"]
         assert await states(chat) == [("done", outcome)]
         assert (await chat.logged("turn_finished"))["error"] == str(failure())
 

@@ -112,6 +112,8 @@ async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
         page = await browser.get("/admin/dead-letters")
         assert "s1.1" in page.text
         assert "blocked" in page.text
+        trace = chat.events("message_admitted")[0]["trace"][:8]
+        assert f'href="/admin/log?text={trace}"' in page.text
         fields = {"form_token": await browser.token("/admin/dead-letters")}
         for told in ("s1.1 is sent again.", GONE.format(id="s1.1")):
             sent = await browser.post("/admin/dead-letters/s1.1/retry", fields)
