@@ -84,10 +84,14 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
         seq: Of the entry.
         seed: Of the installation; None: that of the recorder.
     """
-    if seed is None:
-        recorder = RECORDER.get()
-        seed = b"" if recorder is None else recorder.seed
-    return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=seed).hexdigest()
+    key = seed_here() if seed is None else seed
+    return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=key).hexdigest()
+
+
+def seed_here() -> bytes:
+    """Return the seed of the recorder; empty where there is none."""
+    recorder = RECORDER.get()
+    return b"" if recorder is None else recorder.seed
 
 
 def reference_of(conversation: int, seq: int, seed: bytes | None = None) -> str:

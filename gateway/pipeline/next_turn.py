@@ -5,7 +5,6 @@ behind them become the next turn: a burst, told as one question behind what was 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -99,9 +98,9 @@ class TurnStarter:
             The turn; None where nothing waits any more. A turn that its user has stopped is no dead
             letter: the caller has to end it.
         """
-        # The thread that writes knows no recorder, whose seed is part of the trace.
-        run, give_up = copy_context().run, self.next_turn.give_up
-        turn = await self.database.write(lambda conn: run(give_up, conn, lease, error))
+        # Asked here: the thread that writes knows no recorder.
+        seed = spans.seed_here()
+        turn = await self.database.write(self.next_turn.give_up, lease, error, seed)
         if turn is not None and not turn.stopped:
             tell_buried(self.wakeups, turn, self.next_turn.queue.max_attempts, error)
         return turn
@@ -218,14 +217,18 @@ class NextTurn:
         asked = self._asked(conn, lease, notes, entries)
         return turns.begin(conn, held, entries, asked, base, turns.senders_of(lease, notes))
 
-    def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
-        """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""
+    def give_up(self, conn: Connection, lease: Lease, error: str, seed: bytes) -> Turn | None:
+        """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction.
+
+        Args:
+            seed: Of traces.
+        """
         turn = turns.take_up(conn, lease)
         if turn is not None and not turn.stopped:
             # No platform can be asked within a transaction what became of an announced preview.
             lost = turn.preview_nonce is not None
             text = notices.replacing(notices.NEVER_BEGAN) if lost else notices.NEVER_BEGAN
-            text = notices.referring(text, turn)
+            text = notices.referring(text, turn, seed)
             parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
             parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
             turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))

@@ -227,9 +227,10 @@ def replacing(text: str) -> str:
     return f"{REPLACES}\n\n{text}"
 
 
-def referring(text: str, turn: Turn) -> str:
+def referring(text: str, turn: Turn, seed: bytes | None = None) -> str:
     """Return what is said of a turn that failed, and by what its lines in the log are found."""
-    return f"{text}\n\nReference: `{spans.reference_of(turn.lease.conversation, turn.first_seq)}`"
+    reference = spans.reference_of(turn.lease.conversation, turn.first_seq, seed)
+    return f"{text}\n\nReference: `{reference}`"
 
 
 def after_part(part: str, text: str) -> str:
