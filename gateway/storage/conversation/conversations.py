@@ -601,6 +601,10 @@ def withdraw(conn: Connection, conversation_id: int) -> None:
     )
 
 
+is_in_service = conversation.c.searched_seq <= conversation.c.message_head
+"""Whether a conversation is none that `withdraw` has taken out, and that is being erased."""
+
+
 def erase(conn: Connection, conversation_id: int) -> None:
     """Erase the row of a conversation, behind all that refers to it."""
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))

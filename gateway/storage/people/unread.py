@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Select, and_, exists, func, insert, or_, select, update
 
 from agent.ports import ModelCall
+from gateway.storage.conversation import conversations
 from gateway.storage.people import remembered
 from gateway.storage.people.remembered import Learned, MemoryRow
 from gateway.storage.queue import inbox
@@ -103,6 +104,7 @@ def _unread() -> Select[tuple[int, str, int | None, int]]:
             turn.c.id > after,
             turn.c.state == "done",
             conversation.c.parent_turn_id.is_(None),
+            conversations.is_in_service,
             is_free,
         )
         .group_by(conversation.c.id, conversation.c.platform, memory_progress.c.upto_turn)
@@ -154,15 +156,17 @@ def enter(
         sender: Whose budget the calls count for.
 
     Returns:
-        Whether it counts: another reader may have done it, whose claim came later.
+        Whether it counts: another reader may have done it, whose claim came later, or the
+        conversation is being erased, so that nothing of it may be remembered.
     """
+    conversations.hold(conn, read.conversation)
     ledger.book(conn, read.conversation, None, sender, calls)
     mine = and_(
         memory_progress.c.conversation == read.conversation,
         memory_progress.c.upto_turn == read.after_turn,
     )
     done = update(memory_progress).where(mine).values(upto_turn=read.upto_turn, claimed_until=0.0)
-    if conn.execute(done).rowcount != 1:
+    if conn.execute(done).rowcount != 1 or not _is_in_service(conn, read.conversation):
         return False
     ends = {each.seq: each.ended_at for each in read.turns}
     for each in learned:
@@ -173,6 +177,11 @@ def enter(
         if words:
             remembered.learn(conn, read.conversation, Learned(each.scope, words, each.seq))
     return True
+
+
+def _is_in_service(conn: Connection, conversation_id: int) -> bool:
+    here = exists().where(conversation.c.id == conversation_id, conversations.is_in_service)
+    return bool(conn.scalar(select(here)))
 
 
 def _has_come_since(words: remembered.FoundWords, row: MemoryRow) -> bool:

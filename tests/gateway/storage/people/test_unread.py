@@ -1,9 +1,10 @@
 """What no model has read for the memory yet: who claims it, up to where, and what is entered."""
 
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, delete, update
 
 from agent.messages import assistant_message
+from gateway.storage import maintenance
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.people import unread
@@ -79,6 +80,19 @@ def test_what_is_entered_goes_with_its_progress(store: Store) -> None:
     assert not store.run(unread.enter, claimed, learned, BY, ())
     [row] = store.rows(memory)
     assert (row.text, row.conversation) == ("Dates have weekdays.", here)
+    assert store.run(unread.claim) is None
+
+
+def test_what_is_being_erased_is_neither_read_nor_remembered(store: Store) -> None:
+    """Its rows go in steps: what is read meanwhile must not outlive them."""
+    here = asked(store, "one")
+    claimed = store.run(unread.claim)
+    assert claimed is not None
+    store.run(maintenance.withdraw, here)
+    words = FoundWords("instruction", "Dates have weekdays.", said_by=BY)
+    assert not store.run(unread.enter, claimed, [Learned(BY, (words,), 1)], BY, ())
+    assert store.rows(memory) == []
+    store.run(lambda conn: conn.execute(delete(memory_progress)))
     assert store.run(unread.claim) is None
 
 
