@@ -107,12 +107,23 @@ def hold(conn: Connection, conversation_id: int, other: int | None = None) -> No
     when it got the lock on the row that it changes: what another transaction has entered meanwhile
     would not count. SQLite has one writer: nothing is done.
     """
-    if conn.dialect.name != "sqlite":
-        conn.execute(*_hold(conversation_id, conversation_id if other is None else other))
+    if conn.dialect.name == "sqlite":
+        return
+    if other is None:
+        conn.execute(*_hold(conversation_id))
+    else:
+        conn.execute(*_hold_both(conversation_id, other))
 
 
 @built_once
-def _hold(one: int, other: int) -> Any:
+def _hold(conversation_id: int) -> Any:
+    # Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
+    # a plan for two equal ids than of one for any two.
+    return locking(select(conversation.c.id).where(conversation.c.id == conversation_id))
+
+
+@built_once
+def _hold_both(one: int, other: int) -> Any:
     # Everybody takes several locks in the order of ids: else two could wait for each other.
     both = or_(conversation.c.id == one, conversation.c.id == other)
     return locking(select(conversation.c.id).where(both).order_by(conversation.c.id))
