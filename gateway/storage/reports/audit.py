@@ -4,10 +4,10 @@ Read from what is on record anyway: journal, inquiries, transcript. A call is in
 in which somebody is asked about it, or it begins to run, or it is refused.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Row, select
@@ -17,6 +17,8 @@ from gateway.storage.conversation import conversations
 from gateway.storage.schema import inquiry, is_of_tool, message, step, turn
 
 LARGEST_ID = 2**63 - 1
+MOST_TURNS = 200
+"""That are read in one go."""
 NOT_RUN = frozenset({"refused", "vetoed", "denied"})
 """Outcomes of calls that had no effect, whatever that of their tool is."""
 
@@ -74,37 +76,68 @@ class AuditFilter:
 
 def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
     """Return tool calls: the newest turn first, and within a turn the newest call first."""
-    found: list[AuditRow] = []
     # A page may end within a turn: the next one begins with what is left of it.
     turn_id, upto = wanted.before or (LARGEST_ID, 0)
-    if upto:
-        found += _wanted_of(conn, turn_id, wanted, upto)
+    found = _wanted_of(conn, [turn_id], wanted, upto) if upto else []
     while len(found) < wanted.limit and (ids := _turns(conn, wanted, turn_id)):
-        for turn_id in ids:
-            found += _wanted_of(conn, turn_id, wanted)
+        found += _wanted_of(conn, ids, wanted)
+        turn_id = ids[-1]
     return found[: wanted.limit]
 
 
 def _wanted_of(
-    conn: Connection, turn_id: int, wanted: AuditFilter, upto: int | None = None
+    conn: Connection, turn_ids: Sequence[int], wanted: AuditFilter, upto: int | None = None
 ) -> list[AuditRow]:
-    """Return the calls of a turn that are wanted, of the first `upto` of it; the newest first."""
-    current = conn.execute(select(turn).where(turn.c.id == turn_id)).one_or_none()
-    if current is None:
-        return []
-    ordered = sorted(_of_turn(conn, current), key=lambda row: row.at)
-    # Before anything is left out, so that a number names the same call under every filter.
-    numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
-    return [
-        row
-        for row in reversed(numbered)
-        if row.at >= wanted.since and wanted.tool in {None, row.tool}
-    ]
+    """Return the wanted calls of turns, of the first `upto` of each; the newest first."""
+    query = select(turn).where(turn.c.id.in_(turn_ids)).order_by(turn.c.id.desc())
+    found: list[AuditRow] = []
+    for current, parts in _with_parts(conn, conn.execute(query).all()):
+        ordered = sorted(_of_turn(current, parts), key=lambda row: row.at)
+        # Before anything is left out, so that a number names the same call under every filter.
+        numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
+        found += [
+            row
+            for row in reversed(numbered)
+            if row.at >= wanted.since and wanted.tool in {None, row.tool}
+        ]
+    return found
+
+
+class _Parts(NamedTuple):
+    """What is stored of the calls of a turn; each in order."""
+
+    steps: Sequence[Row[Any]]
+    asked: Sequence[Row[Any]]
+    messages: Sequence[Row[Any]]
+
+
+def _with_parts(conn: Connection, turns: Sequence[Row[Any]]) -> Iterator[tuple[Row[Any], _Parts]]:
+    """Yield turns with their parts, which are read in one go."""
+    ids = [each.id for each in turns]
+    places = {each.conversation for each in turns}
+    queries = (
+        select(step).where(step.c.turn_id.in_(ids), is_of_tool).order_by(step.c.n),
+        select(inquiry).where(inquiry.c.turn_id.in_(ids)),
+        select(message.c.turn_id, message.c.body)
+        .where(
+            message.c.conversation.in_(places),
+            message.c.turn_id.in_(ids),
+            message.c.role == "assistant",
+        )
+        .order_by(message.c.seq),
+    )
+    parts = [defaultdict[int, list[Row[Any]]](list) for _ in queries]
+    for query, by_turn in zip(queries, parts, strict=True):
+        for row in conn.execute(query):
+            by_turn[row.turn_id].append(row)
+    for each in turns:
+        yield each, _Parts(*(by_turn[each.id] for by_turn in parts))
 
 
 def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
     """Return the newest turns before one that can hold what is wanted, the newest first."""
     ids: set[int] = set()
+    most = min(wanted.limit, MOST_TURNS)
     for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
         query = select(table.c.turn_id).where(table.c.at >= wanted.since, table.c.turn_id < before)
         # In the words of ix_step_tool: else SQLite would read the steps of models as well.
@@ -114,9 +147,9 @@ def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
             query = query.where(name == wanted.tool)
         if wanted.conversation is not None:
             query = query.where(table.c.turn_id.in_(_turns_of(wanted.conversation)))
-        newest = query.distinct().order_by(table.c.turn_id.desc()).limit(wanted.limit)
+        newest = query.distinct().order_by(table.c.turn_id.desc()).limit(most)
         ids.update(conn.scalars(newest))
-    return sorted(ids, reverse=True)[: wanted.limit]
+    return sorted(ids, reverse=True)[:most]
 
 
 def _turns_of(conversation_id: int) -> Any:
@@ -125,38 +158,25 @@ def _turns_of(conversation_id: int) -> Any:
     return own.union_all(select(turn.c.id).where(turn.c.conversation.in_(children)))
 
 
-def _of_turn(conn: Connection, current: Row[Any]) -> Iterator[AuditRow]:
+def _of_turn(current: Row[Any], parts: _Parts) -> Iterator[AuditRow]:
     """Yield the calls of one turn."""
-    arguments = _arguments(conn, current)
-    asked = {
-        row.call_id: row
-        for row in conn.execute(select(inquiry).where(inquiry.c.turn_id == current.id))
-    }
-    steps = select(step).where(step.c.turn_id == current.id, step.c.kind == "tool")
+    arguments = _arguments(parts.messages)
+    asked = {row.call_id: row for row in parts.asked}
     seen: Counter[str] = Counter()
-    for row in conn.execute(steps.order_by(step.c.n)).all():
+    for row in parts.steps:
         key = _key(row.call_id, seen)
         yield _ran(current, row, asked.pop(key, None), arguments.get(key, ""))
     for key, question in asked.items():
         yield _asked(current, question, arguments.get(key, ""))
 
 
-def _arguments(conn: Connection, current: Row[Any]) -> dict[str, str]:
+def _arguments(messages: Sequence[Row[Any]]) -> dict[str, str]:
     """Return what the calls of a turn were given, by the name that an inquiry has for each."""
-    bodies = conn.scalars(
-        select(message.c.body)
-        .where(
-            message.c.conversation == current.conversation,
-            message.c.turn_id == current.id,
-            message.c.role == "assistant",
-        )
-        .order_by(message.c.seq)
-    )
     seen: Counter[str] = Counter()
     return {
         _key(call["id"], seen): call["function"]["arguments"]
-        for body in bodies
-        for call in decode(body).get("tool_calls", ())
+        for row in messages
+        for call in decode(row.body).get("tool_calls", ())
     }
 
 
