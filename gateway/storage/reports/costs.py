@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Double,
     Row,
     Select,
     String,
@@ -233,13 +234,16 @@ def of_senders(conn: Connection, since: float, limit: int) -> Senders:
 def _senders(dialect: str, first: int, limit: int) -> Any:
     """Select sums by platform, and those of the dearest senders: the table is read once for both.
 
-    In the order of its key, which begins with the sender, so that nothing is sorted.
+    In the order of its key, which begins with the sender, so that nothing is sorted. PostgreSQL
+    would add whole numbers up as numerics, which takes twice as long.
     """
-    usd = func.sum(spent_by.c.pico_usd).label("usd")
+    is_postgres = dialect == "postgresql"
+    pico: ColumnElement[Any] = spent_by.c.pico_usd
+    usd = func.sum(cast(pico, Double) if is_postgres else pico).label("usd")
     recent = select(spent_by.c.sender, usd).where(spent_by.c.slot >= first)
     senders = recent.group_by(spent_by.c.sender).cte("senders")
     colon: ColumnElement[str] = literal_column("':'")
-    place = func.strpos if dialect == "postgresql" else func.instr
+    place = func.strpos if is_postgres else func.instr
     name = func.substr(senders.c.sender, 1, place(senders.c.sender.concat(colon), colon) - 1)
     named = select(name.label("name"), senders.c.usd).subquery("named")
     order = (senders.c.usd.desc(), senders.c.sender)
