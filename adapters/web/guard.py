@@ -69,7 +69,7 @@ REFUSED_PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>{title} &ndash; Parley</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<link rel="stylesheet" href="/static/palette.css">
+<link rel="stylesheet" href="/static/base.css">
 <link rel="stylesheet" href="/static/style.css">
 <body class="refused"><main>
 <h1>{title}</h1>

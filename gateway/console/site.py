@@ -221,6 +221,7 @@ class ConsoleSite:
             "here": here,
             "visitor": visitor_of(request),
             "theme": _theme(request),
+            "zone": self._inside.settings.sessions.timezone,
             "said": said.lstrip("!"),
             "failed": said.startswith("!"),
             "form_token": token.format(TOKEN_FIELD, self._token(request)),

@@ -89,7 +89,7 @@ async def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         assert "<b>nothing" not in lost.text
         assert (await browser.get("/admin/static/..%2Fsite.py")).status == 404
         style = await browser.get("/admin/static/console.css")
-        assert (style.status, "--bg" in style.text) == (200, True)
+        assert (style.status, "--text" in style.text) == (200, True)
 
 
 async def test_trouble_of_the_database_is_a_page(
