@@ -129,7 +129,7 @@ async def test_the_keyboard_is_enough(parley: ParleyProcess) -> None:
         await tab.locator(".hits a").first.focus()
         await tab.keyboard.press("Enter")
         await expect(tab.locator("h1")).to_have_text("Show me a table")
-        await tab.locator("summary", has_text="Came in").first.focus()
+        await tab.locator("summary", has_text="Received").first.focus()
         await tab.keyboard.press("Enter")
         await expect(tab.locator(".rows").first).to_be_visible()
         state = await tab.context.storage_state()

@@ -299,6 +299,8 @@ async def message(ask: Ask) -> Result:
             "conversation": number,
             "back": f"{HOME}/conversations/{number}?before={seq + AROUND}#m{seq}",
             "told": [speaker(decoded), f"session {found.session_id}"],
+            "at": found.at,
+            "turn": found.turn,
             "texts": [("Text", text)] * bool(text) + calls,
             "stored": orjson.dumps(decoded, option=orjson.OPT_INDENT_2).decode(),
         },
@@ -324,6 +326,8 @@ async def output(ask: Ask) -> Result:
         "conversation": number,
         "back": f"{HOME}/conversations/{number}",
         "told": [],
+        "at": None,
+        "turn": None,
         "texts": [("Text", text)],
         "stored": "",
     }

@@ -68,6 +68,7 @@ async def costs(ask: Ask) -> Result:
                 ),
             },
             "by": {"Model": models, "Person": senders.dearest},
+            "most": DEAREST,
             "platforms": senders.platforms,
         },
     )

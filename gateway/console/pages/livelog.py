@@ -18,6 +18,12 @@ LOG = f"{HOME}/log"
 SHOWN = 200
 """Lines of the page; as many come at once while it follows."""
 _LEADING = frozenset({"timestamp", "level", "event", "exception"})
+LEADS = {
+    "conversation": f"{HOME}/conversations/",
+    "turn": f"{LOG}?turn=",
+    "trace": f"{LOG}?text=",
+}
+"""Where fields of a line lead to, each with its value behind it."""
 KINDS = {"debug": "plain", "info": "good", "warning": "warn", "error": "bad"}
 
 
@@ -64,6 +70,7 @@ async def log(ask: Ask) -> Result:
             "levels": LEVELS,
             "has_file": path is not None,
             "most": SHOWN,
+            "leads": LEADS,
             **filters,
         },
     )

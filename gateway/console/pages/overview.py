@@ -27,6 +27,26 @@ LATE_S = 300.0
 """What waits for longer should be looked at."""
 NEWEST = 6
 PAST_ALERTS = 5
+_LOG, _LISTED = f"{HOME}/log?level=warning", f"{HOME}/conversations?state="
+PLACES: Mapping[str, str] = {
+    "adapter-stopped": _LOG,
+    "adapter-unreachable": _LOG,
+    "adapter-silent": f"{_LISTED}unsent",
+    "key-refused": SETUP,
+    "money-gone": SETUP,
+    "model-failing": _LOG,
+    "budget-low": f"{HOME}/budgets",
+    "budget-used-up": f"{HOME}/budgets",
+    "answer-dead": f"{HOME}/dead-letters",
+    "message-dead": f"{HOME}/dead-letters",
+    "disk-full": f"{HOME}/doctor",
+    "database-down": f"{HOME}/doctor",
+    "outbox-old": f"{_LISTED}unsent",
+    "stranger-asks": f"{HOME}/people",
+    "backup-overdue": f"{HOME}/doctor",
+    "settings-refused": f"{HOME}/settings",
+}
+"""Where an alert of each trouble leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +120,7 @@ async def overview(ask: Ask) -> Result:
             "costs": _costs(spans, read.spent),
             "replicas": read.replicas,
             "newest": read.newest,
+            "places": PLACES,
             "now": datetime.now(zone).timestamp(),
         },
     )
@@ -135,26 +156,35 @@ def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def _of_database(read: _Looked, opened: Sequence[Alert]) -> Iterator[Need]:
-    listed = f"{HOME}/conversations?state="
-    waiting = read.waiting
     for each in opened:
-        yield Need(each.text, f"{HOME}#alerts", "bad")
-    for name, what, state in (
-        ("unanswered", "messages wait for an answer", "waiting"),
-        ("unsent", "answers wait to be shown", "unsent"),
-    ):
-        found = waiting[name]
-        if found.oldest_s > LATE_S:
-            text = f"{found.count:,} {what}, the oldest for {stretch(found.oldest_s)}."
-            yield Need(text, listed + state)
-    if (asked := waiting["asked"]).count:
-        yield Need(f"{asked.count:,} questions of tools wait for a person.", f"{listed}asking")
-    if (strangers := waiting["strangers"]).count:
-        yield Need(f"{strangers.count:,} strangers ask to be let in.", f"{HOME}/people")
-    if read.days[-1].dead:
-        yield Need(f"{read.days[-1].dead:,} turns were given up today.", f"{listed}failed")
-    if read.dead_sends:
-        yield Need(f"{read.dead_sends:,} answers were given up within a day.", f"{listed}failed")
+        yield Need(each.text, PLACES.get(each.kind, f"{HOME}#alerts"), "bad")
+    told = {each.kind for each in opened}
+    for kind, count, one, many, where in _counts(read):
+        if count and kind not in told:
+            yield Need(f"{count:,} {one if count == 1 else many}.", where)
     for replica in read.replicas:
         if replica.late_s:
             yield Need(f"Replica {replica.name} is late by {stretch(replica.late_s)}.")
+
+
+def _counts(read: _Looked) -> Iterator[tuple[str, int, str, str, str]]:
+    """Yield the trouble that may tell of it, how many there are, for one and for many, where."""
+    waiting = read.waiting
+    for name, kind, what, state in (
+        ("unanswered", "", "for an answer", "waiting"),
+        ("unsent", "outbox-old", "to be shown", "unsent"),
+    ):
+        found = waiting[name]
+        age, count = stretch(found.oldest_s), found.count if found.oldest_s > LATE_S else 0
+        one = f"message has waited {what} for {age}"
+        many = f"messages have waited {what}, the oldest for {age}"
+        yield kind, count, one, many, _LISTED + state
+    asked, strangers = waiting["asked"].count, waiting["strangers"].count
+    one, many = "question waits for a person", "questions wait for a person"
+    yield "", asked, one, many, f"{HOME}/approvals"
+    one, many = "stranger asks to be let in", "strangers ask to be let in"
+    yield "stranger-asks", strangers, one, many, f"{HOME}/people"
+    one, many = "turn was given up today", "turns were given up today"
+    yield "message-dead", read.days[-1].dead, one, many, f"{HOME}/dead-letters"
+    one, many = "answer was given up within a day", "answers were given up within a day"
+    yield "answer-dead", read.dead_sends, one, many, f"{HOME}/dead-letters"

@@ -49,10 +49,10 @@ async def test_each_step_is_shown_and_nothing_runs(tmp_path: Path) -> None:
     """Question, calls with tokens and cost, arguments, output, answer, what was sent."""
     async with worked(tmp_path) as (_, browser):
         found = (await browser.get("/admin/conversations/1")).text
-        for text in ("Turn 1", "final text", "<code>look</code>", "scripted", "Sent: 1 row"):
+        for text in ("Turn 1", "answered", "<code>look</code>", "scripted", "Sent: 1 message"):
             assert text in found
         assert "turn:1:answer:1" in found
-        assert "Came in: 1 row" in found
+        assert "Received: 1 message" in found
         assert found.count("&lt;script&gt;alert(1)&lt;/script&gt;") >= 4
         assert "<script>alert" not in found
         assert "<img src=x" not in found

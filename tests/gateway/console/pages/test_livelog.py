@@ -25,8 +25,9 @@ def add(recent: RecentLines, event: str, level: str = "info", **fields: object) 
 
 
 async def test_lines_are_shown_filtered_and_escaped(tmp_path: Path, recent: RecentLines) -> None:
-    """The newest on top; a conversation leads to its page."""
-    add(recent, "turn_finished", conversation=7, turn=3)
+    """The newest on top; a conversation leads to its page, a trace to its lines."""
+    add(recent, "turn_finished", conversation=7, turn=3, trace="0af7")
+    add(recent, "previous_process_ended", turn=None)
     add(recent, "model_retried", "warning", reason="<script>alert(1)</script>", tries=[1, 2])
     add(recent, "turn_failed", "error", conversation=8, exception="Traceback\n  <b>")
     async with console(tmp_path) as running, running.browser() as browser:
@@ -34,6 +35,8 @@ async def test_lines_are_shown_filtered_and_escaped(tmp_path: Path, recent: Rece
         assert page.index("turn_failed") < page.index("model_retried") < page.index("turn_finished")
         assert "<script>alert" not in page
         assert 'href="/admin/conversations/7"' in page
+        assert 'href="/admin/log?text=0af7"' in page
+        assert "turn=null" not in page
         assert "10:00:00.123" in page
         for query, seen in (
             ("level=warning", ["turn_failed", "model_retried"]),

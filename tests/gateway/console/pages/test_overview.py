@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from gateway.alerts.troubles import TROUBLES
+from gateway.console.pages.overview import PLACES
+from gateway.console.register import find
 from gateway.storage.queue import alerts
 from gateway.storage.schema import replica, turn
 from tests.gateway.storage.reports.test_conversation_list import set_rows
@@ -31,5 +34,19 @@ async def test_what_needs_somebody_is_named(tmp_path: Path) -> None:
         found = (await browser.get("/admin")).text
         assert "things need you" in found
         assert "The model &lt;b&gt;gpt&lt;/b&gt; fails." in found
-        assert "1 turns were given up today." in found
+        assert "1 turn was given up today." in found
         assert "All is well" not in found
+
+
+async def test_an_alert_leads_to_what_it_is_about(tmp_path: Path) -> None:
+    """Of every trouble, to a page that is there; what it tells is not told a second time."""
+    assert PLACES.keys() == TROUBLES.keys()
+    assert all(find("GET", place.partition("?")[0]) for place in PLACES.values())
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("Good morning")
+        write = running.database.write
+        await write(alerts.note, "message-dead", "telegram", "1 message was given up", 1.0)
+        await write(set_rows, turn, turn.c.id == 1, state="dead")
+        found = (await browser.get("/admin")).text
+        assert '<a href="/admin/dead-letters">1 message was given up</a>' in found
+        assert "1 thing needs you" in found
