@@ -24,8 +24,8 @@ from agent.usage import FREE, CacheLayout
 DEFAULT_CONTEXT_TOKENS = 200_000
 NOTICE = (
     "\n\n---\n*I am Parley's built-in offline demo model, not a real language model. For real "
-    "answers set `ANTHROPIC_API_KEY` or `OPENAI_API_KEY`, or `model:` in `parley.yaml`, and "
-    "restart Parley.*"
+    "answers run `parley setup`, or restart Parley with `ANTHROPIC_API_KEY` or `OPENAI_API_KEY` "
+    "set.*"
 )
 COUNT_LIMIT = 500
 READ_CHARS = 2000

@@ -186,7 +186,7 @@ def checked_text(value: object, *, may_be_empty: bool = False) -> str:
     if not value.strip() and not may_be_empty:
         raise Refusal(400, "empty_text", "The message is empty.")
     if len(value) > MAX_TEXT_CHARS:
-        text = f"The message has {len(value):,} characters; at most {MAX_TEXT_CHARS:,} are taken."
+        text = f"The message has {len(value):,} characters; the limit is {MAX_TEXT_CHARS:,}."
         raise Refusal(422, "text_too_long", text)
     return value
 

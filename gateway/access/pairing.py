@@ -359,7 +359,7 @@ def approve(conn: Connection, code: str, by: str) -> Decision:
     """
     request = _request_of(conn, code)
     if request.state == "approved":
-        return Decision(f"{who(request)} is let in already.", request)
+        return Decision(f"{who(request)} already has access.", request)
     members.let_in(
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
@@ -378,10 +378,10 @@ def deny(conn: Connection, code: str, by: str) -> Decision:
     request = _request_of(conn, code)
     if request.state == "approved":
         remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
-        text = f"{who(request)} is let in already; {remedy}."
+        text = f"{who(request)} already has access; {remedy}."
         return Decision(text, request)
     if request.state == "denied":
-        return Decision(f"{who(request)} is denied already.", request)
+        return Decision(f"{who(request)} was already denied.", request)
     members.decide(conn, request.id, "denied")
     _put_on_record(conn, "pairing_denied", by, request.platform, request.sender)
     happened = Happening("denied", request.platform, request.sender, by)

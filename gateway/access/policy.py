@@ -323,8 +323,8 @@ class Quotas:
             return None
         anew = start + timedelta(days=1)
         return (
-            f"I did not take this message: your {limit:,} tokens of today are used up. They start"
-            f" anew at {anew:%H:%M} {self._zone}."
+            f"I did not accept this message: you have used up your {limit:,} tokens for today."
+            f" They reset at {anew:%H:%M} {self._zone}."
         )
 
 
@@ -342,11 +342,11 @@ def _no_room(limit: int, what: str, ages_s: Sequence[float], more: int) -> str |
         return None
     most = f"{limit} {what}{'s' if limit > 1 else ''}"
     if more > limit:
-        return f"I did not take this message: I take at most {most} a day from you."
+        return f"I did not accept this message: I accept at most {most} a day from you."
     wait_s = max(1.0, DAY_S - ages_s[-too_many])
     hours, minutes = divmod(math.ceil(wait_s / MINUTE_S), 60)
     span = f"{hours} h {minutes} min" if hours else f"{minutes} min"
     return (
-        f"I did not take this message: I take at most {most} in 24 hours from you."
-        f" There is room again in {span}."
+        f"I did not accept this message: I accept at most {most} in 24 hours from you."
+        f" You can write again in {span}."
     )

@@ -327,7 +327,7 @@ def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "budget-used-up",
-    "{subject} has used up today's budget ({used} of {limit}); it starts anew at {until}",
+    "{subject} has used up today's budget ({used} of {limit}); it resets at {until}",
     over="there is room in the budget of {subject} again",
     remedy="wait, or raise `budget.*`; `parley usage` shows what it was spent for",
 )

@@ -292,7 +292,7 @@ def spend_limit_text(limit: SpendLimitReached) -> str:
         what = f"Today's budget for you is used up ({format_usd(limit.limit_usd)})"
     else:
         what = "Today's budget is used up"
-    anew = f"It starts anew at {limit.until:%H:%M} {limit.until.tzinfo}"
+    anew = f"It resets at {limit.until:%H:%M} {limit.until.tzinfo}"
     return f"{what}. {anew}; your message stays on record, send /retry then."
 
 

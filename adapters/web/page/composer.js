@@ -137,10 +137,10 @@ export class Composer {
 
   #problem() {
     const bytes = this.#files.reduce((sum, file) => sum + file.size, 0);
-    if (this.#text.value.length > MAX_CHARS) return "This is longer than the 200,000 characters Parley takes.";
+    if (this.#text.value.length > MAX_CHARS) return "This message is longer than the limit of 200,000 characters.";
     if (this.#files.length > MAX_FILES) return `A message has at most ${MAX_FILES} files.`;
     if (bytes <= this.#maxFileBytes) return "";
-    return `These files have ${sizeText(bytes)}; at most ${sizeText(this.#maxFileBytes)} are taken.`;
+    return `These files add up to ${sizeText(bytes)}; the limit is ${sizeText(this.#maxFileBytes)}.`;
   }
 
   #chip(file) {

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo
 import typer
 from sqlalchemy import Connection
 
+from agent import messages
 from agent.models.factory import resolve_provider
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
@@ -163,14 +164,17 @@ def _first(found: dict[str, Any]) -> Line:
 def _of_database(found: dict[str, Any]) -> list[Line]:
     today, replicas = found["today"], found["replicas"]
     limit = f" of ${today['limit_usd']:,.2f}" if today["limit_usd"] is not None else ""
-    spent = f"{today['calls']:,} calls, {today['tokens']:,} tokens"
+    spent = f"{messages.count(today['calls'], 'call')}, {today['tokens']:,} tokens"
     silent = f", {len(replicas['silent'])} silent" if replicas["silent"] else ""
     told = [
-        (f"  {'queue':<10} {_waiting(found['queue'], 'to be answered')}", ""),
+        (f"  {'queue':<10} {_waiting(found['queue'], 'for an answer')}", ""),
         (f"  {'outbox':<10} {_waiting(found['outbox'], 'to be sent')}", ""),
-        (f"  {'replicas':<10} {replicas['living']} alive{silent}", "yellow" if silent else ""),
         (f"  {'today':<10} ${today['usd']:,.2f}{limit}, {spent}", ""),
     ]
+    # One that was stopped stays on the list: nothing is amiss where it was the only one.
+    if replicas["living"] + len(replicas["silent"]) > 1:
+        style = "yellow" if silent else ""
+        told.append((f"  {'replicas':<10} {replicas['living']} alive{silent}", style))
     if found["questions"]:
         told.append((f"  {'questions':<10} {found['questions']} wait for a person", "yellow"))
     if letters := found["dead_letters_7d"]:
@@ -180,8 +184,8 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
 
 def _waiting(rows: dict[str, Any], what: str) -> str:
     if not rows["messages"]:
-        return f"nothing {what}"
-    return f"{rows['messages']:,} {what}, the oldest for {span(rows['oldest_s'])}"
+        return f"nothing waits {what}"
+    return f"{rows['messages']:,} wait {what}, the oldest for {span(rows['oldest_s'])}"
 
 
 def _of_backup(backup: dict[str, Any] | None) -> Line:

@@ -138,7 +138,7 @@ def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> charts.BarChart:
 
 def _of_model(inside: Inside) -> Iterator[Need]:
     if inside.facts(None).name == DEMO_NAME:
-        yield Need("Only the demo model answers, which understands nothing.", SETUP)
+        yield Need("Only the demo model answers so far, and it understands nothing.", SETUP)
 
 
 def _of_health(look: Mapping[str, Any]) -> Iterator[Need]:

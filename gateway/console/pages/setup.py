@@ -130,7 +130,7 @@ async def _model(ask: Ask) -> Result:
     if provider not in PROVIDERS or provider == DEMO:
         raise GatewayError("Please choose a provider.")
     if provider in _NAMELESS and not name:
-        raise GatewayError(f"{PROVIDERS[provider]} has no usual model; please name one.")
+        raise GatewayError(f"{PROVIDERS[provider]} has no default model; please name one.")
     key = _secret(ask, "key")
     if mixed := mixed_up_key(key):
         raise GatewayError(f"This is {mixed}; the key of the model is asked for.")

@@ -504,7 +504,7 @@ async def test_too_large_files_are_not_sent(serve: Serve) -> None:
         await expect(tab.locator("#attach")).to_be_visible()
         await tab.set_input_files("#picker", [upload("a", "", b"1234")])
         await expect(tab.locator("#hint")).to_have_text(
-            "These files have 4 bytes; at most 3 bytes are taken."
+            "These files add up to 4 bytes; the limit is 3 bytes."
         )
         await expect(tab.locator("#send")).to_be_disabled()
 

@@ -464,7 +464,7 @@ class TestDecisions:
             code = code_of(await stranger(chat))
             await owner(chat, f"/pair approve {code}")
             assert await owner(chat, f"/pair approve {code.lower()}") == (
-                "`Ann` (telegram 7) is let in already."
+                "`Ann` (telegram 7) already has access."
             )
             assert "`pair revoke telegram:7`" in await owner(chat, f"/pair deny {code}")
             assert (await told(chat, "dm7"))[1:] == [pairing.APPROVED]
@@ -477,7 +477,7 @@ class TestDecisions:
             text = await owner(chat, f"/pair deny {code}")
             assert text == "`Ann` (telegram 7) is denied, and cannot ask again for a day."
             assert (
-                await owner(chat, f"/pair deny {code}") == "`Ann` (telegram 7) is denied already."
+                await owner(chat, f"/pair deny {code}") == "`Ann` (telegram 7) was already denied."
             )
             await age(chat, CODE_S + 1)
             await stranger(chat)

@@ -182,7 +182,7 @@ async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
             assert kinds((await look(chat)).begun) == [begun]
         first, second = (await chat.answers(3))[1:]
         assert "everybody together has used 80% of today's budget ($0.80 of $1.00)" in first
-        assert "used up today's budget ($1.00 of $1.00); it starts anew at 00:00 UTC" in second
+        assert "used up today's budget ($1.00 of $1.00); it resets at 00:00 UTC" in second
         await chat.execute(update(schema.spent_slot).values(pico_usd=0))
         assert await chat.ask("more") == "re: more"
         await chat.execute(update(schema.spent_by).values(pico_usd=45 * 10**11))

@@ -128,7 +128,7 @@ async def test_approving_through_the_running_gateway(tmp_path: Path) -> None:
     """The stranger is told at once, and heard; once, however often it is approved."""
     async with running(tmp_path, access=OWNED) as chat, controlled(tmp_path, chat):
         code = await asked(chat)
-        for words in ("may write to me now", "is let in already"):
+        for words in ("may write to me now", "already has access"):
             decision = await control.act(tmp_path, tmp_path, "approve-pairing", code)
             assert words in decision["text"]
         assert (await chat.answers(2, "dm"))[1:] == [APPROVED]

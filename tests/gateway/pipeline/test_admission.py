@@ -238,7 +238,7 @@ class TestQuotas:
             said = [("one", "u2"), ("two", "u2"), ("/status", "u2"), ("three", "u1"), ("4", "u1")]
             outcomes = [(await chat.say(text, sender=sender)).outcome for text, sender in said]
             assert outcomes == ["queued", "refused", "command", "queued", "queued"]
-            [text] = [text for text in await told(chat) if "did not take" in text]
+            [text] = [text for text in await told(chat) if "did not accept" in text]
             assert "at most 1 message in 24 hours" in text
 
     async def test_a_restart_gives_no_new_quota(self, tmp_path: Path) -> None:
@@ -273,9 +273,9 @@ class TestQuotas:
             assert [await send(n) for n in (2, 2, 0, 1, 1)] == [
                 *("queued", "refused", "queued", "queued", "refused")
             ]
-            [text] = [text for text in await told(chat) if "did not take" in text]
+            [text] = [text for text in await told(chat) if "did not accept" in text]
             assert "at most 3 files in 24 hours" in text
-            assert "There is room again in 24 h 0 min" in text
+            assert "You can write again in 24 h 0 min" in text
 
     async def test_more_files_than_ever_fit(self, tmp_path: Path) -> None:
         """There is no time to wait for."""
@@ -292,9 +292,9 @@ class TestQuotas:
             await chat.ask("hello", sender="u2")
             assert (await chat.say("more", sender="u2")).outcome == "refused"
             assert (await chat.say("mine", "c3", sender="u3")).outcome == "queued"
-            [text] = [text for text in await told(chat) if "did not take" in text]
-            assert "your 1 tokens of today are used up" in text
-            assert "anew at 00:00 UTC" in text
+            [text] = [text for text in await told(chat) if "did not accept" in text]
+            assert "used up your 1 tokens for today" in text
+            assert "They reset at 00:00 UTC" in text
 
 
 class TestRates:

@@ -112,9 +112,9 @@ MIDNIGHT = datetime(2026, 9, 2, tzinfo=ZoneInfo("Europe/Berlin"))
 
 
 def test_a_senders_own_budget_is_told() -> None:
-    """With its amount, when it starts anew, and what to do then."""
+    """With its amount, when it resets, and what to do then."""
     assert notices.spend_limit_text(SpendLimitReached("sender", 2.0, MIDNIGHT)) == (
-        "Today's budget for you is used up ($2.00). It starts anew at 00:00 Europe/Berlin;"
+        "Today's budget for you is used up ($2.00). It resets at 00:00 Europe/Berlin;"
         " your message stays on record, send /retry then."
     )
 
@@ -123,7 +123,7 @@ def test_the_budget_of_all_is_told_without_its_amount() -> None:
     """That is the operator's business."""
     limit = SpendLimitReached("all", 123.0, MIDNIGHT.astimezone(UTC))
     assert notices.spend_limit_text(limit).startswith(
-        "Today's budget is used up. It starts anew at 22:00 UTC;"
+        "Today's budget is used up. It resets at 22:00 UTC;"
     )
 
 

@@ -66,7 +66,7 @@ def test_a_gateway_that_hangs_is_told(
         result = parley("status")
     assert result.code == status.NOT_READY
     assert "has not answered within 0.01 s" in result.out
-    assert "nothing to be answered" in result.out
+    assert "nothing waits for an answer" in result.out
 
 
 def test_without_a_gateway_the_database_is_asked(parley: Parley, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_without_a_gateway_the_database_is_asked(parley: Parley, tmp_path: Path)
     assert result.code == status.NOT_RUNNING
     assert "no gateway runs in" in result.out
     assert "this is from the database" in result.out
-    assert "nothing to be answered" in result.out
+    assert "nothing waits for an answer" in result.out
 
 
 def test_without_anything_it_says_so(parley: Parley) -> None:

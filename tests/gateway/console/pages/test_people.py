@@ -38,7 +38,7 @@ async def test_a_stranger_is_let_in_from_the_page(tmp_path: Path) -> None:
             "whom": code,
             "form_token": await browser.token("/admin/people"),
         }
-        for told in ("may write to me now", "is let in already"):
+        for told in ("may write to me now", "already has access"):
             sent = await browser.post("/admin/people", fields)
             assert (sent.status, sent.headers["Location"]) == (303, "/admin/people")
             assert told in (await browser.get("/admin/people")).text

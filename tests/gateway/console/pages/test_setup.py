@@ -113,7 +113,7 @@ async def test_a_token_is_tried_and_written(
             assert (await browser.submit("/admin/setup", path, token=TOKEN)).status == 303
             page = (await browser.get("/admin/setup")).text
             assert "the token is that of @parley_bot" in page
-            assert "takes part after a restart" in page
+            assert "works after a restart" in page
             again = await browser.submit("/admin/setup", path, token=TOKEN)
             assert "is set up already" in again.text
     assert written(tmp_path) == {"platforms": {"telegram": {"token": TOKEN}}}
@@ -197,10 +197,13 @@ async def test_a_provider_without_a_usual_model_needs_a_name(
     """The form says so before, and again."""
     async with console(tmp_path) as running, running.browser() as browser:
         assert (
-            "OpenRouter has no usual model: name one." in (await browser.get("/admin/setup")).text
+            "OpenRouter has no default model: name one." in (await browser.get("/admin/setup")).text
         )
         refused = await choose(browser, server, provider="openrouter", name=" ")
-    assert (refused.status, "OpenRouter has no usual model; please" in refused.text) == (409, True)
+    assert (refused.status, "OpenRouter has no default model; please" in refused.text) == (
+        409,
+        True,
+    )
 
 
 async def test_what_cannot_be_used_is_not_written(tmp_path: Path, server: OpenAIServer) -> None:
