@@ -115,10 +115,21 @@ def newest(to: Path | None) -> Backup | None:
     What was begun in the future, by a clock that was wrong, does not count: else there would be no
     other one until then, and nobody would be told.
     """
-    if to is None:
-        return None
     latest = datetime.now(UTC) + timedelta(seconds=SKEW_S)
-    return next((each for each in _found(to) if each.at <= latest), None)
+    found = _found(to) if to is not None else ()
+    return next((each for each in found if each.at <= latest), None)
+
+
+def newest_age_s(to: Path) -> float | None:
+    """Return how old what `newest` returns is; None where there is none.
+
+    A list of all files may have megabytes, and this is asked every few seconds: what has the name
+    of a whole backup, and a list, is taken for one.
+    """
+    now = datetime.now(UTC)
+    times = (_begun(each) for each in _named(to) if (each / MANIFEST).is_file())
+    ages = ((now - at).total_seconds() for at in times if at is not None)
+    return next((max(age_s, 0.0) for age_s in ages if age_s >= -SKEW_S), None)
 
 
 def overdue_s(settings: Settings, running_s: float) -> float | None:
@@ -130,31 +141,38 @@ def overdue_s(settings: Settings, running_s: float) -> float | None:
     to = folder_of(settings)
     if to is None:
         return None
-    last = newest(to)
-    if last is None:
+    age_s = newest_age_s(to)
+    if age_s is None:
         return running_s if running_s > FIRST_WITHIN_S else 0.0
-    age_s = last.age_s(datetime.now(UTC))
     return age_s if age_s > LATE * settings.backup.every_h * HOUR_S else None
 
 
 def _found(to: Path) -> Iterator[Backup]:
     """Yield the whole backups in a folder, the newest first; nothing where there is no folder."""
+    return (found for each in _named(to) if (found := read(each)) is not None)
+
+
+def _named(to: Path) -> list[Path]:
     try:
-        named = sorted((each for each in to.iterdir() if _NAME.fullmatch(each.name)), reverse=True)
+        return sorted((each for each in to.iterdir() if _NAME.fullmatch(each.name)), reverse=True)
     except OSError:
-        return
-    for each in named:
-        if (found := read(each)) is not None:
-            yield found
+        return []
+
+
+def _begun(path: Path) -> datetime | None:
+    named = _NAME.fullmatch(path.name)
+    try:
+        return datetime.strptime(named[1] if named else "", _TIME).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def read(path: Path) -> Backup | None:
     """Return the backup that a folder is, as its list says; None for another folder."""
-    named = _NAME.fullmatch(path.name)
     try:
         told = orjson.loads((path / MANIFEST).read_bytes())
         size = sum(each.get("bytes", 0) for each in told["files"].values())
-        began = datetime.strptime(named[1] if named else told["at"], _TIME).replace(tzinfo=UTC)
+        began = _begun(path) or datetime.strptime(told["at"], _TIME).replace(tzinfo=UTC)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return Backup(path, began, size, told)
@@ -396,8 +414,7 @@ class Backups:
             await asyncio.sleep(pause_s)
 
     async def _is_due(self, to: Path) -> bool:
-        last = await asyncio.to_thread(newest, to)
-        age_s = None if last is None else last.age_s(datetime.now(UTC))
+        age_s = await asyncio.to_thread(newest_age_s, to)
         if age_s is not None and age_s < self._settings.backup.every_h * HOUR_S:
             return False
         # Of several replicas the one that lives for longest; on SQLite there is one.

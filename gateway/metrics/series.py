@@ -112,7 +112,7 @@ ATTACHMENTS = _counter(
 )
 ADAPTER_TROUBLES = _counter(
     "adapter_troubles",
-    "Ends of an adapter's run. kind: disconnected, failed, stopped (until the next start).",
+    "Ends of an adapter's run. kind: disconnected, failed, stopped (until its settings change).",
     "adapter kind",
 )
 REPLICA_LOSSES = _counter(

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -201,9 +200,9 @@ def _files(settings: Settings) -> Iterator[Sample]:
     if path is not None:
         yield Sample(series.LOG_BYTES, sum(map(_size, [path, *predecessors(path)])))
     if (to := backups.folder_of(settings)) is not None:
-        backup = backups.newest(to)
+        age_s = backups.newest_age_s(to)
         # Without a sample no rule would ever tell of a backup that never was.
-        yield Sample(series.BACKUP_AGE, backup.age_s(datetime.now(UTC)) if backup else math.inf)
+        yield Sample(series.BACKUP_AGE, math.inf if age_s is None else age_s)
     database = location_of(settings)
     if isinstance(database, Path):
         yield Sample(series.DATABASE_BYTES, _size(database))

@@ -402,9 +402,11 @@ def test_a_clock_that_was_wrong_keeps_no_backup_from_being_made(tmp_path: Path) 
     folder.mkdir(parents=True)
     (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
     assert newest(tmp_path / "kept") is None
+    assert backups.newest_age_s(tmp_path / "kept") is None
     assert backups.overdue_s(settings, 1e6) == 1e6
     made = make(lived_in(tmp_path / "home"), tmp_path / "kept", 1)
     assert newest(tmp_path / "kept") == made
+    assert backups.newest_age_s(tmp_path / "kept") is not None
 
 
 def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
