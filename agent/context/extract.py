@@ -32,9 +32,12 @@ from agent.context.sentences import sentences
 from agent.context.statements import (
     content_words,
     has_digit,
+    has_error,
     is_courtesy,
     is_noise,
     is_question,
+    is_row_of_numbers,
+    looks_like_code,
     quick_words,
     speaks_of_self,
     weight_of,
@@ -69,10 +72,15 @@ WORTH = {"person": 1.0, "assistant": 0.22, "tool": 0.2}
 """What a statement is worth by whose it is."""
 OWN = 1.25
 """The same of what people tell of themselves, beside what they ask or paste."""
+PASTED = 0.3
+"""The same of code, markup and logs that they paste."""
+ERROR = 2.0
+"""What an error is worth beside another line of a result."""
 AGAIN = 0.65
 """What each further statement of a message is worth beside the one before it."""
-NEW_SHARE = 0.6
-"""What an assistant says is chosen if so much of it was not said by what is chosen already."""
+NEW_SHARES = (0.6, 0.2)
+"""What an assistant says is chosen if so much of it was not said by what is chosen already; where
+room is left, then what is less new."""
 COST_POWER = 0.75
 """How much a statement is worth less for being longer; 1: as it is longer."""
 LINE_TOKENS = 4
@@ -236,6 +244,7 @@ class _Candidate:
 
     Attributes:
         key: Whose it is: its message, and who speaks there.
+        whose: "person", "assistant" or "tool".
         words: Its content words, each once.
         cost: About how many tokens it takes in a line of its own.
         worth: Of a word in it, by who said it, of what kind it is, and what it costs.
@@ -244,6 +253,7 @@ class _Candidate:
 
     said: Statement
     key: tuple[int, str]
+    whose: str
     words: Set[bytes]
     cost: float
     worth: float
@@ -280,14 +290,14 @@ def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
             if _is_dull(text) or (each.who == ASSISTANT and text.endswith(_HEADING_ENDS)):
                 continue
             cost = _tokens(text) + LINE_TOKENS
-            worth = WORTH[_whose(each)] * weight_of(text, words) / cost**COST_POWER
-            if each.is_persons and speaks_of_self(text, words):
-                worth *= OWN
+            whose = _whose(each)
+            worth = WORTH[whose] * weight_of(text, words) / cost**COST_POWER
+            worth *= _share_of_worth(each, whose, words)
             if wanted and not wanted.isdisjoint(words):
                 worth *= FOCUS
             if len(content) < SHORT_WORDS and is_courtesy(text, words):
                 continue
-            own.append(_Candidate(each, (each.seq, each.who), content, cost, worth))
+            own.append(_Candidate(each, (each.seq, each.who), whose, content, cost, worth))
         _pair(found, own)
         found += [one for one in own if len(one.words) >= LEAST_WORDS or one.question]
         counts.update(seen)
@@ -313,9 +323,21 @@ def _pair(before: Sequence[_Candidate], own: Sequence[_Candidate]) -> None:
         own[0].cost += before[-1].cost
 
 
+def _share_of_worth(said: Statement, whose: str, words: Set[bytes]) -> float:
+    """Return what a statement is worth beside others of its speaker."""
+    if whose == "person":
+        if looks_like_code(said.text):
+            return PASTED
+        return OWN if speaks_of_self(said.text, words) else 1.0
+    return ERROR if whose == "tool" and said.who[0] == "r" and has_error(said.text) else 1.0
+
+
 def _is_dull(text: str) -> bool:
-    # Data has hardly any spaces; looking at every character of prose would take too long.
-    return text.count(" ") * 12 < len(text) and is_noise(text)
+    # Data has hardly any spaces, or many; looking at every character of prose takes too long.
+    spaces = text.count(" ")
+    if spaces * 6 > len(text):
+        return is_row_of_numbers(text)
+    return spaces * 12 < len(text) and is_noise(text)
 
 
 def _whose(said: Statement) -> str:
@@ -347,38 +369,72 @@ def _ranked(found: Sequence[_Candidate], weights: dict[bytes, int]) -> Sequence[
 def _fill(field: _Field, room_tokens: float, *, is_known: bool = False) -> list[_Candidate]:
     """Return what fits, those that were chosen first in front.
 
-    What people say is never left out for having been said; of others only what is new.
+    What people say is left out only if it was said in the same words; of others what is new, and
+    of the rest what there is room for.
 
     Args:
-        is_known: All of it was chosen before.
+        is_known: All of it was chosen before, and stays if there is room.
     """
-    chosen: list[_Candidate] = []
-    known, lines = set[bytes](), set[tuple[int, str]]()
-    for one in field.ranked:
-        if room_tokens < LINE_TOKENS:
-            break
-        # The further ones of a message share its line.
-        cost = one.cost - LINE_TOKENS + 1 if one.key in lines else one.cost
-        is_wanted = is_known or one.said.is_persons or _is_new(one, known, field.weights)
-        if cost > room_tokens or not is_wanted:
-            continue
-        room_tokens -= cost
-        lines.add(one.key)
-        known |= one.words
-        chosen.append(one)
-    return chosen
+    filling = _Filling(field.weights, room_tokens, is_known=is_known)
+    left = [(1.0, one) for one in field.ranked]
+    for least_new in (*NEW_SHARES, -1.0) if is_known else NEW_SHARES:
+        left = filling.take(left, least_new)
+    return filling.chosen
 
 
-def _is_new(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> bool:
-    """Whether most of what a statement says was not said by what is known.
+class _Filling:
+    """What was chosen so far, and the room that is left."""
+
+    def __init__(self, weights: dict[bytes, int], room_tokens: float, *, is_known: bool) -> None:
+        self.weights = weights
+        self.is_known = is_known
+        self.room_tokens = room_tokens
+        self.chosen: list[_Candidate] = []
+        self.known = set[bytes]()
+        self.texts = set[str]()
+        self.lines = set[tuple[int, str]]()
+
+    def take(
+        self, tried: Iterable[tuple[float, _Candidate]], least_new: float
+    ) -> list[tuple[float, _Candidate]]:
+        """Choose what fits, and return what is not new enough.
+
+        Args:
+            tried: With how much of each was new when it was last asked: it gets less and less.
+        """
+        left = []
+        for was_new, one in tried:
+            if self.room_tokens < LINE_TOKENS:
+                break
+            # The further ones of a message share its line.
+            cost = one.cost - LINE_TOKENS + 1 if one.key in self.lines else one.cost
+            if cost > self.room_tokens or one.said.text in self.texts:
+                continue
+            new = was_new
+            if one.whose != "person" and new > least_new:
+                new = _new_share(one, self.known, self.weights)
+            if new <= least_new:
+                left.append((new, one))
+                continue
+            self.room_tokens -= cost
+            self.lines.add(one.key)
+            if not self.is_known:
+                self.texts.add(one.said.text)
+            self.known |= one.words
+            self.chosen.append(one)
+        return left
+
+
+def _new_share(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> float:
+    """Return how much of what a statement says was not said by what is known.
 
     A result that differs from another one in its numbers alone says nothing new.
     """
     words = one.words
-    if one.said.is_tools:
+    if one.whose == "tool":
         words = {word for word in words if not word[:1].isdigit()}
     weight = weights.__getitem__
-    return sum(map(weight, words - known)) > NEW_SHARE * sum(map(weight, words))
+    return sum(map(weight, words - known)) / max(1, sum(map(weight, words)))
 
 
 def _best(field: _Field) -> Sequence[Statement]:
@@ -419,7 +475,7 @@ def _fitted(
         if not any(chosen):
             text = _beginning(text, budget_tokens)
             break
-        chosen = _fewer(chosen, over)
+        chosen = _fewer(notes.parts, chosen, over)
         told = _laid_out(notes, fields, chosen)
     held = {said for part in told.parts for said in part.said}
     facts = [said for field in fields[len(known) :] for said in _best(field)]
@@ -487,18 +543,28 @@ def _chosen(
     ]
 
 
-def _fewer(chosen: Sequence[list[_Candidate]], over_tokens: int) -> list[list[_Candidate]]:
-    """Return of each part less, by what was chosen last: together at least `over_tokens` less."""
-    total = sum(one.cost for part in chosen for one in part)
-    kept = []
-    for part in chosen:
-        excess = (over_tokens + 1) * sum(one.cost for one in part) / total
-        end = len(part)
-        while end and excess > 0:
-            end -= 1
-            excess -= part[end].cost - LINE_TOKENS
-        kept.append(part[:end])
-    return kept
+def _fewer(
+    parts: Sequence[Stretch], chosen: Sequence[list[_Candidate]], over_tokens: int
+) -> list[list[_Candidate]]:
+    """Return of each part less, by what was chosen last: together at least `over_tokens` less.
+
+    A part that has no more than its share keeps all: else the beginning of a conversation would
+    fade with every compaction.
+    """
+    needs = [_need(part) for part in chosen]
+    shares = _shares(parts, needs, sum(needs) - over_tokens - 1)
+    return [_first(part, share) for part, share in zip(chosen, shares, strict=True)]
+
+
+def _first(chosen: list[_Candidate], room_tokens: float) -> list[_Candidate]:
+    """Return the first ones, as many as fit."""
+    lines = set[tuple[int, str]]()
+    for n, one in enumerate(chosen):
+        room_tokens -= one.cost - LINE_TOKENS + 1 if one.key in lines else one.cost
+        if room_tokens < 0:
+            return chosen[:n]
+        lines.add(one.key)
+    return chosen
 
 
 def _laid_out(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from agent.context.sentences import MAX_CHARS, Unit, units
-from agent.context.statements import has_error
+from agent.context.statements import has_error, looks_like_code
 from agent.messages import text_of
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.view.view import Entry
@@ -36,6 +36,7 @@ RESULT_LINES = 3
 ASSISTANT = "assistant"
 _SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
 _DIGIT = re.compile("[0-9]")
+_LINE_ENDS = re.compile(r"\n(?![a-z])")
 _SPOKEN_SHARE = 0.6
 """Where so many messages begin with the name of one of several people, a group talks."""
 _NAMING = ("command", "cmd", "path", "file_path", "file", "url", "query", "pattern", "name")
@@ -160,7 +161,8 @@ def _ends(role: str, text: str, limit: int) -> tuple[str, ...]:
 
 def _telling_lines(text: str, limit: int) -> list[str]:
     """Return whole lines of a text in order, together not much longer than the limit."""
-    lines = [line for line in text.splitlines() if line and len(line) <= MOST_LINE_CHARS]
+    # A small letter goes on with the sentence of the line before it.
+    lines = [each for each in _LINE_ENDS.split(text) if each and len(each) <= MOST_LINE_CHARS]
     # What stands in front may be the number of a point in a list.
     numbered = [n for n, line in enumerate(lines) if _DIGIT.search(line, 3)]
     kept, size = set[int](), 0
@@ -240,7 +242,7 @@ def _people(texts: Iterable[str | bool]) -> frozenset[str]:
 def _of_result(seq: int, who: str, said: Sequence[str]) -> Iterator[Statement]:
     """Yield the last line of a result, and errors before it; of a short one the first line, too."""
     lines = [unit.text for unit in _whole(said)]
-    places = {0, len(lines) - 1} if lines else set()
+    places = {n for n in {0, len(lines) - 1} if lines and not looks_like_code(lines[n])}
     if has_error("".join(said)):
         places.update([n for n, line in enumerate(lines) if has_error(line)][-RESULT_LINES:])
     for place in sorted(places):

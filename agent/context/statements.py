@@ -248,6 +248,9 @@ _RUN_OF_SIGNS = re.compile("[0-9A-Za-z+/=_-]{24,}|[0-9a-f]{16,}")
 _SMALL = bytes(
     ord(chr(byte).lower()) if byte >= 0x80 or chr(byte).isalnum() else 0x20 for byte in range(0x80)
 ) + bytes(range(0x80, 0x100))
+_NO_SIGNS = bytes(byte for byte in range(256) if byte >= 0x80 or chr(byte).isalnum()) + b" .,?!'"
+_PROSE_ENDS = frozenset(".?!")
+_MARKUP = re.compile(r"</?[A-Za-z!][^>]*>?|\s+")
 _DIGIT = re.compile("[0-9]")
 _MAY_CLOSE = frozenset("?\uff1f\u061f\"'\u201d\u2019)*_ ")
 
@@ -452,10 +455,34 @@ def is_noise(sentence: str) -> bool:
         return True
     if len(sentence) > MAX_WORD_CHARS and " " not in sentence:
         return _UNSPACED.search(sentence) is None
+    if is_row_of_numbers(sentence) or (sentence[:1] == "<" and not _MARKUP.sub("", sentence)):
+        return True
     runs = _RUN_OF_SIGNS.findall(sentence)
     return any(_DIGIT.search(run) and not run.isdigit() for run in runs)
 
 
+def is_row_of_numbers(sentence: str) -> bool:
+    """Whether hardly a word of a row has a letter: a progress bar, a table of measurements."""
+    if sentence[-1:] in _PROSE_ENDS or _DIGIT.search(sentence) is None:
+        return False
+    words = sentence.split()
+    if len(words) < ROW_WORDS:
+        return False
+    return sum(any(map(str.isalpha, word)) for word in words) * 4 < len(words)
+
+
+def looks_like_code(text: str) -> bool:
+    """Whether a text is rather pasted than written: code, markup, a line of a log."""
+    if text[-1:] in _PROSE_ENDS:
+        return False
+    signs = len(text.encode("utf-8", "replace").translate(None, _NO_SIGNS))
+    return signs > CODE_SIGNS * max(len(text), CODE_CHARS)
+
+
+ROW_WORDS = 9
+CODE_SIGNS = 0.12
+CODE_CHARS = 30
+"""Code has so many signs among its characters; prose less than half of that."""
 MAX_WORD_CHARS = 120
 """A longer row of letters and digits is no word of any language that parts words."""
 KIND_WEIGHTS: dict[Kind, float] = {

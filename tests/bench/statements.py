@@ -10,7 +10,7 @@ Real conversations are support with tool results, coding sessions and runs of an
 an assistant are written by rules (tests/bench/affairs.py), whose phrases the product does not know.
 What follows a first part never repeats it. Each kind has two halves of different data: 0 to develop
 on, 1 to report. `python -m tests.bench.statements 0` prints every conversation of half 0,
-`… extracts` three extracts to read.
+`… extracts` three extracts to read, `… read` three with questions for a reader.
 """
 
 import sys
@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from agent.context.extract import extract
@@ -132,19 +133,42 @@ def measure() -> Iterator[Figure]:
     yield from import_module("tests.bench.recalled").measure()
 
 
-EXTRACTS = (("support", 0, 60), ("coding", 450, 60), ("agent run", 0, 26))
-"""Of which recorded conversations, from which message on, and of how many."""
+EXTRACTS = (("support", 1, 0, 60), ("coding", 1, 450, 60), ("agent run", 1, 0, 26))
+"""Of which recorded conversations, of which half, from which message on, and of how many."""
 EXTRACT_TOKENS = 600
+READERS = Path(__file__).parent / "probes" / "readers.txt"
+READER_SHARE = 0.07
+"""Of what was said: about what is left of it at a compaction."""
 
 
 def shown_extracts() -> None:
     """Print extracts of real conversations, as docs/context.md shows them."""
-    for name, start, count in EXTRACTS:
-        [found] = [each for each in probed(1) if each.name == name]
-        messages = found.messages[len(HEAD) + start :][:count]
+    for name, half, start, count in EXTRACTS:
+        messages = _stretch(name, half, start, count)
         print(f"--- {name}, {count} messages, {estimate_messages(messages):,} tokens")
-        entries = [Entry(seq, message) for seq, message in enumerate(messages, 1)]
-        print(extract(entries, "", EXTRACT_TOKENS).text)
+        print(_extract(messages, EXTRACT_TOKENS))
+
+
+def read_by_somebody() -> None:
+    """Print three other extracts, and behind each ten questions to a reader with their answers."""
+    for line in READERS.read_text("utf-8").splitlines():
+        if line.startswith("== "):
+            name, half, start, count = line[3:].split(" | ")
+            messages = _stretch(name, int(half), int(start), int(count))
+            room = int(READER_SHARE * estimate_messages(messages))
+            print(f"\n--- {name}, {len(messages)} messages\n{_extract(messages, room)}\n")
+        elif not line.startswith("#"):
+            print(line)
+
+
+def _stretch(name: str, half: int, start: int, count: int) -> Sequence[ChatMessage]:
+    [found] = [each for each in probed(half) if each.name == name]
+    return found.messages[len(HEAD) + start :][:count]
+
+
+def _extract(messages: Sequence[ChatMessage], room_tokens: int) -> str:
+    entries = [Entry(seq, message) for seq, message in enumerate(messages, 1)]
+    return extract(entries, "", room_tokens).text
 
 
 def scored(conversation: Conversation) -> Scores:
@@ -242,4 +266,5 @@ def main(half: int) -> None:
 
 
 if __name__ == "__main__":
-    shown_extracts() if sys.argv[1] == "extracts" else main(int(sys.argv[1]))
+    commands = {"extracts": shown_extracts, "read": read_by_somebody}
+    commands.get(sys.argv[1], lambda: main(int(sys.argv[1])))()

@@ -302,6 +302,33 @@ def test_nothing_to_extract() -> None:
     assert found.retained_share == 1.0
 
 
+def test_what_is_said_again_stands_once() -> None:
+    """A person agrees in the same words time and again; that takes no place."""
+    said = ["Move it to Thursday, the plumber comes at 8.", "Done."] * 6
+    text = extract(chat(*said), "", 1_000).text
+    assert text.count("the plumber comes at 8") == 1
+
+
+def test_room_that_is_left_goes_to_what_is_less_new() -> None:
+    """What an assistant says in other words than before is left out only where room is short."""
+    said = chat("Where?", "Hall B4 has a new gate.", "And?", "Hall B4 has a gate in blue.")
+    assert "in blue" in extract(said, "", 400).text
+    tight = extract(said, "", 108).text
+    assert "new gate" in tight
+    assert "in blue" not in tight
+
+
+def test_an_error_comes_before_other_results() -> None:
+    """It says why something was done otherwise."""
+    results = [
+        entries(calling("book", "{}"), tool_message("c", "book", text), start=4 + 2 * n)
+        for n, text in enumerate(["Seat map shown twice", "Error: no seats aboard"])
+    ]
+    text = extract([each for part in results for each in part], "", 100).text
+    assert "Error: no seats aboard" in text
+    assert "Seat map" not in text
+
+
 def test_key_statements() -> None:
     """People's that tell most come first; questions are none."""
     facts = key_statements(TRIP)

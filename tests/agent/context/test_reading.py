@@ -111,6 +111,22 @@ def test_of_a_long_answer_lines_with_numbers_are_read() -> None:
     assert texts == ["Here is the plan.", "It costs 77 euros.", "Bye now."]
 
 
+def test_a_sentence_over_two_lines_is_read_whole() -> None:
+    """What a longer answer has cut into lines of one width is not torn where lines are left out."""
+    wrapped = (
+        "It takes 77 litres of petrol to get there, and the same to come back\nby night. Good."
+    )
+    lines = ["A plan.", *["Words and more words."] * 9_000, wrapped]
+    texts = [each.text for each in read(entries(assistant_message("\n".join(lines))))]
+    assert texts[1:] == [wrapped.removesuffix(" Good."), "Good."]
+
+
+def test_code_is_no_outcome() -> None:
+    """The first and the last line of a listing say nothing of what came of a call."""
+    listing = 'const border = (width: number) => {\n  /* … */\n  return ["-".repeat(width)];\n}'
+    assert not read(entries(tool_message("c", "read", listing)))
+
+
 def test_reading_is_bounded() -> None:
     """However much was said, not more is read than one pass can afford; the newest is."""
     said = [user_message("It rains in Bonn. " * 200) for _ in range(4_000)]

@@ -9,7 +9,9 @@ from agent.context.statements import (
     content_words,
     is_courtesy,
     is_noise,
+    is_row_of_numbers,
     kinds_of,
+    looks_like_code,
     quick_words,
     telling,
     values_of,
@@ -94,8 +96,20 @@ def test_noise() -> None:
     assert is_noise("iVBORw0KGgoAAAANSUhEUgAAAAUA")
     assert is_noise("{[(;;==//)]} ++")
     assert is_noise("x" * 400)
+    assert is_noise('<html xmlns="http://www.w3.org/1999/xhtml">')
     assert not is_noise("\u6f22\u5b57" * 90)
     assert not is_noise("We pay 2,400 euros (in May).")
+
+
+def test_rows_of_numbers_and_code() -> None:
+    """They are told from what a person writes, who also names numbers, paths and commands."""
+    assert is_row_of_numbers("100 669 0 652 100 17 7037 183 --:--:-- --:--:-- 7516")
+    for each in ("It costs 3 x 20 = 60, and 5 more.", "Call 0151 23 45 67 89", "4 5 6"):
+        assert not is_row_of_numbers(each), each
+    assert looks_like_code("this.set({ level: [x], style: color(2) });")
+    assert looks_like_code("<br />irc:x:39:39:ircd:/var/run/ircd:/usr/sbin/nologin")
+    for each in ("Use `npm run check`, then docs/theme.md", "We (all 4 of us) pay $45.50 - or not"):
+        assert not looks_like_code(each), each
 
 
 def test_politeness() -> None:
