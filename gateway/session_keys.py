@@ -10,6 +10,9 @@ from gateway.settings.tree import SessionSettings
 GroupSessions = Literal["per_user", "shared"]
 ResetReason = Literal["daily", "idle"]
 
+FOR_ONE_QUESTION = "ask-"
+"""Begins the name of a chat that `parley ask` opens: nobody comes back to read in it."""
+
 
 def session_key(message: InboundMessage, groups: GroupSessions) -> str:
     """Return `platform:account:chat[:thread][:user]`.

@@ -28,6 +28,7 @@ from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.http.control import SOCKET
+from gateway.session_keys import FOR_ONE_QUESTION
 from gateway.settings.tree import (
     AlertSettings,
     BackupSettings,
@@ -93,7 +94,7 @@ def ask(
     json: AsJson = False,
 ) -> None:
     """Ask one question and print the answer; what is piped in is its context."""
-    name = conversation or f"ask-{secrets.token_hex(6)}"
+    name = conversation or f"{FOR_ONE_QUESTION}{secrets.token_hex(6)}"
     if not CHAT_NAME.fullmatch(name):
         what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
         raise typer.BadParameter(what, param_hint="--conversation")
@@ -203,7 +204,8 @@ async def _told(client: ChatClient, feed: Feed, asked: OneQuestion) -> OneAnswer
             return [each for each in feed.answers if each.inbox_seq >= seq or each.asks]
 
         await feed.until(lambda: any(it.asks or not it.notice for it in mine()), lambda: None)
-    found = mine()
+    # What is said beside it, and what owners are told meanwhile, is no part of the answer.
+    found = [each for each in mine() if each.asks or not each.notice]
     text = "\n\n".join(each.markdown for each in found if each.markdown)
     files = tuple(name for each in found for name in each.files)
     return OneAnswer(text, files, seq, any(each.asks for each in found))

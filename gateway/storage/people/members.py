@@ -11,7 +11,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
 
 from adapters.messages import InboundMessage
-from gateway.session_keys import is_direct
+from adapters.registry import BUILT_IN
+from gateway.session_keys import FOR_ONE_QUESTION, is_direct
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.schema import iso_time, member, now_s, pairing
@@ -328,11 +329,17 @@ def drop_requests(conn: Connection, platform: str, sender: str) -> None:
 def newest_direct_chat(
     conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
 ) -> Conversation | None:
-    """Return the conversation where somebody last wrote to the bot directly.
+    """Return the conversation where somebody last wrote to the bot directly, and may read again.
 
     Args:
         accounts: The (platform, account) pairs that count.
     """
     theirs = conversations.all_of_user(conn, platform, sender)
     # An account that is switched off takes nothing: its chats reach nobody.
-    return next((here for here in theirs if is_direct(here) and here.account_key in accounts), None)
+    read = (here for here in theirs if here.account_key in accounts and not _is_for_once(here))
+    return next(filter(is_direct, read), None)
+
+
+def _is_for_once(here: Conversation) -> bool:
+    own = here.chat.rpartition("/")[2]
+    return here.platform == BUILT_IN and own.startswith(FOR_ONE_QUESTION)

@@ -19,6 +19,7 @@ from gateway.errors import NotFound
 from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.conversations import title_of
+from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.queue.outbox import choices_of, is_over
 from gateway.storage.schema import (
     alias,
@@ -167,9 +168,15 @@ NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor", "taken", "over"})
 gateway/pipeline/admission.py)."""
 
 
+TO_OWNERS = (*outbox_rows.NOTICES, "pairing:")
+
+
 def is_notice(source_key: str) -> bool:
-    """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1"."""
-    return _kind(source_key) in NOTICES
+    """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1".
+
+    So does what owners are told in a chat of theirs, which may come while they wait there.
+    """
+    return _kind(source_key) in NOTICES or source_key.startswith(TO_OWNERS)
 
 
 def _kind(source_key: str) -> str:

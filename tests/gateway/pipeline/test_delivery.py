@@ -735,6 +735,18 @@ def _web_chat(store: Store) -> int:
     return conversation
 
 
+def test_a_chat_for_one_question_is_read_by_nobody(store: Store) -> None:
+    """`parley ask` opens one for each, and nobody comes back: owners are told elsewhere."""
+    accounts, once = [("web", "default")], Address("web", "default", "ask-0123456789ab")
+    store.run(admit, inbound(address=once, sender="web"))
+    assert store.run(members.newest_direct_chat, "web", "web", accounts) is None
+    web = _web_chat(store)
+    store.run(admit, inbound(address=once, sender="web"))
+    found = store.run(members.newest_direct_chat, "web", "web", accounts)
+    assert found is not None
+    assert found.id == web
+
+
 def test_a_retried_letter_that_dies_again_is_told_again(store: Store, burials: Burials) -> None:
     """It is another trouble by then."""
     chat = chat_of(store, "2")

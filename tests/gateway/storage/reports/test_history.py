@@ -188,6 +188,12 @@ def test_what_is_said_before_an_answer_is_a_notice(store: Store, kind: str) -> N
     assert [item.notice for item in found] == [False, True, False]
 
 
+@pytest.mark.parametrize("key", ["alert:3:begin:1:1", "dead:2026-11-27:1:1", "pairing:7:owner:1:1"])
+def test_what_owners_are_told_is_no_answer(key: str) -> None:
+    """It comes into a chat in which they may wait for one."""
+    assert history.is_notice(key)
+
+
 @pytest.mark.parametrize("kind", ["answer", "failed", "stopped", "buried"])
 def test_no_end_of_a_turn_is_a_notice(kind: str) -> None:
     """Whoever waits need not wait any longer; the same goes for what is replied at once."""
