@@ -18,7 +18,7 @@ from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.schema import iso_time
 
-alerts_app = typer.Typer(help="Troubles that owners are told of.", invoke_without_command=True)
+alerts_app = typer.Typer(help="Troubles that owners were alerted to.", invoke_without_command=True)
 
 
 @alerts_app.callback()

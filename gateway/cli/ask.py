@@ -93,7 +93,7 @@ def ask(
     ] = 600,
     json: AsJson = False,
 ) -> None:
-    """Ask one question and print the answer; what is piped in is its context."""
+    """Ask one question and print the answer; piped input is its context."""
     name = conversation or f"{FOR_ONE_QUESTION}{secrets.token_hex(6)}"
     if not CHAT_NAME.fullmatch(name):
         what = f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"

@@ -46,11 +46,11 @@ def doctor(  # noqa: PLR0913 - one for each option
             "--deep", help="Read the whole database, and ask for known holes of packages."
         ),
     ] = False,
-    page: Annotated[bool, typer.Option("--page", help="Print what is looked at, and end.")] = False,
+    page: Annotated[bool, typer.Option("--page", help="Print all checks, and exit.")] = False,
 ) -> None:
-    """Say what is not as it should be, why that matters, and how to fix it.
+    """Find what is wrong, why that matters, and how to fix it.
 
-    Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be looked at.
+    Exit code 0: nothing to do; 1: warnings; 2: something is wrong; 3: nothing could be checked.
     """
     if page:
         out.file.write(checks.page())
@@ -143,7 +143,7 @@ def _show(results: Sequence[Result], *, everything: bool) -> None:
         "wrong": "wrong",
         "warning": "warnings",
         "note": "notes",
-        "unknown": "not looked at",
+        "unknown": "skipped",
         "fine": "fine",
     }
     told = ", ".join(f"{counts[level]} {word}" for level, word in words.items() if counts[level])

@@ -21,14 +21,14 @@ from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import arrivals
 
-import_app = typer.Typer(help="Take over what another agent has left behind.", no_args_is_help=True)
+import_app = typer.Typer(help="Take over the data of another agent.", no_args_is_help=True)
 
 _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 
 
 @import_app.callback()
 def _group() -> None:
-    """Take over what another agent has left behind."""
+    """Take over the data of another agent."""
 
 
 @import_app.command("hermes")

@@ -143,7 +143,7 @@ def show_logs(  # noqa: PLR0913 - an option each
     ] = None,
     json: AsLines = False,
 ) -> None:
-    """Print the log readably."""
+    """Print the log in readable form."""
     settings = settings_of(context)
     path = log_path(settings.logging, settings.home)
     if path is None:

@@ -19,23 +19,23 @@ from gateway.errors import GatewayError
 
 COMMANDS = {
     "run": "Start the gateway; Ctrl-C stops it once the running answers are finished.",
-    "setup": "Choose a model and platforms, have them tried, and write parley.yaml.",
+    "setup": "Choose a model and platforms, try them, and write parley.yaml.",
     "open": "Make a sign-in link that works once, within 10 minutes, and open it in a browser.",
     "chat": "Talk to the running gateway from the terminal.",
-    "ask": "Ask one question and print the answer; what is piped in is its context.",
+    "ask": "Ask one question and print the answer; piped input is its context.",
     "status": (
-        "Say on one screen whether the gateway runs, what waits, what it costs, and what is wrong."
+        "Show on one screen whether the gateway runs, what waits, what it costs, and what is wrong."
     ),
-    "logs": "Print the log readably.",
-    "alerts": "Troubles that owners are told of.",
-    "doctor": "Say what is not as it should be, why that matters, and how to fix it.",
+    "logs": "Print the log in readable form.",
+    "alerts": "Troubles that owners were alerted to.",
+    "doctor": "Find what is wrong, why that matters, and how to fix it.",
     "web": "Users of the web chat, and who is signed in.",
-    "pair": "Say who may write to the bot.",
+    "pair": "Decide who may write to the bot.",
     "config": "Show, check and change the settings.",
     "secrets": "Secrets that the settings refer to.",
     "adapter": "The accounts of platforms.",
     "usage": "Show calls, tokens and cost; `--by outcome` shows how turns ended.",
-    "sessions": "Look at conversations, their segments, and any past message.",
+    "sessions": "Show conversations, their segments, and any past message.",
     "search": "Search what was said.",
     "memory": "What the agent has noted down.",
     "dead-letters": "What was given up, and why.",
@@ -43,17 +43,17 @@ COMMANDS = {
     "policy": "Which calls of tools may run, and why.",
     "prompt": "What the model is told before anybody speaks.",
     "mcp": "Tools of MCP servers (tools.mcp).",
-    "plugins": "Plugins: tools, hooks and memory providers of others.",
+    "plugins": "Plugins: third-party tools, hooks and memory providers.",
     "engines": "The context engines: who decides what the model sees.",
-    "backup": "Copy database, home's files and workspaces, also while the gateway runs; verified.",
-    "restore": "Put a backup into an empty PARLEY_HOME; it is looked at as a whole first.",
+    "backup": "Back up database, home and workspaces, even while the gateway runs; verified.",
+    "restore": "Restore a backup into an empty PARLEY_HOME, after checking it completely.",
     "forget": (
         "Erase one conversation for good: transcript, queue, sessions, stored outputs, files."
     ),
     "db": "Look after the database's schema.",
     "completion": "Print the script that completes commands in a shell, or install it.",
-    "upgrade": "Say what starting this version would change here, and what to do before; offline.",
-    "import": "Take over what another agent has left behind.",
+    "upgrade": "Say what starting this version would change here, and what to do first; offline.",
+    "import": "Take over the data of another agent.",
     "replay": (
         "Play recorded conversations through the real path; exit code 1 if an answer is missing."
     ),

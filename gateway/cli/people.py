@@ -32,7 +32,7 @@ from gateway.storage.people.notebook import Note
 from gateway.storage.people.web_users import WebSession, WebUser
 from gateway.storage.schema import iso_time
 
-pair_app = typer.Typer(help="Say who may write to the bot.", no_args_is_help=True)
+pair_app = typer.Typer(help="Decide who may write to the bot.", no_args_is_help=True)
 open_app = typer.Typer(add_completion=False)
 web_app = typer.Typer(help="Users of the web chat, and who is signed in.", no_args_is_help=True)
 memory_app = typer.Typer(help="What the agent has noted down.", no_args_is_help=True)

@@ -21,7 +21,7 @@ from gateway.settings.loading import CONFIG_NAME, Loaded
 KEY = "context.engine"
 
 plugins_app = typer.Typer(
-    help="Plugins: tools, hooks and memory providers of others.", no_args_is_help=True
+    help="Plugins: third-party tools, hooks and memory providers.", no_args_is_help=True
 )
 engines_app = typer.Typer(
     help="The context engines: who decides what the model sees.", no_args_is_help=True

@@ -75,7 +75,7 @@ _BACKTICKS = re.compile("`+")
 _BY_PLACE = attrgetter("first_seq", "number")
 
 sessions_app = typer.Typer(
-    help="Look at conversations, their segments, and any past message.", no_args_is_help=True
+    help="Show conversations, their segments, and any past message.", no_args_is_help=True
 )
 
 

@@ -65,7 +65,7 @@ def setup(
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing; only with --from.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Report as JSON; only with --from.")] = False,
 ) -> None:
-    """Choose a model and platforms, have them tried, and write parley.yaml.
+    """Choose a model and platforms, try them, and write parley.yaml.
 
     Each answer can be skipped, and nothing is written before the end. With --from, exit code 0:
     written and tried; 1: cannot be read or written; 2: a key or token is refused, nothing was

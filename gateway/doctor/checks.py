@@ -193,7 +193,7 @@ def made(each: Check, examined: Examined) -> Result:
     One that breaks tells so: the others go on, and nobody takes it for a good sign.
     """
     if reason := examined.lacks(each.needs):
-        return Result(each, (Sight("unknown", f"not looked at: {reason}"),))
+        return Result(each, (Sight("unknown", f"skipped: {reason}"),))
     try:
         seen = tuple(each.look(examined))
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
@@ -245,7 +245,7 @@ def page() -> str:
 
 _HEAD = """# What `parley doctor` looks at
 
-`parley doctor` looks at settings, machine, database, models, platforms and safety, and says of each thing that is not as it should be what it saw, why that matters, and how to
+`parley doctor` checks settings, machine, database, models, platforms and safety. For each problem it says what it saw, why that matters, and how to
 fix it. It changes nothing, unless `--fix` is given: then it fixes what is safe to fix (modes of files, a schema of an older version) and says what it did.
 
     parley doctor            # what needs attention, the worst first
@@ -254,7 +254,7 @@ fix it. It changes nothing, unless `--fix` is given: then it fixes what is safe 
     parley doctor --deep     # reads the whole database, and asks osv.dev for known holes of packages
     parley doctor --json     # for programs: id, level, text, why, remedy
 
-Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be looked at. Ids stay the same from version to version.
+Exit codes are those of monitoring plugins: 0 nothing to do, 1 warnings, 2 something is wrong, 3 nothing could be checked. Ids stay the same from version to version.
 
 This page has all {count} checks; `parley doctor --page` prints it.
 """  # noqa: E501 - lines of a page

@@ -60,7 +60,7 @@ def _migrated(location: Location) -> str:
 @check(
     "database-whole",
     "The database is whole",
-    why="What is damaged may be lost with the next change.",
+    why="The next write may lose what is damaged.",
     remedy="Stop Parley, copy the files, and restore the newest backup.",
     needs="database",
 )
@@ -75,8 +75,8 @@ def _whole(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "database-size",
-    "The database is no larger than one machine looks after",
-    why="Backups and restores of a large file take long, while nobody is answered.",
+    "The database is not too large for one machine",
+    why="Backups and restores of a large file take long, and nobody is answered meanwhile.",
     remedy="Keep less (`retention.*`), put large files into an object store (`storage.files`), or"
     " move to PostgreSQL (`parley db copy`).",
 )
@@ -92,9 +92,9 @@ def _size(examined: Examined) -> int:
 
 @check(
     "database-log",
-    "The write-ahead log is emptied",
-    why="It grows while a reader stays, and makes each read slower.",
-    remedy="End what reads the database for long; a restart of Parley empties it.",
+    "The write-ahead log stays small",
+    why="It grows while a reader holds it open, and slows down every read.",
+    remedy="Stop whatever reads the database for so long; a restart of Parley empties the log.",
 )
 def _log(examined: Examined) -> Iterator[Sight]:
     if isinstance(examined.location, Path):
@@ -106,8 +106,8 @@ def _log(examined: Examined) -> Iterator[Sight]:
 @check(
     "database-unused",
     "The file has little unused room",
-    why="It keeps the size that it once had.",
-    remedy="`parley db compact`, while Parley is stopped.",
+    why="The file never shrinks by itself.",
+    remedy="Run `parley db compact` while Parley is stopped.",
     needs="database",
 )
 def _unused(examined: Examined) -> Iterator[Sight]:
@@ -124,8 +124,8 @@ def _unused(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "database-server",
-    "PostgreSQL is a version that Parley is tried with",
-    why=f"Versions before {OLDEST_SERVER} are not tried, and not maintained any more.",
+    "Parley is tested with this version of PostgreSQL",
+    why=f"Versions before {OLDEST_SERVER} are not tested, and no longer maintained.",
     remedy="Upgrade the server.",
     needs="database",
 )
@@ -139,8 +139,8 @@ def _server(examined: Examined) -> Iterator[Sight]:
 @check(
     "database-connections",
     "The server has connections for all replicas",
-    why="A replica that gets none cannot start, or be restarted.",
-    remedy="Raise `max_connections` of the server, or put PgBouncer before it (`storage.pooled`).",
+    why="A replica that gets none cannot start.",
+    remedy="Raise the server's `max_connections`, or use PgBouncer (`storage.pooled`).",
     needs="database",
 )
 def _connections(examined: Examined) -> Iterator[Sight]:
@@ -155,14 +155,14 @@ def _connections(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "search-index",
-    "The index of the search is of this version",
-    why="`session_search` finds less until it has been made anew.",
-    remedy="It is made anew while Parley runs; `parley search reindex` begins it.",
+    "The search index is of this version",
+    why="`session_search` finds less until it has been rebuilt.",
+    remedy="Parley rebuilds it while it runs; `parley search reindex` starts that.",
     needs="database",
 )
 def _search(examined: Examined) -> Iterator[Sight]:
     if not index.is_current(examined.database):
-        yield Sight("note", "it is of another version, and made anew while Parley runs")
+        yield Sight("note", "it is of another version, and is rebuilt while Parley runs")
 
 
 @check(
@@ -199,8 +199,8 @@ def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Sigh
 @check(
     "dead-letters",
     "Nothing was given up lately",
-    why="An answer was not shown, or a message not answered; whoever asked was told so.",
-    remedy="`parley dead-letters list`, then `retry` or `drop`.",
+    why="An answer was not shown, or a message not answered; its chat was told.",
+    remedy="Run `parley dead-letters list`, then `retry` or `drop`.",
     needs="database",
 )
 def _letters(examined: Examined) -> Iterator[Sight]:
@@ -212,8 +212,8 @@ def _letters(examined: Examined) -> Iterator[Sight]:
 @check(
     "turns-succeed",
     "Turns end with an answer",
-    why="When many fail something is wrong for everybody: a model, a tool, a limit.",
-    remedy="`parley usage --by outcome` and `parley logs --level error`.",
+    why="If many fail, something is wrong for everybody: a model, a tool, a limit.",
+    remedy="See `parley usage --by outcome` and `parley logs --level error`.",
     needs="database",
 )
 def _turns(examined: Examined) -> Iterator[Sight]:
@@ -224,9 +224,9 @@ def _turns(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "questions-answered",
-    "Nobody is asked for an approval in vain",
-    why="The turn waits, and goes on without the tool once the time is over.",
-    remedy="`/approve` in the chat, or `tools.approval_by: owners`.",
+    "No request for approval is left unanswered",
+    why="The turn waits, and goes on without the tool when time runs out.",
+    remedy="Send `/approve` in the chat, or set `tools.approval_by: owners`.",
     needs="database",
 )
 def _questions(examined: Examined) -> Iterator[Sight]:
@@ -240,8 +240,8 @@ def _questions(examined: Examined) -> Iterator[Sight]:
 @check(
     "updates-readable",
     "What platforms send can be read",
-    why="What cannot be read is set aside, and not answered.",
-    remedy="Look for `update_set_aside` in the log, and report it.",
+    why="Unreadable updates are set aside and not answered.",
+    remedy="Look for `update_quarantined` in the log, and report it.",
     needs="database",
 )
 def _updates(examined: Examined) -> Iterator[Sight]:
@@ -252,7 +252,7 @@ def _updates(examined: Examined) -> Iterator[Sight]:
 @check(
     "strangers-answered",
     "Whoever asks to be let in gets an answer",
-    why="They wait, and are told nothing.",
+    why="They are waiting without a word.",
     remedy="`parley pair list`, then `approve` or `deny`.",
     needs="database",
 )
@@ -264,10 +264,10 @@ def _strangers(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "replicas-alive",
-    "All replicas say that they live",
-    why="What a dead one had is taken by another within seconds; one that stays in the list was not"
-    " looked at by any.",
-    remedy="Start a replica: it takes over what others left.",
+    "All replicas report that they are alive",
+    why="Another replica takes over from a dead one within seconds; one that stays on the list"
+    " was noticed by none.",
+    remedy="Start a replica: it takes over the work of dead ones.",
     needs="database",
 )
 def _replicas(examined: Examined) -> Iterator[Sight]:

@@ -28,9 +28,9 @@ AHEAD_S = 120.0
 
 @check(
     "home-there",
-    "PARLEY_HOME is there and can be written",
-    why="Database, log and tokens lie in it.",
-    remedy="Create it for the user that Parley runs as, or name another one with --home.",
+    "PARLEY_HOME exists and is writable",
+    why="It holds the database, the log and tokens.",
+    remedy="Create it for the user that Parley runs as, or choose another with --home.",
     needs="nothing",
 )
 def _there(examined: Examined) -> Iterator[Sight]:
@@ -101,7 +101,7 @@ def _mode_of(path: Path) -> int:
 @check(
     "home-filesystem",
     "PARLEY_HOME lies on a disk of this machine",
-    why="SQLite's locks do not hold on network file systems: two processes could write at once.",
+    why="SQLite's locks fail on network file systems: two processes could write at once.",
     remedy="Put it on a local disk, or use PostgreSQL (`storage.url`).",
 )
 def _filesystem(examined: Examined) -> Iterator[Sight]:
@@ -113,7 +113,7 @@ def _filesystem(examined: Examined) -> Iterator[Sight]:
 @check(
     "disk-room",
     "There is room on the disks",
-    why="On a full disk nothing can be stored: messages wait at the platforms until there is room.",
+    why="Nothing can be stored on a full disk: messages wait at the platforms until there is room.",
     remedy="Make room; `retention.*` keeps less, `parley db compact` gives back what is unused.",
 )
 def _room(examined: Examined) -> Iterator[Sight]:
@@ -129,7 +129,7 @@ def _room(examined: Examined) -> Iterator[Sight]:
 @check(
     "disk-inodes",
     "The disks can hold more files",
-    why="Without free inodes no file can be made, however much room there is.",
+    why="Without free inodes no file can be created, however much space is left.",
     remedy="Remove small files that nobody needs.",
 )
 def _inodes(examined: Examined) -> Iterator[Sight]:
@@ -154,8 +154,8 @@ def _places(examined: Examined) -> list[Path]:
 @check(
     "log-size",
     "The log is no larger than it should be",
-    why="It is rotated by its size; what is much larger is written by something else.",
-    remedy="Look what writes there: `parley logs -n 100`.",
+    why="Parley rotates its log by size, so something else must be writing there.",
+    remedy="See what it is: `parley logs -n 100`.",
 )
 def _log_size(examined: Examined) -> Iterator[Sight]:
     file = examined.settings.logging.file
@@ -170,9 +170,9 @@ def _log_size(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "memory-free",
-    "There is memory",
-    why="The system ends whoever takes more than there is, in the middle of an answer.",
-    remedy="Give the machine more, or end what else takes it.",
+    "There is enough memory",
+    why="When memory runs out, the system kills a process, perhaps in the middle of an answer.",
+    remedy="Give the machine more memory, or stop what else uses it.",
     needs="nothing",
 )
 def _memory(_examined: Examined) -> Iterator[Sight]:
@@ -201,8 +201,8 @@ def _descriptors(_: Examined) -> Iterator[Sight]:
 @check(
     "user-not-root",
     "Parley does not run as root",
-    why="What breaks out of a tool would own the machine.",
-    remedy="Run it as a user of its own.",
+    why="Anything that breaks out of a tool would own the machine.",
+    remedy="Run it as its own user.",
     needs="nothing",
 )
 def _root(_: Examined) -> Iterator[Sight]:
@@ -213,7 +213,7 @@ def _root(_: Examined) -> Iterator[Sight]:
 @check(
     "python-version",
     "This Python is maintained",
-    why="Holes of an old one are not fixed any more.",
+    why="An old one no longer gets security fixes.",
     remedy="Install Parley with Python 3.12 or newer.",
     needs="nothing",
 )
@@ -229,9 +229,9 @@ def _python(_: Examined) -> Iterator[Sight]:
 @check(
     "clock",
     "The clock is right",
-    why="Slack refuses what is five minutes off, times in the transcript mislead the model, and"
-    " daily budgets begin at the wrong hour.",
-    remedy="Switch time synchronisation on (`timedatectl set-ntp true`).",
+    why="Slack refuses requests that are five minutes off, times in the transcript mislead the"
+    " model, and daily budgets begin at the wrong hour.",
+    remedy="Turn on time synchronisation (`timedatectl set-ntp true`).",
     needs="nothing",
 )
 def _clock(examined: Examined) -> Iterator[Sight]:
@@ -248,7 +248,7 @@ def _clock(examined: Examined) -> Iterator[Sight]:
 @check(
     "proxy-loopback",
     "A proxy is not asked for this machine's own addresses",
-    why="Local models and MCP servers would be looked for behind the proxy.",
+    why="Parley would look for local models and MCP servers behind the proxy.",
     remedy="Add `localhost,127.0.0.1` to NO_PROXY.",
     needs="nothing",
 )
@@ -264,8 +264,8 @@ def _proxy(_: Examined) -> Iterator[Sight]:
 @check(
     "port-free",
     "The port of the web chat is free, or Parley's own",
-    why="Parley does not start where another program listens on it.",
-    remedy="Set `web.port` to another one, or end that program.",
+    why="Parley does not start if another program listens on it.",
+    remedy="Choose another `web.port`, or stop that program.",
 )
 def _port(examined: Examined) -> Iterator[Sight]:
     if examined.running is not None:
@@ -277,13 +277,13 @@ def _port(examined: Examined) -> Iterator[Sight]:
         try:
             tried.bind((web.host, web.port))
         except OSError as exc:
-            yield Sight("wrong", f"{web.host}:{web.port} cannot be had: {exc.strerror}")
+            yield Sight("wrong", f"{web.host}:{web.port} cannot be used: {exc.strerror}")
 
 
 @check(
     "backups-age",
-    "There is a backup, and it is not old",
-    why="What the disk loses is lost: people's words are nowhere else.",
+    "There is a recent backup",
+    why="If the disk fails, everything is lost: people's words are nowhere else.",
     remedy="Set `backup.to`, or run `parley backup --to FOLDER` from a timer.",
     needs="settings",
 )

@@ -40,8 +40,8 @@ def _real(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "model-keys",
-    "Each key is taken",
-    why="Turns fail, or cost what a fallback costs.",
+    "Providers accept each key",
+    why="Otherwise turns fail, or cost what a fallback costs.",
     remedy="Correct the setting that the line names.",
     needs="answers",
 )
@@ -53,7 +53,7 @@ def _keys(examined: Examined) -> Iterator[Sight]:
 @check(
     "model-window",
     "The model's window is known",
-    why="Too small a guess compacts early; too large a one has requests refused.",
+    why="Too low a guess compacts early; too high a guess gets requests refused.",
     remedy="Set `model.context_length` to what its provider says.",
 )
 def _window(examined: Examined) -> Iterator[Sight]:
@@ -82,7 +82,7 @@ def _small(examined: Examined) -> Iterator[Sight]:
 @check(
     "model-output",
     "An answer leaves room for its question",
-    why="What is kept for the answer is not there for the conversation.",
+    why="Room reserved for the answer is missing for the conversation.",
     remedy="Lower `model.max_output_tokens`.",
 )
 def _output(examined: Examined) -> Iterator[Sight]:
@@ -96,7 +96,7 @@ def _output(examined: Examined) -> Iterator[Sight]:
 @check(
     "model-prices",
     "The model's prices are known",
-    why="A cost that is not known counts towards no budget.",
+    why="An unknown cost counts towards no budget.",
     remedy="Set `model.facts.input_usd` and `model.facts.output_usd` (per million tokens).",
 )
 def _prices(examined: Examined) -> Iterator[Sight]:
@@ -112,8 +112,8 @@ def _prices(examined: Examined) -> Iterator[Sight]:
 @check(
     "model-fallback",
     "Another model answers where the first one fails",
-    why="While its provider has trouble nobody is answered.",
-    remedy="Add a block to `fallbacks`, best of another provider.",
+    why="Otherwise nobody is answered while its provider has trouble.",
+    remedy="Add a block to `fallbacks`, ideally from another provider.",
 )
 def _fallback(examined: Examined) -> Iterator[Sight]:
     if len(_paid(examined)) == 1:
@@ -123,7 +123,7 @@ def _fallback(examined: Examined) -> Iterator[Sight]:
 @check(
     "model-address",
     "Keys travel encrypted",
-    why="Whoever is on the way reads the key, and all that is said.",
+    why="Anyone in between can read the key and everything that is said.",
     remedy="Use https:// in `base_url`; plain http only for this machine.",
 )
 def _address(examined: Examined) -> Iterator[Sight]:

@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @check(
     "platform-on",
     "People can reach the bot",
-    why="With no platform and no web chat nobody can write to it.",
+    why="Without a platform or the web chat, nobody can write to it.",
     remedy="Set a token below `platforms`, or `web.enabled: true`.",
 )
 def _on(examined: Examined) -> Iterator[Sight]:
@@ -30,8 +30,8 @@ def _on(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "platform-tokens",
-    "Each platform takes its token, and lets the bot do its work",
-    why="Nothing comes in with a wrong token; with a switch or a scope missing a part does not.",
+    "Each platform accepts its token, and lets the bot do its work",
+    why="With a wrong token nothing comes in; with a missing switch or scope, only part does.",
     remedy="The line names the setting, or the page where it is switched on.",
     needs="answers",
 )
@@ -53,7 +53,7 @@ _LEVELS: dict[str, Level] = {
 @check(
     "platform-connected",
     "Each platform is connected",
-    why="Messages wait there, or are lost where the platform does not keep them.",
+    why="Messages wait there, or are lost if the platform does not keep them.",
     remedy="The line says what the platform answered; correct its token or its intents.",
     needs="gateway",
 )
@@ -69,8 +69,8 @@ def _connected(examined: Examined) -> Iterator[Sight]:
 @check(
     "platform-heard",
     "Each platform is heard",
-    why="A connection that brings nothing looks like one where nobody writes.",
-    remedy="Restart Parley; where it stays, look at the platform's status page.",
+    why="A dead connection looks like one where nobody writes.",
+    remedy="Restart Parley; if that does not help, check the platform's status page.",
     needs="gateway",
 )
 def _heard(examined: Examined) -> Iterator[Sight]:
@@ -81,8 +81,8 @@ def _heard(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "gateway-ready",
-    "The gateway that runs can do its work",
-    why="It cannot store or show what comes.",
+    "The running gateway can do its work",
+    why="Otherwise it can neither store nor show messages.",
     remedy="The line says what it lacks.",
     needs="gateway",
 )
@@ -101,7 +101,7 @@ def _part(examined: Examined, name: str) -> Mapping[str, object]:
 @check(
     "owner-there",
     "Somebody owns the bot",
-    why="Only an owner can let others in, approve what is dangerous, and is told of trouble.",
+    why="Only an owner can let others in, approves dangerous calls, and hears of trouble.",
     remedy="Send the bot the code that the start prints, or set `access.owners`.",
     needs="database",
 )
@@ -133,8 +133,8 @@ def _runs(examined: Examined, platform: str) -> bool:
 
 @check(
     "alerts-heard",
-    "Owners are told of troubles",
-    why="Else nobody knows that something is wrong until somebody misses an answer.",
+    "Owners hear of trouble",
+    why="Otherwise nobody notices that something is wrong until an answer is missing.",
     remedy="Write to the bot directly once, or name a chat in `alerts.to`; `parley alerts test`"
     " tries it.",
     needs="database",
@@ -162,7 +162,7 @@ def _heard_of_troubles(examined: Examined) -> Iterator[Sight]:
 @check(
     "alerts-open",
     "No trouble is open",
-    why="Owners were told of it, and it is not over.",
+    why="Owners were alerted, and it is not over.",
     remedy="`parley alerts` lists them.",
     needs="database",
 )
@@ -177,7 +177,7 @@ def _open_troubles(examined: Examined) -> Iterator[Sight]:
 @check(
     "access-closed",
     "Not everybody may use the bot",
-    why="In mode `open` whoever finds it spends your money.",
+    why="In mode `open`, anyone who finds the bot spends your money.",
     remedy="Set `access.mode: pairing`; a stranger then asks, and an owner lets them in.",
 )
 def _closed(examined: Examined) -> Iterator[Sight]:
@@ -188,7 +188,7 @@ def _closed(examined: Examined) -> Iterator[Sight]:
 @check(
     "access-listed",
     "Somebody may use the bot",
-    why="With mode `allowlist` and an empty list nobody but owners is answered.",
+    why="With mode `allowlist` and an empty list, only owners are answered.",
     remedy="Name people below `access.PLATFORM`, or set `access.mode: pairing`.",
 )
 def _listed(examined: Examined) -> Iterator[Sight]:
@@ -203,7 +203,7 @@ def _listed(examined: Examined) -> Iterator[Sight]:
 @check(
     "access-rate",
     "One sender cannot flood the bot",
-    why="Without a rate a script of one person keeps everybody else waiting.",
+    why="Without a rate limit, one person's script keeps everybody else waiting.",
     remedy="Set `access.rate_per_min: 60`.",
 )
 def _rate(examined: Examined) -> Iterator[Sight]:
@@ -213,8 +213,8 @@ def _rate(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "groups-anyone",
-    "In groups only those are answered who may use the bot",
-    why="`senders: anyone` answers whoever is in the group, at your cost.",
+    "In groups, only people who may use the bot are answered",
+    why="`senders: anyone` answers everybody in the group, at your cost.",
     remedy="Set `senders: allowed` for that group, or a budget per sender.",
 )
 def _anyone(examined: Examined) -> Iterator[Sight]:
@@ -225,9 +225,9 @@ def _anyone(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "web-encrypted",
-    "The web chat is encrypted on its way",
-    why="Whoever is on the way reads what is said, and the cookie that signs in.",
-    remedy="Put a proxy with TLS before it and set `web.public_url: https://…`, or listen on"
+    "The web chat is encrypted in transit",
+    why="Anyone in between can read what is said, and the sign-in cookie.",
+    remedy="Put a TLS proxy in front of it and set `web.public_url: https://…`, or listen on"
     " 127.0.0.1.",
 )
 def _encrypted(examined: Examined) -> Iterator[Sight]:

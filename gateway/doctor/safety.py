@@ -25,8 +25,8 @@ def _asked(examined: Examined) -> Iterator[Sight]:
 @check(
     "tools-tainted",
     "Turns that have read untrusted text are held back",
-    why="These rows keep what a page says from becoming an act.",
-    remedy="Take the rows out of `tools.policy.without`.",
+    why="These rows keep the words of a page from turning into actions.",
+    remedy="Remove the rows from `tools.policy.without`.",
 )
 def _tainted(examined: Examined) -> Iterator[Sight]:
     if without := examined.settings.tools.policy.without:
@@ -47,7 +47,7 @@ def _rules(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "terminal-confined",
-    "Commands are kept to their directory",
+    "Commands are confined to their directory",
     why="An unconfined command reads keys and other people's files.",
     remedy="Set `tools.terminal.confine: true`.",
 )
@@ -62,8 +62,8 @@ def _confined(examined: Examined) -> Iterator[Sight]:
 @check(
     "terminal-root",
     "Commands do not run as root",
-    why="What leaves the sandbox would own the machine.",
-    remedy="Run Parley as a user of its own, and set `tools.terminal.allow_root: false`.",
+    why="Anything that escapes the sandbox would own the machine.",
+    remedy="Run Parley as its own user, and set `tools.terminal.allow_root: false`.",
 )
 def _root(examined: Examined) -> Iterator[Sight]:
     if _has(examined, "terminal") and examined.settings.tools.terminal.allow_root:
@@ -72,7 +72,7 @@ def _root(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "terminal-network",
-    "Commands reach no host that nobody named",
+    "Commands reach only hosts that were named",
     why="What they read can be sent anywhere.",
     remedy="Name hosts in `tools.terminal.network` instead of true or `*`.",
 )
@@ -88,8 +88,8 @@ def _is_everything(network: bool | tuple[str, ...]) -> bool:  # noqa: FBT001 - a
 
 @check(
     "sandbox-holds",
-    "A sandbox holds on this machine",
-    why="Without one commands and MCP programs are refused.",
+    "A sandbox works on this machine",
+    why="Without one, commands and MCP programs are refused.",
     remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
 )
 def _holds(examined: Examined) -> Iterator[Sight]:
@@ -111,8 +111,8 @@ def _holds(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "mcp-programs",
-    "The programs of MCP servers are there",
-    why="Their tools are missing in every turn.",
+    "The programs of MCP servers are installed",
+    why="Otherwise their tools are missing in every turn.",
     remedy="Install the program, or correct `tools.mcp.NAME.command`.",
 )
 def _programs(examined: Examined) -> Iterator[Sight]:
@@ -123,7 +123,7 @@ def _programs(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "mcp-confined",
-    "MCP programs are kept to their directories",
+    "MCP programs are confined to their directories",
     why="An unconfined one can do whatever Parley can.",
     remedy="Set `confined: true`, and name what it needs in `readable`, `writable` and `network`.",
 )
@@ -135,8 +135,8 @@ def _mcp_confined(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "mcp-encrypted",
-    "MCP servers of other machines are reached encrypted",
-    why="Arguments, results and keys pass by whoever is on the way.",
+    "Connections to remote MCP servers are encrypted",
+    why="Anyone in between can read arguments, results and keys.",
     remedy="Use https:// in `tools.mcp.NAME.url`.",
 )
 def _mcp_encrypted(examined: Examined) -> Iterator[Sight]:
@@ -150,8 +150,8 @@ def _mcp_encrypted(examined: Examined) -> Iterator[Sight]:
 @check(
     "fetch-private",
     "`fetch_url` reaches no private address that nobody needs",
-    why="Pages of the own network can be read by whoever talks the model into it.",
-    remedy="Take out of `tools.fetch.allow_hosts` what is not needed.",
+    why="Anyone who talks the model into it can read pages of your own network.",
+    remedy="Remove from `tools.fetch.allow_hosts` what is not needed.",
 )
 def _fetch(examined: Examined) -> Iterator[Sight]:
     hosts = examined.settings.tools.fetch.allow_hosts
@@ -161,7 +161,7 @@ def _fetch(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "workspace-apart",
-    "Workspaces lie on their own",
+    "Workspaces have a folder of their own",
     why="A tool that works there must not find anything else.",
     remedy="Set `tools.workspace.root` to an empty folder, or to null.",
 )
@@ -178,7 +178,7 @@ def _workspace(examined: Examined) -> Iterator[Sight]:
 @check(
     "plugins-there",
     "Each plugin that is switched on can be loaded",
-    why="What it adds, or forbids, is missing.",
+    why="Otherwise what it adds, or forbids, is missing.",
     remedy="`parley plugins list` says what is wrong with it.",
 )
 def _plugins(examined: Examined) -> Iterator[Sight]:
@@ -195,9 +195,9 @@ def _plugins(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "engine-there",
-    "The context engine is there",
-    why="Another one takes over, with a warning in the log.",
-    remedy="`parley engines list` shows which there are.",
+    "The context engine is available",
+    why="Otherwise another one takes over, with a warning in the log.",
+    remedy="`parley engines list` shows the available ones.",
 )
 def _engine(examined: Examined) -> Iterator[Sight]:
     name = examined.settings.context.engine

@@ -17,7 +17,7 @@ HYGIENE = 0.85
 @check(
     "settings-readable",
     "The settings can be read",
-    why="Parley does not start with a key that it does not know, or a value that cannot be.",
+    why="Parley does not start with an unknown key or an invalid value.",
     remedy="Correct what the line names; docs/configuration.md has every key.",
     needs="nothing",
 )
@@ -30,8 +30,8 @@ def _readable(examined: Examined) -> Iterator[Sight]:
     "settings-effect",
     "Every setting has an effect",
     why="An old spelling, a value that changes nothing, or a secret that is too short to be masked"
-    " is not what somebody meant.",
-    remedy="Take the line out, or write what it names.",
+    " is hardly what you meant.",
+    remedy="Remove the line, or write what it suggests.",
 )
 def _effect(examined: Examined) -> Iterator[Sight]:
     for warning in examined.loaded.warnings:
@@ -40,21 +40,21 @@ def _effect(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "settings-running",
-    "The gateway that runs goes by what the file says",
-    why="What was changed in the file, and needs a restart, is not what the gateway does.",
-    remedy="Restart Parley, or take the change back; `parley config show --diff` shows it.",
+    "The running gateway uses what the file says",
+    why="Some changes in the file take effect only after a restart.",
+    remedy="Restart Parley, or undo the change; `parley config show --diff` shows it.",
     needs="gateway",
 )
 def _goes_by(examined: Examined) -> Iterator[Sight]:
     keys = examined.said.get("waiting")
     if isinstance(keys, list) and keys:
-        yield Sight("note", f"it does not go by {', '.join(map(str, keys))} yet")
+        yield Sight("note", f"it does not use {', '.join(map(str, keys))} yet")
 
 
 @check(
     "settings-file-mode",
     "Only its owner can read a settings file with secrets",
-    why="Whoever reads the file has the keys that stand in it.",
+    why="Anyone who can read the file has the keys in it.",
     remedy="`chmod 600` the file, or refer to secrets instead (`file:…`, `env:…`).",
 )
 def _file_mode(examined: Examined) -> Iterator[Sight]:
@@ -72,8 +72,8 @@ def _file_mode(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "settings-secrets-plain",
-    "Secrets are referred to",
-    why="A secret that stands in the settings file is in each of its copies and backups.",
+    "Secrets are kept outside the settings file",
+    why="A secret in the settings file is also in each of its copies and backups.",
     remedy="Write `file:/run/secrets/NAME`, `env:NAME` or `keyring:NAME` instead.",
 )
 def _plain(examined: Examined) -> Iterator[Sight]:
@@ -103,7 +103,7 @@ def _is_plain(value: object) -> bool:
 @check(
     "compression-on",
     "Long conversations are compacted",
-    why="Without it a conversation ends at the end of the model's window.",
+    why="Otherwise a conversation fails once it fills the model's window.",
     remedy="Set `compression.enabled: true`.",
 )
 def _compression(examined: Examined) -> Iterator[Sight]:
@@ -127,7 +127,7 @@ def _order(examined: Examined) -> Iterator[Sight]:
 @check(
     "caching-on",
     "Prompts are cached",
-    why="Each turn pays for the whole conversation anew without it, about ten times as much.",
+    why="Without the cache, each turn pays for the whole conversation again: about ten times more.",
     remedy="Set `prompt_caching.enabled: true`.",
 )
 def _caching(examined: Examined) -> Iterator[Sight]:
@@ -138,7 +138,7 @@ def _caching(examined: Examined) -> Iterator[Sight]:
 @check(
     "log-kept",
     "A log is kept",
-    why="What happened at night cannot be found out in the morning.",
+    why="Otherwise you cannot find out in the morning what happened at night.",
     remedy="Set `logging.file` to null or a path.",
 )
 def _log(examined: Examined) -> Iterator[Sight]:
@@ -160,8 +160,8 @@ def _level(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "retention-limited",
-    "What is stored is not kept for ever",
-    why="Transcripts and files of people pile up, and with them what a thief would get.",
+    "Stored data is not kept for ever",
+    why="People's transcripts and files pile up, and so does what a thief would get.",
     remedy="Set `retention.transcript_days`, and `retention.files_days` or `files_max_bytes`.",
 )
 def _retention(examined: Examined) -> Iterator[Sight]:
@@ -173,7 +173,7 @@ def _retention(examined: Examined) -> Iterator[Sight]:
 @check(
     "queue-attempts",
     "A message is tried more than once",
-    why="With one attempt a restart in the middle of a turn makes a dead letter of it.",
+    why="With one attempt, a restart in the middle of a turn makes it a dead letter.",
     remedy="Set `queue.max_attempts: 3`.",
 )
 def _attempts(examined: Examined) -> Iterator[Sight]:
@@ -183,8 +183,8 @@ def _attempts(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "queue-grace",
-    "Running turns may end before a stop",
-    why="Without time for it each stop cuts the answers that are being made.",
+    "Running turns may finish before a stop",
+    why="Without that time, every stop cuts off the answers in progress.",
     remedy="Set `queue.grace_s: 30`, and the service's own limit above it (TimeoutStopSec).",
 )
 def _grace(examined: Examined) -> Iterator[Sight]:

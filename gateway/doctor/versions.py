@@ -16,14 +16,14 @@ MOST_BYTES = 4_000_000
 
 @check(
     "versions-advisories",
-    "No package that Parley runs on has a known hole",
-    why="Whoever knows the hole as well can use it.",
+    "No package that Parley uses has a known vulnerability",
+    why="Anyone who knows the vulnerability can exploit it.",
     remedy="Update Parley, or that package within the versions that pyproject.toml allows.",
     needs="answers",
 )
 def _advisories(examined: Examined) -> Iterator[Sight]:
     if not examined.deep:
-        yield Sight("unknown", f"not looked at: --deep asks {ADVISORIES_URL}")
+        yield Sight("unknown", f"skipped: --deep asks {ADVISORIES_URL}")
         return
     packages = sorted({_named(each) for each in distributions()})
     try:

@@ -34,7 +34,7 @@ def backup(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Copy database, home's files and workspaces, also while the gateway runs; verified."""
+    """Back up database, home and workspaces, even while the gateway runs; verified."""
     step_back()
     found = loaded(context)
     if file is not None:
@@ -96,7 +96,7 @@ def restore(
         typer.Option(help="A place outside of PARLEY_HOME that the backup may be written to."),
     ] = None,
 ) -> None:
-    """Put a backup into an empty PARLEY_HOME; it is looked at as a whole first."""
+    """Restore a backup into an empty PARLEY_HOME, after checking it completely."""
     # What restores is imported for no other command.
     from gateway.lifecycle import restoring  # noqa: PLC0415
 

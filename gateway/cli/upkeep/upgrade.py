@@ -65,7 +65,7 @@ def upgrade(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Say what starting this version would change here, and what to do before; offline."""
+    """Say what starting this version would change here, and what to do first; offline."""
     if not check:
         raise typer.BadParameter(
             "Parley does not replace itself: install the new version as you installed this one"

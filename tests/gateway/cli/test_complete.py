@@ -36,7 +36,7 @@ def test_a_command_is_completed(tmp_path: Path) -> None:
     """By its name, and in zsh and fish with what it does."""
     assert told("bash", "parley lo", tmp_path).split() == ["logs"]
     assert told("fish", "parley lo", tmp_path) == f"logs\t{COMMANDS['logs']}\n"
-    assert '"logs":"Print the log readably."' in told("zsh", "parley lo", tmp_path)
+    assert '"logs":"Print the log in readable form."' in told("zsh", "parley lo", tmp_path)
 
 
 def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> None:

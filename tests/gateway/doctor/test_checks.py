@@ -162,7 +162,7 @@ def test_what_a_check_needs_is_there_or_told(tmp_path: Path) -> None:
     for needs in ("settings", "database", "answers", "gateway"):
         [seen] = made(check_of(looks, needs), nothing).seen
         assert seen.level == "unknown"
-        assert seen.text.startswith("not looked at: ")
+        assert seen.text.startswith("skipped: ")
     assert made(check_of(looks), nothing).level == "wrong"
 
 
