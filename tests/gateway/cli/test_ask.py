@@ -1,5 +1,6 @@
 """`parley ask`: through the gateway that runs, or one of its own; no question is lost."""
 
+import asyncio
 import json
 import os
 import signal
@@ -17,24 +18,9 @@ from gateway.cli.ask import OneAnswer, OneQuestion, alone, exchange, question_wi
 from gateway.errors import GatewayError
 from tests.adapters.web.test_terminal import Gateway
 from tests.support.gateway import settings_of
+from tests.support.process import ParleyProcess
 
-ROOT = Path(__file__).parents[3]
 WAIT_S = 60
-
-
-def parley(home: Path, *arguments: str, piped: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `parley` as a process of its own."""
-    environ = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *arguments],
-        env=environ,
-        cwd=ROOT,
-        input=piped,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -53,17 +39,18 @@ def configured(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_question_without_a_gateway(configured: Path) -> None:
+async def test_a_question_without_a_gateway(configured: Path) -> None:
     """One is started for it, and what is piped in is its context; tokens and cost are told."""
-    done = parley(configured, "ask", "--json", "What is this?", piped="some context\n")
-    assert done.returncode == 0, done.stderr
+    parley = ParleyProcess(configured)
+    done = await parley.run("ask", "--json", "What is this?", stdin="some context\n")
+    assert done.code == 0, done.stderr
     told = json.loads(done.stdout)
     assert "some context" in told["answer"]
     assert told["state"] == "done"
     assert told["tokens"]["output"] > 0
     assert len(told["trace"]) == 32
-    again = parley(configured, "ask", "--conversation", told["chat"], "What was my first message?")
-    assert again.returncode == 0
+    again = await parley.run("ask", "--conversation", told["chat"], "What was my first message?")
+    assert again.code == 0
     assert "What is this?" in again.stdout
     assert not (configured / "parley.sock").exists()
     # What it does without is no change of the settings.
@@ -112,29 +99,29 @@ async def test_a_question_that_is_not_taken(gateway: Gateway) -> None:
         await exchange(gateway.path, OneQuestion(" ", "t", WAIT_S))
 
 
-def test_an_interrupted_question_is_not_lost(configured: Path) -> None:
+async def test_an_interrupted_question_is_not_lost(configured: Path) -> None:
     """Ctrl-C stops the gateway as it stops any; the next question finds the one before."""
-    environ = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(configured)}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gateway", "ask", "--conversation", "c", "Write a long story"],
-        env=environ,
-        cwd=ROOT,
+    parley = ParleyProcess(configured)
+    asking = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "gateway", "ask", "--conversation", "c", "Write a long story"),
+        env={"PATH": os.environ["PATH"], "PARLEY_HOME": str(configured)},
+        cwd=Path(__file__).parents[3],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
     )
-
     try:
-        while "Write a long" not in parley(configured, "sessions", "list").stdout:
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=WAIT_S)
-        assert process.returncode in {0, ask.INTERRUPTED}, err
+        while "Write a long" not in (await parley.run("sessions", "list")).stdout:
+            assert asking.returncode is None
+        asking.send_signal(signal.SIGINT)
+        async with asyncio.timeout(WAIT_S):
+            _, err = await asking.communicate()
+        assert asking.returncode in {0, ask.INTERRUPTED}, err
     finally:
-        process.kill()
-    again = parley(configured, "ask", "--conversation", "c", "What was my first message?")
-    assert again.returncode == 0, again.stderr
+        if asking.returncode is None:
+            asking.kill()
+    again = await parley.run("ask", "--conversation", "c", "What was my first message?")
+    assert again.code == 0, again.stderr
     assert "Write a long story" in again.stdout
 
 
@@ -146,10 +133,10 @@ def test_what_is_asked() -> None:
         question_with("  ", "")
 
 
-def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
+async def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
     """Before anything is started."""
-    done = parley(configured, "ask", "--conversation", "no name", "hello")
-    assert done.returncode == 2
+    done = await ParleyProcess(configured).run("ask", "--conversation", "no name", "hello")
+    assert done.code == 2
     assert "no chat name" in done.stderr
 
 

@@ -1,6 +1,6 @@
 """What a shell is told at a Tab, and the scripts by which it asks."""
 
-import os
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +11,13 @@ from gateway.cli import complete
 from gateway.cli.main import COMMANDS
 from tests.gateway.cli.test_main import fill
 from tests.support.command_line import Run as Parley
+from tests.support.process import ParleyProcess
 
 ROOT = Path(__file__).parents[3]
 PARLEY = Path(sys.executable).with_name("parley")
 
 
-def told(shell: str, line: str, home: Path, **more: str) -> str:
+async def told(shell: str, line: str, home: Path) -> str:
     """Return what a process answers that is asked as the script of a shell asks."""
     words = line.split(" ")
     asked = {
@@ -26,23 +27,22 @@ def told(shell: str, line: str, home: Path, **more: str) -> str:
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
     }
-    env = {"PATH": os.environ["PATH"], "PARLEY_HOME": str(home)} | asked | more
-    done = subprocess.run([PARLEY], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert not done.stderr
+    done = await ParleyProcess(home, environ=asked).run()
+    assert (done.code, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_a_command_is_completed(tmp_path: Path) -> None:
+async def test_a_command_is_completed(tmp_path: Path) -> None:
     """By its name, and in zsh and fish with what it does."""
-    assert told("bash", "parley lo", tmp_path).split() == ["logs"]
-    assert told("fish", "parley lo", tmp_path) == f"logs\t{COMMANDS['logs']}\n"
-    assert '"logs":"Print the log in readable form."' in told("zsh", "parley lo", tmp_path)
+    assert (await told("bash", "parley lo", tmp_path)).split() == ["logs"]
+    assert await told("fish", "parley lo", tmp_path) == f"logs\t{COMMANDS['logs']}\n"
+    assert '"logs":"Print the log in readable form."' in await told("zsh", "parley lo", tmp_path)
 
 
-def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> None:
+async def test_commands_of_a_group_and_options_are_completed(tmp_path: Path) -> None:
     """The group is imported for that, and no other."""
-    assert "lineage" in told("bash", "parley sessions ", tmp_path).split()
-    assert told("bash", "parley logs --si", tmp_path).split() == ["--since"]
+    assert "lineage" in (await told("bash", "parley sessions ", tmp_path)).split()
+    assert (await told("bash", "parley logs --si", tmp_path)).split() == ["--since"]
 
 
 def test_a_tab_behind_parley_imports_no_command_and_no_rich(tmp_path: Path) -> None:
@@ -62,13 +62,13 @@ def test_a_tab_behind_parley_imports_no_command_and_no_rich(tmp_path: Path) -> N
     assert len(completions) >= len(COMMANDS)
 
 
-def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
+async def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
     """By its id; where the database cannot be read there is nothing, and no error."""
-    assert told("bash", "parley sessions show ", tmp_path) == "\n"
-    fill(tmp_path, "a question", "another one")
-    assert told("bash", "parley sessions show ", tmp_path).split() == ["2", "1"]
-    assert "1\ttelegram a question" in told("fish", "parley sessions show ", tmp_path)
-    assert parley("sessions", "list").code == 0
+    assert await told("bash", "parley sessions show ", tmp_path) == "\n"
+    await asyncio.to_thread(fill, tmp_path, "a question", "another one")
+    assert (await told("bash", "parley sessions show ", tmp_path)).split() == ["2", "1"]
+    assert "1\ttelegram a question" in await told("fish", "parley sessions show ", tmp_path)
+    assert (await asyncio.to_thread(parley, "sessions", "list")).code == 0
 
 
 def test_keys_of_the_settings_are_completed(home: Path) -> None:

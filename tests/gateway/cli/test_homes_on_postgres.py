@@ -27,6 +27,7 @@ from tests.support.postgres import PostgresServer, postgres_server
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.searching import feed
 from tests.support.storage import Store, admit, inbound
+from tests.support.thorough import sampled
 
 CODE, OTHER_CODE = "ABCD2345", "EFGH6789"
 READS = (
@@ -208,7 +209,7 @@ def both(
 Both = Callable[..., tuple[Result, Result]]
 
 
-@pytest.mark.parametrize("command", READS)
+@pytest.mark.parametrize("command", sampled(READS, every=3))
 def test_what_is_read_is_the_same(both: Both, command: str) -> None:
     """Word for word: order, figures, ids."""
     of_file, of_server = both(*command.split())

@@ -1,13 +1,10 @@
 """`parley import hermes`: a home is taken over once, and people go on where they were."""
 
+import asyncio
 import io
 import json
-import os
-import signal
 import sqlite3
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -35,6 +32,7 @@ from gateway.storage.schema import session as segments
 from tests.support.command_line import Run, one_line
 from tests.support.gateway import RecordingModel, agent_of, running, settings_of
 from tests.support.hermes import BEGAN, HermesRecords
+from tests.support.process import ParleyProcess
 from tests.support.scripted_model import Step, tool_call
 
 TOKEN = "7000000001:AAsecret-secret-secret-secret-secr"
@@ -250,7 +248,7 @@ class TestCommand:
         (old / "state.db").write_bytes(b"no database" * 1000)
         assert "cannot be read" in one_line(parley("import", "hermes", str(old)))
 
-    def test_a_kill_leaves_nothing_half(
+    async def test_a_kill_leaves_nothing_half(
         self, home: Path, old: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
         """Killed again and again, then run to the end: the same as in one go."""
@@ -259,28 +257,23 @@ class TestCommand:
             chat = dm(records, f"k{number}", chat=f"k{number}", at=BEGAN + number)
             for n in range(1, 12):
                 records.turn(chat, n)
+        importing = ("import", "hermes", str(old), "--for", "telegram:u1")
         kills = 0
         for wanted in (1, 8, 20):
-            running_one = subprocess.Popen(command(home, old), stdout=subprocess.DEVNULL)
-            while running_one.poll() is None and entered(home) < wanted:
-                time.sleep(0.01)
-            if running_one.poll() is None:
-                os.kill(running_one.pid, signal.SIGKILL)
+            running_one = await ParleyProcess(home).execute(*importing)
+            while running_one.returncode is None and entered(home) < wanted:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+            if running_one.returncode is None:
+                running_one.kill()
                 kills += 1
-            running_one.wait()
-        subprocess.run(command(home, old), check=True, stdout=subprocess.DEVNULL)
+            await running_one.communicate()
         other = tmp_path_factory.mktemp("other")
-        subprocess.run(command(other, old), check=True, stdout=subprocess.DEVNULL)
+        for each in (home, other):
+            assert (await ParleyProcess(each).run(*importing)).code == 0
         assert kills > 0
         assert said_in(home) == said_in(other)
         assert len(said_in(home)) == 32 + 30 * 44
         assert (home / "SOUL.md").read_text() == (other / "SOUL.md").read_text()
-
-
-def command(home: Path, old: Path) -> list[str]:
-    """Return how the command is run in a process of its own."""
-    program = [sys.executable, "-m", "gateway", "--home", str(home)]
-    return [*program, "import", "hermes", str(old), "--for", "telegram:u1"]
 
 
 def entered(home: Path) -> int:
