@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
@@ -197,20 +197,8 @@ async def run(
     Raises:
         GatewayError: It cannot start; nothing was changed.
     """
-    share_arenas()
-    # Before any program is started: its environment and memory hold tokens and what people wrote.
-    confinement.close_memory()
-    log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
-    descriptors.RESERVE.keep(descriptors.RESERVED)
-    stop = asyncio.Event()
-    force = asyncio.Event()
-
-    def on_signal() -> None:
-        journal.asked_to_stop()
-        (force if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    _prepare_process()
+    stop, force = _stops_at_signals(journal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
     checked, (told, others), _, _ = await asyncio.gather(
@@ -227,49 +215,75 @@ async def run(
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
         start_checks.note(agent.recovery.rests, checked)
-        caching = caching_text(agent.models[0], agent.caching)
+        accounts = build_accounts(settings)
+        origin = AgentOrigin(plugins, foreign, line, source)
         async with assembled(
-            told,
-            database,
-            agent,
-            build_accounts(settings),
-            AgentOrigin(plugins, foreign, line, source),
-            death=journal.owed,
+            told, database, agent, accounts, origin, death=journal.owed
         ) as gateway:
             # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
             settle_memory()
-            noted = fingerprinted(whole or settings)
-            head = await database.write(audit_log.note_settings, noted)
-            # In a log that others keep it shows what is taken from the end of the chain later.
-            log.info("audit_head", seq=head.seq, hash=head.hash)
-            code = await owner_code(database, settings, gateway.replica.id)
-            sign_in = await _sign_in(database, settings)
-            warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
-            warnings += toolless_warnings(line)
+            await _note_settings(database, whole or settings)
+            welcome = await _welcome(settings, gateway, agent, origin)
             await serve(
-                gateway,
-                stop,
-                force,
+                *(gateway, stop, force),
                 lambda port, found: on_ready(
-                    Welcome(
-                        port,
-                        caching,
-                        code,
-                        warnings,
-                        (*checked, *others, *found),
-                        sign_in,
-                        gateway.intake.rules.model(None).summaries,
-                    )
+                    replace(welcome, port=port, checks=(*checked, *others, *found))
                 ),
-                lambda: (
-                    {
-                        "crash journal": journal.run(),
-                        "reload": gateway.reloading.run(),
-                    }
-                    | _told(gateway)
-                ),
+                lambda: _until_the_process_ends(gateway, journal),
             )
+
+
+def _prepare_process() -> None:
+    """Share memory areas, close the memory to others, and keep descriptors for what must go on."""
+    share_arenas()
+    # Before any program is started: its environment and memory hold tokens and what people wrote.
+    confinement.close_memory()
+    log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
+    descriptors.RESERVE.keep(descriptors.RESERVED)
+
+
+def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Event]:
+    """Return what the first signal sets, and what the second one does."""
+    stop, force = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        journal.asked_to_stop()
+        (force if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stop, force
+
+
+async def _note_settings(database: Database, settings: Settings) -> None:
+    """Enter in the audit log what the gateway goes by."""
+    head = await database.write(audit_log.note_settings, fingerprinted(settings))
+    # In a log that others keep it shows what is taken from the end of the chain later.
+    log.info("audit_head", seq=head.seq, hash=head.hash)
+
+
+async def _welcome(
+    settings: Settings, gateway: Gateway, agent: Agent, origin: AgentOrigin
+) -> Welcome:
+    """Return what is said once there is a port."""
+    database, model = gateway.database, gateway.intake.rules.model(None)
+    code = await owner_code(database, settings, gateway.replica.id)
+    link = await database.write(web_door.new_link) if settings.web.enabled else None
+    warnings = start_warnings(origin.plugins.missing_guards, model)
+    return Welcome(
+        port=0,
+        caching=caching_text(agent.models[0], agent.caching),
+        owner_code=code,
+        warnings=warnings + toolless_warnings(origin.line),
+        sign_in=None if link is None else link.secret,
+        summaries=model.summaries,
+    )
+
+
+def _until_the_process_ends(gateway: Gateway, journal: CrashJournal) -> Work:
+    """Return what runs beside the parts: the journal, reloads, what the service manager is told."""
+    return {"crash journal": journal.run(), "reload": gateway.reloading.run()} | _told(gateway)
 
 
 def _told(gateway: Gateway) -> Work:
@@ -282,12 +296,6 @@ def _told(gateway: Gateway) -> Work:
     still_s = gateway.worker.still_s
     pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
     return {"service manager": pulse.run()}
-
-
-async def _sign_in(database: Database, settings: Settings) -> str | None:
-    if not settings.web.enabled:
-        return None
-    return (await database.write(web_door.new_link)).secret
 
 
 def share_arenas() -> None:
@@ -453,8 +461,7 @@ async def assembled(
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = _door(database, access, links, intake)
     chats = ChatHistory(database, intake.facts, links, files)
-    connected = [_replaceable(each) for each in accounts.connect(intake, chats, door)]
-    adapters = {(each.platform, each.account): each for each in connected}
+    adapters = _replaceable(accounts.connect(intake, chats, door))
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
 
@@ -519,9 +526,14 @@ def _door(database: Database, access: Access, links: ChatLinks, intake: GatewayI
     return door
 
 
-def _replaceable(adapter: Adapter) -> Adapter:
-    """Return the adapter, or what stands for it where it can be restarted."""
-    return adapter if adapter.platform == BUILT_IN else ReplaceableAdapter(adapter)
+def _replaceable(connected: Iterable[Adapter]) -> dict[Account, Adapter]:
+    """Return the adapters by account; what stands for one where it can be restarted."""
+    return {
+        (each.platform, each.account): each
+        if each.platform == BUILT_IN
+        else ReplaceableAdapter(each)
+        for each in connected
+    }
 
 
 def _beginning(

@@ -54,14 +54,8 @@ async def test_a_question_without_a_gateway(configured: Path) -> None:
     assert "What is this?" in again.stdout
     assert not (configured / "parley.sock").exists()
     # What it does without is no change of the settings.
-    [noted] = parley(*(
-        configured,
-        "audit",
-        "log",
-        "--kind",
-        "settings_changed",
-        "--json",
-    )).stdout.splitlines()
+    logged = await parley.run("audit", "log", "--kind", "settings_changed", "--json")
+    [noted] = logged.stdout.splitlines()
     assert json.loads(noted)["detail"]["settings"]["web.enabled"] == "true"
 
 
