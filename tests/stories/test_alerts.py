@@ -1,13 +1,15 @@
 """Each fault leads to the right alert, once: real clients against the strict doubles.
 
-What every kind sees and says by itself: tests/gateway/alerts.
+What every kind sees and says by itself: tests/gateway/alerts. Faults of models:
+test_model_fails_in_every_way. Broken networks: test_broken_networks.
 """
 
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,27 @@ from sqlalchemy import select, update
 
 from agent.errors import CreditUsedUp
 from gateway.alerts import watch, webhook
-from gateway.alerts.troubles import DATABASE_AFTER_S, TROUBLES
+from gateway.alerts.troubles import DATABASE_AFTER_S, OVERDUE_S, TROUBLES, UNREACHABLE_S
 from gateway.alerts.watch import AlertWatch
 from gateway.storage import schema
 from gateway.storage.database import Database
+from tests.e2e.platforms.conftest import DRIVERS
+from tests.e2e.platforms.discord import DiscordDriver
+from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.scenario import Scene, scene
+from tests.e2e.platforms.slack import SlackDriver
 from tests.e2e.platforms.telegram import TelegramDriver
-from tests.support.bot_api import TOKEN, BotApi
+from tests.support.bot_api import DROP, TOKEN, BotApi
 from tests.support.bot_wire import Fault as BotFault
+from tests.support.discord import faults as discord_faults
 from tests.support.gateway import HeldModel, echo
 from tests.support.model_server import Fault, Reply
 from tests.support.openai_server import OpenAIServer
+from tests.support.postgres import postgres_server
 from tests.support.process import ParleyProcess
 from tests.support.replicas import Page, ReplicaAtWork, replica, say
+from tests.support.slack import faults as slack_faults
+from tests.support.thorough import products
 
 OWNER = {"owners": ["telegram:1"]}
 LONG = 10_000
@@ -88,12 +98,20 @@ async def told(on: Scene, count: int) -> list[str]:
     return troubles(on)
 
 
+def watch_of(on: Scene) -> AlertWatch:
+    found = on.gateway.platforms.alerts
+    assert found is not None
+    return found
+
+
 async def some_looks(on: Scene) -> None:
     """Let it look a few more times: what is told twice would be told by then."""
-    sources = on.gateway.platforms.alerts
-    assert sources is not None
     for _ in range(3):
-        await sources.look()
+        await watch_of(on).look()
+
+
+async def change(on: Scene, statement: Any) -> None:
+    await on.gateway.database.write(lambda conn: conn.execute(statement))
 
 
 async def test_a_token_that_is_revoked(
@@ -122,28 +140,6 @@ async def test_a_token_that_is_revoked(
         await on.until(lambda: on.logged("alert_posted", state="over"))
 
 
-async def test_an_account_that_takes_nothing(
-    driver: TelegramDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is silent: told as soon as it takes something again, as is that it is over."""
-    monkeypatch.setattr("gateway.lifecycle.supervision.SILENT_AFTER_S", 0.2)
-    monkeypatch.setattr("gateway.pipeline.delivery.backoff_s", lambda _attempt: 0.05)
-    model = HeldModel(echo)
-    async with scene(driver, tmp_path, model, access=OWNER) as on:
-        await on.ann.say("hello")
-        await on.answered(on.ann)
-        for method in ("sendMessage", "sendMessageDraft"):
-            driver._api.fail(method, *[BotFault("error", 502, "Bad Gateway")] * LONG)
-        await on.ann.say("again")
-        await on.until(lambda: on.logged("alert_raised", kind="adapter-silent"))
-        await some_looks(on)
-        driver._api._faults.clear()
-        first, second = await told(on, 2)
-        assert first.startswith("Trouble: telegram:default takes no messages: 1 answers wait")
-        assert second.startswith("Over: telegram:default takes messages again.")
-        assert len(on.logged("alert_raised")) == 1
-
-
 async def test_a_disk_that_fills_up(
     driver: TelegramDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,43 +156,213 @@ async def test_a_disk_that_fills_up(
         assert (await told(on, 2))[1].startswith("Over: there is room on the disk of")
 
 
+Outage = tuple[dict[str, Any], Callable[[], object], Callable[[], object]]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
+    """Settings of a database, what takes it away, and what brings it back."""
+    if request.param == "sqlite":
+        here, away = tmp_path / "parley.db", tmp_path / "away.db"
+        yield {}, lambda: here.rename(away), lambda: away.rename(here)
+        return
+
+    def again() -> None:
+        server.spawn()
+        server.wait_until_it_answers()
+
+    with postgres_server() as server:
+        yield {"url": server.url(server.create())}, lambda: server.stop("fast"), again
+
+
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_is_taken_away(
-    driver: TelegramDriver, tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]
+    driver: TelegramDriver,
+    tmp_path: Path,
+    outage: Outage,
+    receiver: tuple[str, list[dict[str, Any]]],
 ) -> None:
-    """The webhook is told at once, the chat when the file is there again."""
-    url, posted = receiver
-    sections = {"access": OWNER, "alerts": {"webhook": url}}
+    """The webhook is told at once, the chat when the file or the server is there again."""
+    (url, posted), (storage, take_away, bring_back) = receiver, outage
+    sections = {"access": OWNER, "alerts": {"webhook": url}, "storage": storage}
     async with scene(driver, tmp_path, HeldModel(echo), **sections) as on:
         await on.ann.say("hello")
         await on.answered(on.ann)
-        found, ticks = on.gateway.platforms.alerts, itertools.count(0.0, DATABASE_AFTER_S)
-        assert found is not None
-        found.memory.clock = lambda: next(ticks)
-        here, away = tmp_path / "parley.db", tmp_path / "away.db"
-        here.rename(away)
+        watch_of(on).memory.clock = itertools.count(0.0, DATABASE_AFTER_S).__next__
+        take_away()
         await on.until(lambda: on.logged("alert_posted"))
         assert [each["kind"] for each in posted] == ["database-down"]
-        away.rename(here)
+        bring_back()
         first, second = await told(on, 2)
         assert first.startswith("Trouble: nothing can be stored: not writable")
         assert second.startswith("Over: messages are stored again.")
         await on.until(lambda: on.logged("alert_posted", state="over"))
-        assert len(posted) == 2
-
-
-async def test_a_stranger(driver: TelegramDriver, tmp_path: Path) -> None:
-    """The owner gets one message, the one with the buttons."""
-    access = OWNER | {"mode": "pairing"}
-    async with scene(driver, tmp_path, HeldModel(echo), access=access) as on:
-        await on.ann.say("hello")
-        await on.answered(on.ann)
-        await driver.direct(2).say("let me in")
-        await on.until(lambda: on.logged("alert_raised", kind="stranger-asks"))
-        await on.answered(on.ann, 2)
         await some_looks(on)
-        assert troubles(on) == []
-        assert len(on.ann.texts()) == 2
+        assert (len(posted), len(troubles(on))) == (2, 2)
+
+
+# Faults of a platform, on each
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How a platform's double goes wrong.
+
+    Attributes:
+        fail: Lets the next requests of a route go wrong.
+        recover: Takes back what has not come up yet.
+        send: The route of messages.
+        receive: The route over which a connection for what comes in is opened.
+        down: What a platform in trouble answers.
+        lost: A connection that breaks.
+        blocked: What it answers for a person who takes no messages.
+    """
+
+    fail: Callable[..., None]
+    recover: Callable[[], None]
+    send: str
+    receive: str
+    down: Any
+    lost: Any
+    blocked: Any
+    refused: Any
+
+
+def ways_of(driver: Driver) -> Ways:
+    answers: tuple[Any, ...]
+    if isinstance(driver, TelegramDriver):
+        api = driver._api
+        answers = (
+            BotFault("error", 502, "Bad Gateway"),
+            DROP,
+            BotFault("error", 403, "Forbidden: bot was blocked by the user"),
+            BotFault("error", 401, "Unauthorized"),
+        )
+        return Ways(api.fail, api._faults.clear, "sendMessage", "getUpdates", *answers)
+    if isinstance(driver, DiscordDriver):
+        server = driver._server
+        blocked = discord_faults.Fault("error", 403, 50007, "Cannot send messages to this user")
+        answers = (discord_faults.HTML_502, discord_faults.DROP, blocked, None)
+        return Ways(server.fail, server._faults.clear, "send", "gateway", *answers)
+    assert isinstance(driver, SlackDriver)
+    slack = driver._server
+    answers = (
+        slack_faults.HTML_502,
+        slack_faults.DROP,
+        slack_faults.refused("is_archived"),
+        slack_faults.refused("account_inactive"),
+    )
+    return Ways(slack.fail, slack.recover, "chat.postMessage", "apps.connections.open", *answers)
+
+
+Planted = Callable[[Scene, Ways], AbstractAsyncContextManager[None]]
+
+
+@asynccontextmanager
+async def _stopped(on: Scene, ways: Ways) -> AsyncIterator[None]:
+    """The token is revoked; on Discord an intent is switched off."""
+    if isinstance(on.driver, DiscordDriver):
+        on.driver._server.gateway.close_all(4014)
+    else:
+        ways.fail(ways.receive, ways.refused)
+        await on.driver.disconnect()
+    yield
+    ways.recover()
+    assert await on.gateway.reloading.restart_account(on.driver.name)
+
+
+@asynccontextmanager
+async def _unreachable(on: Scene, ways: Ways) -> AsyncIterator[None]:
+    """No connection comes about, for minutes by the clock of the alerts."""
+    ways.fail(ways.receive, *[ways.lost] * LONG)
+    await on.driver.disconnect()
+    watch_of(on).memory.clock = itertools.count(0.0, UNREACHABLE_S).__next__
+    yield
+    # A connection that comes about may take a moment.
+    watch_of(on).memory.clock = lambda: 0.0
+    ways.recover()
+
+
+@asynccontextmanager
+async def _silent(on: Scene, ways: Ways) -> AsyncIterator[None]:
+    """Every message is answered with 502, for longer than a silence may be."""
+    with pytest.MonkeyPatch.context() as patch:
+        ways.fail(ways.send, *[ways.down] * LONG)
+        await on.ann.say("again")
+        await on.until(lambda: on.logged("send_delayed") or on.logged("send_outcome_unknown"))
+        patch.setattr("gateway.lifecycle.supervision.SILENT_AFTER_S", 0.0)
+        yield
+    ways.recover()
+
+
+@asynccontextmanager
+async def _waiting(on: Scene, ways: Ways) -> AsyncIterator[None]:
+    """An answer waits for longer than it may."""
+    ways.fail(ways.send, *[ways.down] * LONG)
+    await on.ann.say("again")
+    await on.until(lambda: on.logged("send_delayed") or on.logged("send_outcome_unknown"))
+    older = {"at": schema.outbox.c.at - 2 * OVERDUE_S}
+    await change(on, update(schema.outbox).values(older))
+    yield
+    ways.recover()
+
+
+@asynccontextmanager
+async def _blocked(on: Scene, ways: Ways) -> AsyncIterator[None]:
+    """A person takes no messages from the bot; the owner drops the answer."""
+    ways.fail(ways.send, ways.blocked)
+    await on.driver.direct(2).say("hello?")
+    yield
+    dead = update(schema.outbox).where(schema.outbox.c.state == "dead")
+    await change(on, dead.values(state="dropped"))
+
+
+@asynccontextmanager
+async def _asked(on: Scene, _: Ways) -> AsyncIterator[None]:
+    """Somebody whom nobody knows writes; the owner presses a button."""
+    await on.driver.direct(2).say("let me in")
+    await on.until(on.ann.buttons)
+    yield
+    await on.ann.press(on.ann.buttons()[0])
+
+
+PLANTED: dict[str, Planted] = {
+    "adapter-stopped": _stopped,
+    "adapter-unreachable": _unreachable,
+    "adapter-silent": _silent,
+    "outbox-old": _waiting,
+    "answer-dead": _blocked,
+    "stranger-asks": _asked,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform"), products([*PLANTED], ["telegram", "discord", "slack"])
+)
+async def test_a_fault_of_a_platform_is_told_once(
+    kind: str, platform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The right alert and no other, and its end; what is announced anyhow is told by that alone."""
+    monkeypatch.setattr("gateway.lifecycle.supervision.LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("gateway.pipeline.delivery.backoff_s", lambda _attempt: 0.05)
+    async with DRIVERS[platform]() as driver:
+        mode = "pairing" if kind == "stranger-asks" else "open"
+        access: dict[str, Any] = {"owners": [driver.person_id(1)], "mode": mode}
+        async with scene(driver, tmp_path, HeldModel(echo), access=access) as on:
+            await on.ann.say("hello")
+            await on.answered(on.ann)
+            async with PLANTED[kind](on, ways_of(driver)):
+                await on.until(lambda: on.logged("alert_raised"))
+                await some_looks(on)
+            await on.until(lambda: on.logged("alert_over"))
+            expected = [] if TROUBLES[kind].announced else ["Trouble", "Over"]
+            expected = expected[: 1 + bool(TROUBLES[kind].over)]
+            await told(on, len(expected))
+            await some_looks(on)
+            assert [text.partition(":")[0] for text in troubles(on)] == expected
+            assert [line["kind"] for line in on.logged("alert_raised")] == [kind]
+            assert len(on.logged("alert_over")) == 1
+        assert driver.violations == []
 
 
 async def test_no_credit_through_a_kill(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ the chat was told.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.errors import ModelUnreachable as Unreachable
+from gateway.alerts.troubles import FAILING_S, TROUBLES
 from gateway.pipeline import notices
 from tests.support.faulty_models import (
     ANSWER,
@@ -64,6 +65,8 @@ class Row:
         instead: What is done about it where there is a fallback.
         rotates: Whether a second key of the model is tried at once.
         read: Whether such a call has begun to answer: it is billed.
+        alert: What the owner is told of, once, where it lasts for `FAILING_S`; "" for what is no
+            trouble of the model.
     """
 
     faults: dict[ProviderName, Fault | Reply]
@@ -73,6 +76,7 @@ class Row:
     instead: Sequence[str] = ("next_model",)
     rotates: bool = False
     read: bool = False
+    alert: str = "model-failing"
 
     @property
     def takes_long(self) -> bool:
@@ -100,7 +104,7 @@ THRICE = ("retry", "retry", "next_model")
 passing = partial(Row, alone=RETRIED, waits=BACKOFF_S, instead=THRICE)
 
 MATRIX: dict[str, Row] = {
-    "400": Row(http(400, "invalid_request_error"), ["give_up"], UNREACHABLE),
+    "400": Row(http(400, "invalid_request_error"), ["give_up"], UNREACHABLE, alert=""),
     "400 too long": Row(
         {
             "anthropic": Fault(
@@ -113,19 +117,22 @@ MATRIX: dict[str, Row] = {
         ["compress"],
         TOO_LONG,
         instead=(),
+        alert="",
     ),
-    "413": Row(http(413, "request_too_large"), ["compress"], TOO_LONG, instead=()),
+    "413": Row(http(413, "request_too_large"), ["compress"], TOO_LONG, instead=(), alert=""),
     "401": Row(
         http(401, "authentication_error", "invalid_api_key", message=f"no key {KEYS[0]}"),
         ["next_model"],
         CREDENTIALS,
         rotates=True,
+        alert="key-refused",
     ),
     "402": Row(
         http(402, "billing_error", "insufficient_quota"),
         ["next_model"],
         MONEY,
         rotates=True,
+        alert="money-gone",
     ),
     "no credit": Row(
         {
@@ -139,8 +146,15 @@ MATRIX: dict[str, Row] = {
         ["next_model"],
         MONEY,
         rotates=True,
+        alert="money-gone",
     ),
-    "403": Row(http(403, "permission_error"), ["next_model"], CREDENTIALS, rotates=True),
+    "403": Row(
+        http(403, "permission_error"),
+        ["next_model"],
+        CREDENTIALS,
+        rotates=True,
+        alert="key-refused",
+    ),
     "404": Row(http(404, "not_found_error", "model_not_found"), ["next_model"], NOT_FOUND),
     "429 for an hour": Row(
         http(429, "rate_limit_error", "rate_limit_exceeded", headers={"retry-after": "3600"}),
@@ -288,6 +302,35 @@ async def test_a_fault_that_passes_is_not_noticed(
         assert len(await lost(at, row)) == row.read
         await at.fix()
         await at.check()
+
+
+@pytest.mark.parametrize(("fault", "provider"), products([*MATRIX], PROVIDERS))
+async def test_a_fault_that_lasts_is_told_once(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, provider: ProviderName, fault: str
+) -> None:
+    """To the owner, as the right trouble; its end as well. What passes within minutes is none."""
+    row = MATRIX[fault]
+    for kind in list(TROUBLES.values()):
+        monkeypatch.setitem(TROUBLES, kind.id, replace(kind, quiet_s=0.0))
+    async with opened(provider) as at:
+        await at.ask()
+        watch = at.chat.gateway.platforms.alerts
+        assert watch is not None
+        at.main.broken = row.faults[provider]
+        begun, ended = [], []
+        for _ in range(3):
+            await at.ask()
+            begun += (await watch.look()).begun
+            at.clock.waits.append(FAILING_S)
+        assert [each.kind for each in begun] == ([row.alert] if row.alert else [])
+        at.main.fix()
+        await at.ask()
+        for _ in range(2):
+            ended += (await watch.look()).ended
+        assert [each.id for each in ended] == [each.id for each in begun]
+        await at.chat.gateway.delivery.wait_idle()
+        told = [text for text in at.chat.texts() if text.startswith(("**Trouble", "**Over"))]
+        assert len(told) == 2 * len(begun)
 
 
 @every_provider
