@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.errors import CredentialsRefused, CreditUsedUp
+from agent.messages import count
 from agent.models.recovery import Failing
 from agent.money.costs import format_usd
 from gateway.agent_ports.budgets import BudgetUse
@@ -214,7 +215,7 @@ def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "adapter-unreachable",
-    "{subject} has had no connection for {minutes} minutes: {reason}",
+    "{subject} has had no connection for {minutes}: {reason}",
     over="{subject} is connected again",
     remedy="look whether this machine reaches the platform, and at the platform's status page;"
     " Parley tries again by itself",
@@ -234,7 +235,7 @@ def _unreachable(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "adapter-silent",
-    "{subject} takes no messages: {waiting} answers wait, none was taken for {minutes} minutes",
+    "{subject} takes no messages: {waiting} waiting, none taken for {minutes}",
     over="{subject} takes messages again",
     remedy="look whether this machine reaches the platform; `parley logs --level warning` has what"
     " it says. What waits is sent once it does",
@@ -252,7 +253,7 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
             yield Unsure(name)
         # What tells of a trouble and cannot be shown is no trouble of its own.
         elif (waiting := facts.stored.unsent.get(account)) is not None:
-            values = _minutes(health.silent_s, waiting=f"{waiting.count:,}")
+            values = _minutes(health.silent_s, waiting=count(waiting.count, "answer"))
             yield Evidence(name, values, health.silent_s)
 
 
@@ -283,9 +284,10 @@ def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "model-failing",
-    "{subject} has failed for {minutes} minutes: {reason}",
+    "{subject} has failed for {minutes}: {reason}",
     over="{subject} answers again",
-    remedy="look at the provider's status page; name another model below `fallbacks`",
+    remedy="where the reason names a setting, correct it; else look at the provider's status page,"
+    " and name another model below `fallbacks`",
 )
 def _failing(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
@@ -372,8 +374,7 @@ def _messages(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 def _of_letters(facts: AlertFacts, kind: str, noun: str) -> Iterator[Evidence | Unsure]:
     for each in facts.stored.given_up if facts.stored else ():
         if each.kind == kind:
-            many = f"{each.letters} {noun}s" if each.letters > 1 else f"1 {noun}"
-            yield Evidence(each.account, {"count": many})
+            yield Evidence(each.account, {"count": count(each.letters, noun)})
 
 
 @trouble(
@@ -396,7 +397,7 @@ def _full(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "outbox-old",
-    "{count} answers for {subject} wait to be shown, the oldest for {minutes} minutes",
+    "{count} for {subject} waiting to be shown, the oldest for {minutes}",
     over="no answer for {subject} waits any more",
     remedy="`parley logs --level warning` has what the platform says; what cannot be sent becomes"
     " a dead letter",
@@ -404,10 +405,16 @@ def _full(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 )
 def _old(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for account, waiting in facts.stored.unsent.items() if facts.stored else ():
+        name, health = ":".join(account), facts.accounts.get(account)
         # Rows of accounts that are switched off wait for them, and nobody is to be told.
-        if account in facts.accounts and waiting.oldest_s >= OVERDUE_S:
-            values = _minutes(waiting.oldest_s, count=f"{waiting.count:,}")
-            yield Evidence(":".join(account), values, waiting.oldest_s)
+        if health is None or waiting.oldest_s < OVERDUE_S:
+            continue
+        if health.silent_s is not None:
+            # That is told already: `adapter-silent`.
+            yield Unsure(name)
+        else:
+            values = _minutes(waiting.oldest_s, count=count(waiting.count, "answer"))
+            yield Evidence(name, values, waiting.oldest_s)
 
 
 @trouble(
@@ -428,7 +435,7 @@ def _down(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "stranger-asks",
-    "somebody asks to be let in: {count} wait for an answer",
+    "somebody asks to be let in: {count} waiting",
     remedy="`/pair` in a chat with the bot, or `parley pair list`, then `approve` or `deny`",
     level="note",
     announced=True,
@@ -450,8 +457,7 @@ def _backup(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     if facts.stored is not None and not facts.stored.makes_backups:
         yield Unsure("backup")
     elif age_s:
-        hours = round(age_s / HOUR_S)
-        yield Evidence("backup", {"hours": f"{hours:,} hours" if hours > 1 else "an hour"})
+        yield Evidence("backup", {"hours": count(round(age_s / HOUR_S), "hour")})
     elif age_s is not None:
         # Else it would be over with each restart.
         yield Unsure("backup")
@@ -472,7 +478,7 @@ def _settings(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 
 def _minutes(seconds: float, **values: str) -> dict[str, str]:
-    return {"minutes": f"{seconds / 60:,.0f}", **values}
+    return {"minutes": count(round(seconds / 60), "minute"), **values}
 
 
 OF_DATABASE = frozenset({

@@ -272,7 +272,9 @@ def log_problems_only() -> None:
     """
     import structlog
 
-    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    plain = structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+    )
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

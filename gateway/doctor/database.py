@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from agent.messages import count
 from gateway.doctor.checks import Examined, Fix, Sight, check
 from gateway.errors import GatewayError
 from gateway.storage import maintenance, migrations, schema
@@ -37,7 +38,11 @@ def _readable(examined: Examined) -> Iterator[Sight]:
         return
     location = examined.location
     if isinstance(location, Path) and not location.exists():
-        yield Sight("note", f"{location} is not there yet; the first start makes it")
+        if examined.running is None:
+            yield Sight("note", f"{location} is not there yet; the first start makes it")
+        else:
+            remedy = "Bring it back: docs/operations.md, *When the database is not the one*."
+            yield Sight("wrong", f"{location} is gone, and Parley runs", remedy)
         return
     yield Sight("wrong", examined.database_trouble, fix=_migration(examined))
 
@@ -206,7 +211,7 @@ def _late(what: str, found: health.Waiting, examined: Examined) -> Iterator[Sigh
 def _letters(examined: Examined) -> Iterator[Sight]:
     found = health.dead_sends(examined.database, LETTERS_WITHIN_S)
     if found:
-        yield Sight("warning", f"{found} answers were given up within seven days")
+        yield Sight("warning", f"given up within seven days: {count(found, 'answer')}")
 
 
 @check(

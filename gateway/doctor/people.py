@@ -61,22 +61,24 @@ def _connected(examined: Examined) -> Iterator[Sight]:
     states = _part(examined, "adapters")
     for name, state in states.items():
         if state == "connecting":
-            yield Sight("warning", f"{name} is not connected yet")
+            remedy = "`parley logs --event adapter_disconnected` says why; it is tried again."
+            yield Sight("warning", f"{name} is not connected", remedy)
         elif state not in WORKING:
             yield Sight("wrong", f"{name}: {state}")
 
 
 @check(
     "platform-heard",
-    "Each platform is heard",
-    why="A dead connection looks like one where nobody writes.",
-    remedy="Restart Parley; if that does not help, check the platform's status page.",
+    "Each platform takes what is sent",
+    why="Answers are made and paid for, and nobody sees them.",
+    remedy="`parley logs --level warning` has what the platform says; what waits is sent later.",
     needs="gateway",
 )
 def _heard(examined: Examined) -> Iterator[Sight]:
     for name, each in _part(examined, "accounts").items():
         if isinstance(each, Mapping) and each.get("silent_s") is not None:
-            yield Sight("wrong", f"{name} has been silent for {each['silent_s']} s")
+            for_s = f"{each['silent_s']:,.0f} s"
+            yield Sight("wrong", f"{name} has taken no message for {for_s}, and some wait")
 
 
 @check(

@@ -34,6 +34,7 @@ from tests.support.storage import copy_database
 from tests.support.thorough import ALL, DEEP
 from tests.support.virtual_time import follow, run_virtually, virtual_loop
 
+SILENT_S = 600.0
 LONGEST_LATE_S = 450.0
 """The longest time limit of a request that goes nowhere (an upload's), and the longest back-off."""
 
@@ -53,6 +54,10 @@ def test_a_fault_loses_nothing_and_shows_nothing_twice(
         assert outcome.is_clean, (cell, outcome)
         assert outcome.tries > 0, f"{cell} met no fault"
         assert outcome.late_s <= LONGEST_LATE_S, (cell, outcome)
+        # A minute without a message that is taken is told, once, and that it is over.
+        alerts = ("adapter-silent",) if cell.for_s >= SILENT_S else outcome.begun
+        assert outcome.begun == outcome.ended == alerts, (cell, outcome)
+        assert len(alerts) <= 1
 
 
 def test_the_desk_tries_each_fault_and_all_durations() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Protocol, cast, get_args
 
 import aiohttp.connector
 import orjson
@@ -31,10 +32,13 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.files import StoredFiles
+from gateway.alerts.telling import Telling
+from gateway.alerts.troubles import AlertFacts, Stored
+from gateway.alerts.watch import LOOK_EVERY_S, judged
 from gateway.lifecycle.replica import Replica
-from gateway.lifecycle.supervision import Traffic
+from gateway.lifecycle.supervision import Traffic, Watch
 from gateway.pipeline.delivery import Burials, Delivery, Enclosures
-from gateway.settings.tree import AccessSettings
+from gateway.settings.tree import AccessSettings, AlertSettings
 from gateway.storage import schema
 from gateway.storage.conversation import attachments
 from gateway.storage.database import Database
@@ -42,6 +46,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
+from gateway.storage.reports import health
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN
@@ -63,6 +68,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 MARK = "(re-sent)"
 DAY_S = 86_400.0
 _QUIET_S = 90.0
+_CALM_S = 300.0
+"""Longer than it takes until an alert is over."""
 _LONGEST_S = 6 * 3600.0
 _FILE = ("figures.csv", b"1;2;3\n" * 500)
 
@@ -87,6 +94,8 @@ class Outcome:
         disordered: Whether they first appeared in another order than they were said in.
         tries: Connections and requests that met the fault, and sends that failed.
         late_s: Virtual seconds from the end of the fault until everything was delivered.
+        begun: The alerts that were raised.
+        ended: Those that were over at the end.
         violations: What the double holds against the client.
     """
 
@@ -96,6 +105,8 @@ class Outcome:
     disordered: bool = False
     tries: int = 0
     late_s: float = 0.0
+    begun: tuple[str, ...] = ()
+    ended: tuple[str, ...] = ()
     violations: tuple[str, ...] = ()
 
     @property
@@ -309,7 +320,9 @@ async def _try_cell(cell: Cell, path: Path, patch: pytest.MonkeyPatch) -> Outcom
         await work.say("after", OutboxPart("after:1", *_payload(work, "said after")))
         async with asyncio.timeout(_LONGEST_S):
             await work.delivery.wait_idle()
-        return await work.outcome(virtual_loop().time() - over_at)
+        late_s = virtual_loop().time() - over_at
+        await asyncio.sleep(_CALM_S)
+        return await work.outcome(late_s)
 
 
 def _payload(work: "_Work", text: str) -> tuple[str, str]:
@@ -332,9 +345,14 @@ class _Work:
         self._owners = owners
         burials, links = Burials(owners, DAY_S), ChatLinks(None)
         enclosures = Enclosures(StoredFiles(database), links)
-        self.delivery = Delivery(
-            database, Replica(database, 1), {account: adapter}, Traffic(), burials, enclosures
-        )
+        adapters, replica = {account: adapter}, Replica(database, 1)
+        traffic = Traffic(virtual_loop().time)
+        self.delivery = Delivery(database, replica, adapters, traffic, burials, enclosures)
+        # Ages are those of the virtual clock on the writing connection alone.
+        writer = cast("Database", SimpleNamespace(read=database.write))
+        self._watch = Watch(writer, adapters, traffic, replica)
+        self._begun: list[str] = []
+        self._ended: list[str] = []
 
     async def begin(self) -> None:
         """Open the conversation."""
@@ -358,6 +376,19 @@ class _Work:
             await self._database.write(outbox.append, self._conversation, parts, inbox_seq=1)
             self._said += [self._text(part) for part in parts]
         self.delivery.notify(self._conversation)
+
+    async def look(self) -> NoReturn:
+        """Look for troubles as a gateway does, until cancelled."""
+        telling = Telling(AlertSettings(), self._owners)
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            accounts = await self._watch.look()
+            unsent = await self._database.write(health.unsent_by_account, outbox.NOTICES)
+            stored = Stored(unsent=unsent)
+            facts = AlertFacts(telling.settings, accounts=accounts, stored=stored)
+            told = await self._database.write(telling.apply, judged(facts))
+            self._begun += [each.kind for each in told.begun]
+            self._ended += [each.kind for each in told.ended]
 
     async def message(self, kind: Kind) -> list[OutboxPart]:
         """Return what is in the way of the fault; nothing stands for a notice."""
@@ -392,6 +423,8 @@ class _Work:
             disordered=order != [text for text in self._said if text in bare],
             tries=self.proxy.faced + failures,
             late_s=late_s,
+            begun=tuple(self._begun),
+            ended=tuple(self._ended),
             violations=tuple(self._double.violations),
         )
 
@@ -429,7 +462,7 @@ async def _at_work(
             follow(database, patch)
             work = _Work(double, adapter, proxy, database)
             await work.begin()
-            running = asyncio.create_task(work.delivery.run(), name="delivery")
+            running = asyncio.gather(work.delivery.run(), work.look())
             try:
                 yield work
             finally:

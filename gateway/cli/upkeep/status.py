@@ -178,7 +178,7 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
     if found["questions"]:
         told.append((f"  {'questions':<10} {found['questions']} wait for a person", "yellow"))
     if letters := found["dead_letters_7d"]:
-        told.append((f"  {'letters':<10} {letters} answers were given up in 7 days", "yellow"))
+        told.append((f"  {'letters':<10} given up in 7 days: {letters}", "yellow"))
     return told
 
 

@@ -297,7 +297,7 @@ async def test_a_stranger_is_announced_with_buttons_and_not_twice(tmp_path: Path
     async with running(tmp_path, access=access, alerts=named) as chat:
         await change_alert(chat, over_at=1.0)
         assert kinds((await look(chat)).begun) == ["stranger-asks"]
-        assert "1 wait for an answer" in (await chat.answers(1, "ops"))[0]
+        assert "let in: 1 waiting" in (await chat.answers(1, "ops"))[0]
 
 
 async def change_alert(chat: Running, **values: Any) -> None:

@@ -129,7 +129,7 @@ def test_what_waits_and_what_was_given_up(parley: Parley, tmp_path: Path) -> Non
 
     asyncio.run(change(tmp_path, raise_alert))
     result = parley("status")
-    assert "1 answers were given up in 7 days" in result.out
+    assert "given up in 7 days: 1" in result.out
     assert "the disk is nearly full (for 1 min" in result.out
 
 
