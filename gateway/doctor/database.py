@@ -44,7 +44,9 @@ def _readable(examined: Examined) -> Iterator[Sight]:
             remedy = "Bring it back: docs/operations.md, *When the database is not the one*."
             yield Sight("wrong", f"{location} is gone, and Parley runs", remedy)
         return
-    yield Sight("wrong", examined.database_trouble, fix=_migration(examined))
+    is_away = examined.on_server and examined.database_trouble.startswith("cannot reach")
+    remedy = "Start the database's server, or correct `storage.url`." if is_away else ""
+    yield Sight("wrong", examined.database_trouble, remedy, fix=_migration(examined))
 
 
 def _migration(examined: Examined) -> Fix | None:

@@ -409,6 +409,15 @@ async def test_no_credit_through_a_kill(tmp_path: Path) -> None:
             await api.wait_for(lambda: len(said("I could not answer")) == 2)
             assert len(said("has no credit left: ")) == 1
             assert len(parley.named("alert_raised")) == 2
+            # Who is woken finds the causes, in each of these.
+            for command in ("status", "doctor"):
+                shown = (await parley.run(command)).stdout
+                assert "has no credit left" in shown
+                assert "free on the disk of" in shown
+            (tmp_path / "home" / "parley.yaml").write_text("acess: {}\n")
+            await parley.event("alert_raised", kind="settings-refused")
+            await api.wait_for(lambda: said("acess: unknown key"))
+            assert "acess: unknown key" in (await parley.run("config", "check")).stderr
         assert api.violations == []
 
 
