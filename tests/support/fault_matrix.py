@@ -462,16 +462,22 @@ async def _at_work(
             follow(database, patch)
             work = _Work(double, adapter, proxy, database)
             await work.begin()
-            running = asyncio.gather(work.delivery.run(), work.look())
+            parts = work.delivery.run(), work.look()
+            running = [asyncio.create_task(part) for part in parts]
             try:
                 yield work
             finally:
-                running.cancel()
-                await asyncio.wait([running])
+                await _end(running)
     finally:
         await adapter.close()
         await proxy.stop()
         await double.stop()
+
+
+async def _end(running: Sequence[asyncio.Task[NoReturn]]) -> None:
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
 
 
 def _failures(conn: Connection) -> int:
