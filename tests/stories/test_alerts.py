@@ -274,7 +274,9 @@ async def _stopped(on: Scene, ways: Ways) -> AsyncIterator[None]:
 @asynccontextmanager
 async def _unreachable(on: Scene, ways: Ways) -> AsyncIterator[None]:
     """No connection comes about, for minutes by the clock of the alerts."""
-    ways.fail(ways.receive, *[ways.lost] * LONG)
+    # Telegram is asked for the bot's name first: an answer to that is a connection.
+    for route in (ways.receive, "getMe"):
+        ways.fail(route, *[ways.lost] * LONG)
     await on.driver.disconnect()
     watch_of(on).memory.clock = itertools.count(0.0, UNREACHABLE_S).__next__
     yield
