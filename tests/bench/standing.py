@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
@@ -140,3 +141,4 @@ def measure() -> Iterator[Figure]:
             instructions_in(each.text)
     spent = (time.process_time() - began) / (ROUNDS * len(chat))
     yield Figure("CPU of the rules, a message in which half have something", spent * 1e6, "us")
+    yield from import_module("tests.bench.known").measure()

@@ -154,8 +154,7 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
     if arguments.show != "messages":
         # In people's words of other days, and of their other chats.
         await context.rights.read.note_earlier(of_scope=True)
-        show = _topics if arguments.show == "topics" else _facts
-        return "\n".join(await show(context.services.searcher, query))
+        return "\n".join(await told_of(context.services.searcher, arguments.show, query))
     if not query.text:
         raise ToolError("query is required: words to look for")
     findings = await context.services.searcher.search(query)
@@ -170,6 +169,13 @@ def _said_at(hit: Hit) -> tuple[str, int, int]:
     """Return what hits are ordered by in time; conversations are told apart at the same second."""
     at = next((each.at for each in hit.messages if each.seq == hit.seq), "")
     return at, hit.conversation, hit.seq
+
+
+async def told_of(
+    searcher: Searcher, show: Literal["topics", "facts"], query: SearchQuery
+) -> list[str]:
+    """Return the lines that the model reads of topics or facts."""
+    return await (_topics if show == "topics" else _facts)(searcher, query)
 
 
 async def _topics(searcher: Searcher, query: SearchQuery) -> list[str]:

@@ -1,0 +1,259 @@
+"""What the ledger of facts and the timeline of topics tell, by the tool's own answers.
+
+Labels are a reader's (tests/bench/probes/facts.txt, topics.txt). A fact counts as told where its
+line in `session_search` with `show: facts` has its sentence, its day and the day until which it
+held. Of topics it counts whether a line begins where one begins, and whether an answer to "in which
+order did I bring up …" holds each that was asked for, oldest first.
+`python -m tests.bench.known` prints what is missed and what is wrong.
+"""
+
+import asyncio
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, update
+
+from agent.context.facts import facts_in
+from agent.messages import ChatMessage, assistant_message, user_message
+from agent.tools.builtin.history import told_of
+from agent.tools.context import SearchQuery
+from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.storage import migrations
+from gateway.storage.migrations import open_database
+from gateway.storage.people import notebook, remembered
+from gateway.storage.people.remembered import FoundWords, Learned
+from gateway.storage.schema import memory, message
+from tests.bench.figures import Figure
+from tests.support.searching import chat, feed, tell
+from tests.support.storage import Store
+
+PROBES = Path(__file__).parent / "probes"
+FACTS, TOPICS = PROBES / "facts.txt", PROBES / "topics.txt"
+LEAST = 0.8
+MOST_SHOWN = 30
+_SPAN = re.compile(r" #(\d+)-#(\d+), ")
+_MARK = re.compile(r"\[\[(\w+): (.*?)\]\]")
+
+
+@dataclass(slots=True)
+class Known:
+    """A fact as it is to be told, and the line that tells it."""
+
+    key: str
+    text: str
+    day: str
+    until: str = ""
+
+    @property
+    def line(self) -> str:
+        """Return what the tool is to answer."""
+        return f"{self.day}{f', held until {self.until}' if self.until else ''}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Lines that are told and ought to be, ought to be and are not, are and ought not to be."""
+
+    right: Sequence[str]
+    missed: Sequence[str]
+    wrong: Sequence[str]
+
+    @property
+    def precision(self) -> float:
+        """Return which share of what is told is right."""
+        return len(self.right) / max(1, len(self.right) + len(self.wrong))
+
+    @property
+    def recall(self) -> float:
+        """Return which share of what is to be told is told."""
+        return len(self.right) / max(1, len(self.right) + len(self.missed))
+
+
+Said = tuple[str, str]
+"""A day, and a message of it."""
+
+
+def people() -> Iterator[tuple[list[Said], list[Known]]]:
+    """Yield what each person says, and the facts in it."""
+    for part in _parts(FACTS):
+        said = [(day, _MARK.sub(r"\2", line)) for day, line in part]
+        marked = [(day, *found) for day, line in part for found in _MARK.findall(line)]
+        known: list[Known] = []
+        for day, key, text in marked:
+            for before in [each for each in known if each.key == key and not each.until]:
+                before.until = day
+            known.append(Known(key, text, day))
+        yield said, known
+
+
+def _parts(path: Path) -> Iterator[list[Said]]:
+    """Yield the lines of each chat of a file, with their days."""
+    for part in re.split(r"^-- .*\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        days = re.split(r"^== (.*)\n", part, flags=re.MULTILINE)[1:]
+        yield [
+            (day, line)
+            for day, lines in zip(days[::2], days[1::2], strict=True)
+            for line in lines.splitlines()
+        ]
+
+
+async def scored_facts() -> Score:
+    """Return what the tool tells of everybody's facts."""
+    right, missed, wrong = [], [], []
+    for said, known in people():
+        told = await _facts_told(said)
+        wanted = [each.line for each in known]
+        right += [line for line in wanted if line in told]
+        missed += [line for line in wanted if line not in told]
+        wrong += [line for line in told if line not in wanted]
+    return Score(right, missed, wrong)
+
+
+async def _facts_told(said: Sequence[Said]) -> list[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "bench.db")
+        store.run(migrations.upgrade)
+        here = chat(store)
+        scope = store.run(notebook.scope_of, here)
+        for seq, (day, text) in enumerate(said, 1):
+            store.run(_learn, here, scope, seq, day, text)
+        store.close()
+        async with open_database(store.path) as database:
+            searcher = ConversationSearcher(database, Indexer(database), here)
+            return await told_of(searcher, "facts", SearchQuery("", limit=MOST_SHOWN))
+
+
+def _learn(conn: Connection, here: int, scope: str, seq: int, day: str, text: str) -> None:
+    """Enter what the end of a turn enters, as if it had been on a day."""
+    found = (FoundWords("fact", each.text, each.subject, each.value) for each in facts_in(text))
+    remembered.learn(conn, here, Learned(scope, tuple(found), seq))
+    at = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+    conn.execute(update(memory).where(memory.c.seq == seq).values(at=at))
+    now = memory.c.ended_at > at + 86_400
+    conn.execute(update(memory).where(now).values(ended_at=at))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChat:
+    """A chat with the numbers of the messages that begin a topic, and what is asked about it.
+
+    Attributes:
+        asked: The words of a question, and where each topic that it is about was first brought up.
+    """
+
+    said: Sequence[tuple[str, ChatMessage]]
+    begins: Sequence[int]
+    asked: Sequence[tuple[str, Sequence[int]]]
+
+
+def topic_chats() -> Iterator[TopicChat]:
+    """Yield the chats of topics.txt."""
+    for part in _parts(TOPICS):
+        lines = [(day, line) for day, line in part if line[0] != "?"]
+        labels = [line[1:].split(" ")[0] if line[0] == "*" else "" for _, line in lines]
+        questions = [line[2:].split(" | ") for _, line in part if line[0] == "?"]
+        yield TopicChat(
+            said=[(day, _said(line)) for day, line in lines],
+            begins=[n for n, label in enumerate(labels, 1) if label],
+            asked=[
+                (words, [labels.index(each) + 1 for each in about.split()])
+                for about, words in questions
+            ],
+        )
+
+
+def _said(line: str) -> ChatMessage:
+    text = line.split(" ", 1)[1]
+    return assistant_message(text) if line[0] == "<" else user_message(text)
+
+
+async def scored_topics() -> tuple[Score, Score]:
+    """Return where topics begin by the tool, and which of those that are asked for it tells."""
+    begun, asked = [], []
+    for each in topic_chats():
+        answers = await _topics_told(each)
+        spans = [span for line in answers[0] for span in _SPAN.findall(line)]
+        begun.append(_compared([first for first, _ in spans], [str(n) for n in each.begins]))
+        for (words, wanted), told in zip(each.asked, answers[1:], strict=True):
+            spans = [span for line in told for span in _SPAN.findall(line)]
+            hold = [n for n in wanted if any(int(a) <= n <= int(b) for a, b in spans)]
+            in_order = [int(a) for a, _ in spans] == sorted(int(a) for a, _ in spans)
+            right = hold if in_order else []
+            asked.append(
+                _compared([f"{words}: #{n}" for n in right], [f"{words}: #{n}" for n in wanted])
+            )
+    return _together(begun), _together(asked)
+
+
+def _compared(told: Sequence[str], wanted: Sequence[str]) -> Score:
+    return Score(
+        [each for each in wanted if each in told],
+        [each for each in wanted if each not in told],
+        [each for each in told if each not in wanted],
+    )
+
+
+def _together(scores: Sequence[Score]) -> Score:
+    return Score(
+        [each for score in scores for each in score.right],
+        [each for score in scores for each in score.missed],
+        [each for score in scores for each in score.wrong],
+    )
+
+
+async def _topics_told(chat_of: TopicChat) -> list[list[str]]:
+    """Return the answer of the tool without words, and that to each question."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "bench.db")
+        store.run(migrations.upgrade)
+        here = chat(store)
+        for day, said in chat_of.said:
+            store.run(_tell_on, here, day, said)
+        feed(store)
+        store.close()
+        async with open_database(store.path) as database:
+            searcher = ConversationSearcher(database, Indexer(database), here)
+            queries = ["", *(words for words, _ in chat_of.asked)]
+            return [
+                await told_of(searcher, "topics", SearchQuery(text, limit=MOST_SHOWN))
+                for text in queries
+            ]
+
+
+def _tell_on(conn: Connection, here: int, day: str, said: ChatMessage) -> None:
+    seq = tell(conn, here, [said])
+    at = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp() + 60 * seq
+    conn.execute(update(message).where(message.c.seq == seq).values(at=at))
+
+
+def measure() -> Iterator[Figure]:
+    """Yield all figures."""
+    facts = asyncio.run(scored_facts())
+    name = f"{len(facts.right) + len(facts.missed)} facts with their days"
+    yield Figure(f"{name}: precision", facts.precision, "", at_least=LEAST)
+    yield Figure(f"{name}: recall", facts.recall, "", at_least=LEAST)
+    begun, asked = asyncio.run(scored_topics())
+    name = f"{len(begun.right) + len(begun.missed)} beginnings of topics"
+    yield Figure(f"{name}: precision", begun.precision, "", at_least=LEAST)
+    yield Figure(f"{name}: recall", begun.recall, "", at_least=LEAST)
+    count = len(asked.right) + len(asked.missed)
+    yield Figure(f"{count} topics asked for in order: told", asked.recall, "", at_least=LEAST)
+
+
+def main() -> None:
+    """Print what is missed and what is wrong."""
+    begun, asked = asyncio.run(scored_topics())
+    facts = asyncio.run(scored_facts())
+    for name, score in (("facts", facts), ("topics", begun), ("order", asked)):
+        print(f"{name}: precision {score.precision:.2f}, recall {score.recall:.2f}")
+        sys.stdout.writelines(f"  missed {line}\n" for line in score.missed)
+        sys.stdout.writelines(f"  wrong  {line}\n" for line in score.wrong)
+
+
+if __name__ == "__main__":
+    main()
