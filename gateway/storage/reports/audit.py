@@ -5,9 +5,9 @@ in which somebody is asked about it, or it begins to run, or it is refused.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, select
@@ -89,10 +89,24 @@ def _wanted_of(
     conn: Connection, turn_ids: Sequence[int], wanted: AuditFilter, upto: int | None = None
 ) -> list[AuditRow]:
     """Return the wanted calls of turns, of the first `upto` of each; the newest first."""
-    query = select(turn).where(turn.c.id.in_(turn_ids)).order_by(turn.c.id.desc())
+    rows = conn.execute(
+        select(turn).where(turn.c.id.in_(turn_ids)).order_by(turn.c.id.desc())
+    ).all()
+    steps = select(step).where(step.c.turn_id.in_(turn_ids), is_of_tool)
+    asked = select(inquiry).where(inquiry.c.turn_id.in_(turn_ids))
+    given = select(message.c.turn_id, message.c.body).where(
+        # There is no index by turns.
+        message.c.conversation.in_({each.conversation for each in rows}),
+        message.c.turn_id.in_(turn_ids),
+        message.c.role == "assistant",
+    )
+    given = given.order_by(message.c.conversation, message.c.seq)
+    parts = [_by_turn(conn, query) for query in (steps, asked, given)]
     found: list[AuditRow] = []
-    for current, parts in _with_parts(conn, conn.execute(query).all()):
-        ordered = sorted(_of_turn(current, parts), key=lambda row: row.at)
+    for current in rows:
+        ordered = sorted(
+            _of_turn(current, *(each[current.id] for each in parts)), key=lambda row: row.at
+        )
         # Before anything is left out, so that a number names the same call under every filter.
         numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
         found += [
@@ -103,35 +117,11 @@ def _wanted_of(
     return found
 
 
-class _Parts(NamedTuple):
-    """What is stored of the calls of a turn; each in order."""
-
-    steps: Sequence[Row[Any]]
-    asked: Sequence[Row[Any]]
-    messages: Sequence[Row[Any]]
-
-
-def _with_parts(conn: Connection, turns: Sequence[Row[Any]]) -> Iterator[tuple[Row[Any], _Parts]]:
-    """Yield turns with their parts, which are read in one go."""
-    ids = [each.id for each in turns]
-    places = {each.conversation for each in turns}
-    queries = (
-        select(step).where(step.c.turn_id.in_(ids), is_of_tool).order_by(step.c.n),
-        select(inquiry).where(inquiry.c.turn_id.in_(ids)),
-        select(message.c.turn_id, message.c.body)
-        .where(
-            message.c.conversation.in_(places),
-            message.c.turn_id.in_(ids),
-            message.c.role == "assistant",
-        )
-        .order_by(message.c.seq),
-    )
-    parts = [defaultdict[int, list[Row[Any]]](list) for _ in queries]
-    for query, by_turn in zip(queries, parts, strict=True):
-        for row in conn.execute(query):
-            by_turn[row.turn_id].append(row)
-    for each in turns:
-        yield each, _Parts(*(by_turn[each.id] for by_turn in parts))
+def _by_turn(conn: Connection, query: Any) -> Mapping[int, Sequence[Any]]:
+    found = defaultdict[int, list[Any]](list)
+    for row in conn.execute(query):
+        found[row.turn_id].append(row)
+    return found
 
 
 def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
@@ -158,19 +148,21 @@ def _turns_of(conversation_id: int) -> Any:
     return own.union_all(select(turn.c.id).where(turn.c.conversation.in_(children)))
 
 
-def _of_turn(current: Row[Any], parts: _Parts) -> Iterator[AuditRow]:
+def _of_turn(
+    current: Row[Any], steps: Sequence[Any], inquiries: Sequence[Any], messages: Sequence[Any]
+) -> Iterator[AuditRow]:
     """Yield the calls of one turn."""
-    arguments = _arguments(parts.messages)
-    asked = {row.call_id: row for row in parts.asked}
+    arguments = _arguments(messages)
+    asked = {row.call_id: row for row in inquiries}
     seen: Counter[str] = Counter()
-    for row in parts.steps:
+    for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
         yield _ran(current, row, asked.pop(key, None), arguments.get(key, ""))
     for key, question in asked.items():
         yield _asked(current, question, arguments.get(key, ""))
 
 
-def _arguments(messages: Sequence[Row[Any]]) -> dict[str, str]:
+def _arguments(messages: Sequence[Any]) -> dict[str, str]:
     """Return what the calls of a turn were given, by the name that an inquiry has for each."""
     seen: Counter[str] = Counter()
     return {
