@@ -91,7 +91,7 @@ async def test_the_web_chat_refuses_with_a_reason(web: WebChat) -> None:
         (["hi"], 400, "not a JSON object"),
         (b'{"id": "s", "text": "\\ud800"}', 400, "not JSON"),
         (b"[" * 100_000, 400, "not JSON"),
-        ({"id": "a", "text": "x" * 1_000_000}, 422, "1,000,000 characters; at most 200,000"),
+        ({"id": "a", "text": "x" * 1_000_000}, 422, "1,000,000 characters; the limit is 200,000"),
         ({"id": "a", "text": "x" * 2_000_000}, 413, "at most 1,500,000 bytes"),
     ]
     for body, status, word in bad:

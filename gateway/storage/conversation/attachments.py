@@ -152,7 +152,7 @@ def too_large(limit_bytes: int) -> str:
     """Return why a file is not taken, in words for the model."""
     if limit_bytes == 0:
         return "files are not taken here"
-    return f"it is larger than the {size_text(limit_bytes)} that are taken"
+    return f"it is larger than the limit of {size_text(limit_bytes)}"
 
 
 def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[AwaitedFile]:

@@ -199,7 +199,7 @@ async def test_more_than_may_be_is_not_stored(place: Place) -> None:
     """Whatever the platform said, or the adapter let through."""
     place.platform.files = {"a": bytes(LIMIT + 1)}
     [(state, error)] = await place.bring("a")
-    assert (state, error) == ("failed", "it is larger than the 3 MB that are taken")
+    assert (state, error) == ("failed", "it is larger than the limit of 3 MB")
 
 
 async def test_an_adapter_that_breaks_ends_no_turn(place: Place) -> None:

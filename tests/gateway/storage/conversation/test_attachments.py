@@ -58,7 +58,7 @@ def test_what_is_too_large_is_failed_at_once(store: Store) -> None:
     enter(store, PHOTO, limit=8)
     assert store.run(attachments.next_pending, ACCOUNT, 9) == []
     row = store.one(attachment)
-    assert (row.state, row.error) == ("failed", "it is larger than the 8 bytes that are taken")
+    assert (row.state, row.error) == ("failed", "it is larger than the limit of 8 bytes")
 
 
 def test_where_no_files_are_taken_all_fail(store: Store) -> None:

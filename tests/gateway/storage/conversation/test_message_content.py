@@ -197,7 +197,7 @@ def test_nothing_is_quoted_where_there_is_nothing(store: Store, content: bytes, 
 def test_a_file_that_failed_is_told_with_its_reason(store: Store) -> None:
     """The model can tell the person what to do."""
     large = Attachment(name="x.zip", kind="file", size_bytes=40_000_000, ref="f")
-    words = "it is not here, it is larger than the 30 MB that are taken"
+    words = "it is not here, it is larger than the limit of 30 MB"
     assert told(store, large) == f"[file: x.zip, 40 MB: {words}]"
 
 
