@@ -44,7 +44,7 @@ _MESSAGE_KEYS = {
     "assistant": {"role", "content", "tool_calls"},
     "tool": {"role", "content", "tool_call_id"},
 }
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class OpenAIServer(ModelServer):
@@ -68,13 +68,17 @@ class OpenAIServer(ModelServer):
         super().__init__(api_key, default)
         self.extensions: frozenset[str] = frozenset()
 
-    @override
-    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+    def check_caller(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        """Refuse a wrong key, and a model that there is not."""
         key = key_of(headers)
         if self.api_key and key != self.api_key:
             raise Refusal(401, "invalid_api_key", f"Incorrect API key provided: {key}")
         if self.models is not None and body.get("model") not in self.models:
             raise Refusal(404, "model_not_found", f"no model {body.get('model')}")
+
+    @override
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        self.check_caller(headers, body)
         unknown = set(body) - _TOP_KEYS
         require(not unknown, f"Unrecognized request argument supplied: {sorted(unknown)}")
         require(isinstance(body.get("model"), str), "you must provide a model parameter")
@@ -171,7 +175,7 @@ def _check_tools(body: dict[str, Any]) -> None:
         require(set(tool) == {"type", "function"}, "tools: unknown keys")
         function = tool["function"]
         require(set(function) <= {"name", "description", "parameters"}, "tools: unknown keys")
-        require(_NAME.fullmatch(function["name"]), "tools.function.name: pattern")
+        require(NAME.fullmatch(function["name"]), "tools.function.name: pattern")
         require(function["parameters"].get("type") == "object", "tools.function.parameters: type")
     if "tool_choice" in body:
         require(body.get("tools"), "tool_choice is only allowed when tools are specified")
@@ -220,7 +224,7 @@ def _check_assistant(message: dict[str, Any], extensions: frozenset[str]) -> set
         extra = set(call) - {"id", "type", "function"} - (extensions & {"extra_content"})
         require(not extra, f"tool_calls: unknown keys {extra}")
         arguments = call["function"]["arguments"]
-        require(_NAME.fullmatch(call["function"]["name"]), "tool_calls.function.name: pattern")
+        require(NAME.fullmatch(call["function"]["name"]), "tool_calls.function.name: pattern")
         require(isinstance(json.loads(arguments), dict), "arguments must be a JSON object")
     ids = [call["id"] for call in calls or []]
     require(len(ids) == len(set(ids)), "tool_calls: duplicate ids")

@@ -1,21 +1,12 @@
 """A strict loopback double of OpenAI's Responses API (streaming only, nothing stored)."""
 
 import json
-import re
 from typing import Any
 
 from typing_extensions import override
 
-from tests.support.model_server import (
-    Fault,
-    ModelServer,
-    Refusal,
-    Reply,
-    key_of,
-    pieces,
-    prompt_tokens,
-    require,
-)
+from tests.support.model_server import Refusal, Reply, pieces, prompt_tokens, require
+from tests.support.openai_server import NAME, OpenAIServer
 
 _TOP_KEYS = {
     "model",
@@ -40,12 +31,11 @@ _ITEM_KEYS = {
     "function_call_output": {"type", "call_id", "output", "id", "status"},
     "reasoning": {"type", "id", "summary", "content", "encrypted_content"},
 }
-_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 ENCRYPTED = "enc:"
 """What thoughts begin with that this server has encrypted."""
 
 
-class ResponsesServer(ModelServer):
+class ResponsesServer(OpenAIServer):
     """Answers POST /v1/responses; `url` ends in /v1.
 
     Thoughts go out as reasoning items in front of the text, a further one in front of the calls,
@@ -61,7 +51,6 @@ class ResponsesServer(ModelServer):
     """
 
     path = "/v1/responses"
-    root = "/v1"
     ping = b": keep-alive\n\n"
     garbage = b'event: response.output_text.delta\ndata: {"type": "respo\n\n'
 
@@ -73,11 +62,7 @@ class ResponsesServer(ModelServer):
 
     @override
     def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
-        key = key_of(headers)
-        if self.api_key and key != self.api_key:
-            raise Refusal(401, "invalid_api_key", f"Incorrect API key provided: {key}")
-        if self.models is not None and body.get("model") not in self.models:
-            raise Refusal(404, "model_not_found", f"no model {body.get('model')}")
+        self.check_caller(headers, body)
         unknown = set(body) - _TOP_KEYS
         require(not unknown, f"Unknown parameter: {sorted(unknown)}")
         require(isinstance(body.get("model"), str), "Missing required parameter: 'model'.")
@@ -129,16 +114,6 @@ class ResponsesServer(ModelServer):
         made = self.thoughts.get(item["id"])
         same = made is not None and made == item
         require(same, "The encrypted content could not be verified.", error="invalid_encrypted")
-
-    @override
-    def look_up(self, name: str) -> dict[str, Any] | None:
-        entries = [{"id": model, "object": "model", **info} for model, info in self.infos.items()]
-        return {"object": "list", "data": entries}
-
-    @override
-    def error_body(self, fault: Fault) -> dict[str, Any]:
-        error = {"message": fault.message, "type": "error", "param": None, "code": fault.error}
-        return {"error": error}
 
     @override
     def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
@@ -244,7 +219,7 @@ def _check_tools(body: dict[str, Any]) -> None:
     for tool in body.get("tools", []):
         known = {"type", "name", "description", "parameters", "strict"}
         require(set(tool) == known, f"Unknown parameter: tools {sorted(set(tool) ^ known)}")
-        require(_NAME.fullmatch(tool["name"]), "Invalid 'tools[0].name': pattern")
+        require(NAME.fullmatch(tool["name"]), "Invalid 'tools[0].name': pattern")
         require(tool["strict"] is False, "strict schemas must require every property")
         require(tool["parameters"].get("type") == "object", "tools.parameters: type")
     if "tool_choice" in body:
@@ -268,5 +243,5 @@ def _check_message(place: int, item: dict[str, Any]) -> None:
 
 
 def _check_call(item: dict[str, Any]) -> None:
-    require(_NAME.fullmatch(item.get("name", "")), "Invalid 'name': pattern")
+    require(NAME.fullmatch(item.get("name", "")), "Invalid 'name': pattern")
     require(isinstance(json.loads(item["arguments"]), dict), "arguments must be a JSON object")
