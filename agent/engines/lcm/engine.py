@@ -54,7 +54,7 @@ LEAST_TEXT_TOKENS = 100
 FRONTIER_SHARE = 0.3
 FRONTIER_SUMMARIES = 3
 """The frontier may take so much of the threshold, or so many of the largest summaries if less."""
-CONDENSED_SHARE = 0.8
+CONDENSED_SHARE = 0.95
 """How much of its room the frontier takes after neighbours were condensed for want of it."""
 GOAL_SHARE = 0.4
 """A compaction goes on to this share of the threshold: every further one costs the provider's

@@ -266,14 +266,22 @@ def due(shown: Sequence[Summary], settings: LcmSettings) -> slice | None:
 
 
 def pressed(shown: Sequence[Summary]) -> slice:
-    """Return what is condensed where the frontier is too large: the first neighbours of a level.
+    """Return what is condensed where the frontier is too large: neighbours of a level.
 
-    Where no two are alike it is the oldest ones, or the only one.
+    Those that tell most of a message give way: were it always the oldest ones, the beginning of a
+    conversation would fade away. Where no two are alike it is the oldest ones, or the only one.
     """
-    for place, _ in _levels(shown):
-        if place.stop - place.start > 1:
-            return place
-    return slice(0, min(2, len(shown)))
+    places = [place for place, _ in _levels(shown) if place.stop - place.start > 1]
+    if not places:
+        return slice(0, min(2, len(shown)))
+    return max(places, key=lambda place: _told(shown, place))
+
+
+def _told(shown: Sequence[Summary], place: slice) -> float:
+    """Return how many characters nodes have for each message that they cover."""
+    nodes = shown[place]
+    covered = nodes[-1].last_seq - nodes[0].first_seq + 1
+    return sum(len(each.text) for each in nodes) / covered
 
 
 def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:

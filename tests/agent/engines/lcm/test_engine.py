@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Node
 from agent.engines.lcm.engine import GOAL_SHARE, LcmEngine
-from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted
+from agent.engines.lcm.nodes import POINTER, Scribe, joined, parted, pressed
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
@@ -356,3 +356,16 @@ def test_the_view_after_a_compaction_is_what_the_plan_says() -> None:
     total = sum(map(estimate_message, view.messages[1:]))
     assert abs(found.tokens - request.fixed_tokens - total) < 100
     assert found.plan.recall == "Look it up."
+
+
+def test_what_tells_most_of_a_message_is_condensed_first() -> None:
+    """So the beginning of a conversation, which was condensed before, does not fade alone."""
+
+    def node(first: int, last: int, level: int, text: str) -> Summary:
+        return Summary(text, first, last, node=first, level=level)
+
+    old = [node(1, 40, 1, "x" * 400), node(41, 80, 1, "x" * 400)]
+    new = [node(81, 90, 0, "x" * 300), node(91, 99, 0, "x" * 300)]
+    assert pressed([*old, *new]) == slice(2, 4)
+    assert pressed([*old, node(81, 99, 0, "x" * 300)]) == slice(0, 2)
+    assert pressed([old[0], new[0]]) == slice(0, 2)
