@@ -129,7 +129,9 @@ def _install(target: Target, draft: Answers) -> Path | None:
     if draft.keeping == "env":
         warn(f"{unit.file} is not installed: a service does not have your environment")
         return None
-    services.install(unit)
+    # The second line is news: another unit stood there.
+    for line in services.install(unit)[1:-1]:
+        warn(line)
     return unit.file
 
 

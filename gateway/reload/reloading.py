@@ -40,6 +40,7 @@ from gateway.settings.loading import fingerprinted
 from gateway.settings.marks import mark_of
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
+from gateway.wiring import models_of
 
 log = structlog.get_logger()
 
@@ -221,9 +222,16 @@ class Reloading:
     async def _go_by(self, remade: Remade) -> None:
         """Make what turns go by, and have all parts go by it at once."""
         new, shared = remade.settings, self._parts.shared
-        mind = await build_mind(
-            new, remade.agent, shared.database, self._parts.files, shared.plugins, self.mind
-        )
+        try:
+            mind = await build_mind(
+                new, remade.agent, shared.database, self._parts.files, shared.plugins, self.mind
+            )
+        except BaseException:
+            # It is tried again every few seconds where the database is down.
+            for model in models_of(remade.line):
+                if model not in self.mind.models:
+                    await _close(model)
+            raise
         kit = build_turn_kit(new, mind, shared)
         # From here on nothing fails, and nothing is awaited: nobody sees half of it.
         old = self._take(new, mind, kit)

@@ -13,6 +13,8 @@ from gateway.lifecycle.units import user_unit
 from gateway.setup.draft import Target
 
 NAME = "parley.service"
+BEFORE = "parley.service.before"
+"""Keeps another unit that stood there: that of another home, perhaps."""
 SYSTEMCTL_WITHIN_S = 60.0
 
 
@@ -60,12 +62,15 @@ def install(service: UserUnit) -> list[str]:
         GatewayError: The unit cannot be written, or systemd does not take it; the text says what to
             do by hand.
     """
+    done = [f"{service.file} is written"]
     try:
         service.file.parent.mkdir(parents=True, exist_ok=True)
+        if service.replaces:
+            kept = service.file.replace(service.file.with_name(BEFORE))
+            done.append(f"another unit stood there, and is kept as {kept}")
         service.file.write_text(service.text, encoding="utf-8")
     except OSError as exc:
         raise GatewayError(f"{service.file} cannot be written: {exc.strerror}") from exc
-    done = [f"{service.file} is written"]
     for words in (("daemon-reload",), ("enable", "--now", NAME)):
         _systemctl(*words)
     return [*done, "it runs, and is started again when you log in"]

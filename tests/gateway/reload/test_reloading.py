@@ -17,7 +17,7 @@ from gateway.errors import GatewayNotRunning, StorageUnavailable
 from gateway.http import control
 from gateway.lifecycle.rotation import Reloaded, Rotation
 from gateway.reload import reloading as module
-from gateway.reload.origin import Source, stamp_of
+from gateway.reload.origin import Remade, Source, stamp_of
 from gateway.settings.loading import Loaded
 from gateway.wiring import Configured
 from tests.e2e.web_chat import WebChat
@@ -350,6 +350,31 @@ async def test_a_model_that_cannot_be_closed_keeps_no_other_from_it(tmp_path: Pa
         await asyncio.wait({retiring})
         labels = [each["model"] for each in chat.events("model_not_closed")]
         assert labels == ["one", "two"]
+
+
+async def test_models_that_are_not_gone_by_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the database is down new ones are made every few seconds."""
+    closed = []
+
+    class Fresh(ScriptedModel):
+        """Says that it was closed."""
+
+        @override
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    async def broken(*_: object) -> None:
+        raise StorageUnavailable("gone")
+
+    async with running(tmp_path) as chat:
+        monkeypatch.setattr(module, "build_mind", broken)
+        models = (*chat.agent.models, Fresh([], name="fresh"))
+        line = [Configured(chat.gateway.settings.model, models)]
+        with pytest.raises(StorageUnavailable):
+            await chat.gateway.reloading._go_by(Remade(chat.gateway.settings, chat.agent, line))
+        assert closed == ["fresh"]
 
 
 async def test_an_account_goes_on_where_no_other_adapter_can_be_made(tmp_path: Path) -> None:

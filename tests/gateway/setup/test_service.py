@@ -77,9 +77,14 @@ def test_a_refusal_of_systemd_is_told(systemctl: Path, tmp_path: Path) -> None:
         install(service_of(Target(tmp_path)))
 
 
-def test_another_unit_is_seen(tmp_path: Path) -> None:
-    """It is not this one."""
+@pytest.mark.usefixtures("systemctl")
+def test_another_unit_is_kept_and_told(tmp_path: Path) -> None:
+    """It may be that of another home, which nobody starts any more."""
     service = service_of(Target(tmp_path))
     service.file.parent.mkdir(parents=True)
     service.file.write_text("[Unit]\n")
     assert service.replaces
+    done = install(service)
+    assert done[1] == f"another unit stood there, and is kept as {service.file}.before"
+    assert Path(f"{service.file}.before").read_text() == "[Unit]\n"
+    assert install(service) == [done[0], done[2]]
