@@ -123,6 +123,11 @@ class Patient:
         with self.examined() as examined:
             return {name: made(each, examined) for name, each in CHECKS.items()}
 
+    def result(self, name: str) -> Result:
+        """Make one check."""
+        with self.examined() as examined:
+            return made(CHECKS[name], examined)
+
     def levels(self) -> dict[str, Level]:
         """Return what each check came to, but for what is fine."""
         found = self.results()

@@ -60,7 +60,7 @@ def test_a_planted_fault_is_found(
     if "disk" in name or "memory" in name:
         monkeypatch.undo()
     planted.plant(patient, monkeypatch)
-    found = patient.results()[name]
+    found = patient.result(name)
     assert found.level == planted.level, found.seen
     assert all(each.remedy or found.check.remedy for each in found.seen)
 
@@ -68,30 +68,30 @@ def test_a_planted_fault_is_found(
 def test_an_owner_who_never_wrote_is_told_nothing(patient: Patient) -> None:
     """A chat that the settings name does as well."""
     patient.set(access__owners=["telegram:7"], platforms={"telegram": {"token": "env:T_TOKEN"}})
-    [seen] = patient.results()["alerts-heard"].seen
+    [seen] = patient.result("alerts-heard").seen
     assert (seen.level, seen.text) == ("warning", "telegram:7 has no direct chat with the bot")
     patient.set(alerts__to=["telegram:7"])
     patient.config()
-    assert patient.results()["alerts-heard"].level == "fine"
+    assert patient.result("alerts-heard").level == "fine"
 
 
 def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its version; who has nothing against it, or does not answer, is told apart."""
     asked = advisories(patient, monkeypatch, answer={"results": None})
-    [seen] = patient.results()["versions-advisories"].seen
+    [seen] = patient.result("versions-advisories").seen
     assert seen.level == "unknown"
     assert ("pydantic", metadata.version("pydantic")) in asked
     advisories(patient, monkeypatch, answer=None)
-    assert patient.results()["versions-advisories"].level == "fine"
+    assert patient.result("versions-advisories").level == "fine"
 
 
 def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:
     """While one runs it is that one's, and nothing is offered."""
     outdated_file(patient.home / "parley.db", "0024")
-    [seen] = patient.results()["database-readable"].seen
+    [seen] = patient.result("database-readable").seen
     assert (seen.level, seen.fix) == ("wrong", None)
     patient.running = None
-    [seen] = patient.results()["database-readable"].seen
+    [seen] = patient.result("database-readable").seen
     assert seen.fix is not None
     assert seen.fix() == f"the database has schema revision {REVISION} now"
     assert revision_of(patient.home) == REVISION
