@@ -156,6 +156,15 @@ class TestSet:
         done = parley("config", "set", "queue.debounce_ms", "7")
         assert "PARLEY_QUEUE__DEBOUNCE_MS overrides what the file says now" in done.err
 
+    def test_what_the_gateway_refused_fails(
+        self, parley: Parley, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In JSON, too: scripts go by the exit code."""
+        monkeypatch.setattr("gateway.cli.config._asked", lambda *_: {"problems": ["it broke"]})
+        for form in ((), ("--json",)):
+            done = parley("config", "set", "queue.debounce_ms", "7", *form)
+            assert (done.code, "it broke" in done.out + done.err) == (1, True)
+
     def test_an_unknown_key_is_not_written(self, parley: Parley, tmp_path: Path) -> None:
         """The line says what was meant."""
         done = parley("config", "set", "queue.debounce", "7")
