@@ -19,6 +19,7 @@ from agent.context.sentences import GAP, JOINT, units
 from agent.context.statements import (
     Value,
     is_decision,
+    looks_like_code,
     quick_words,
     speaks_of_change,
     speaks_of_self,
@@ -361,9 +362,11 @@ def _changed(
         # Two meetings on two days are no change, unless somebody says so.
         if speaks_of_it or (are_alike and one.unit not in _EVENTS):
             subject = _subject(now.text, shared)
-            yield ChangedValue(
-                subject, other.text, before.seq, one.text, now.seq, day_of(now.seq, days)
-            )
+            # Two numbered lines of a program.
+            if not looks_like_code(subject):
+                yield ChangedValue(
+                    subject, other.text, before.seq, one.text, now.seq, day_of(now.seq, days)
+                )
             return
 
 

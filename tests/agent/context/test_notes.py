@@ -174,10 +174,11 @@ def test_dates_that_were_moved(before: str, now: str, old: str, new: str) -> Non
         ("The rent of the flat is 900 euros", "The price of the boat is 950 euros"),
         ("The rent of the Bonn flat is 900 euros", "The Bonn flat rent is 900 euros"),
         ("The Bonn flat has 90 sqm for rent", "The rent of the Bonn flat is 950 euros"),
+        ('3: print "$key $ENV{$key}<br>\\n";', '4: print "$key $ENV{$key}<br>\\n";'),
     ],
 )
 def test_what_is_no_change(before: str, now: str) -> None:
-    """Two events, two things, the same value, another unit."""
+    """Two events, two things, the same value, another unit, two lines of a program."""
     assert changes(before, now) == []
 
 
