@@ -95,10 +95,11 @@ async def test_the_version_before_runs_on_this_schema(
     async with older:
         assert older.named("database_ahead", revision=REVISION)
         chat = WebChat(older)
-        first = await chat.ask("one")
+        # The words of the model without a provider may differ from version to version.
+        assert "> one" in await chat.ask("one")
         async with newer:
             beside = WebChat(newer, "c2")
-            assert await beside.ask("one") == first
-            assert await chat.ask("two") != ""
-            assert await beside.ask("three") != ""
-        assert await chat.ask("four") != ""
+            assert "> two" in await beside.ask("two")
+            assert "> three" in await chat.ask("three")
+            assert "> four" in await beside.ask("four")
+        assert "> five" in await chat.ask("five")
