@@ -14,7 +14,7 @@ import pytest
 
 from gateway.storage import schema
 from tests.support.bot_replicas import until
-from tests.support.gateway import HeldModel, RecordingModel, log_lines
+from tests.support.gateway import HeldModel, log_lines
 from tests.support.pgbouncer import TAKES_PGBOUNCER, PgBouncer, name_of
 from tests.support.recording_adapter import Watch
 from tests.support.replicas import Page, ReplicaAtWork, cut, replica, say
@@ -37,10 +37,11 @@ def storage(pooler: PgBouncer, postgres_url: str) -> dict[str, Any]:
 async def two(
     tmp_path: Path, storage: dict[str, Any], model: Any
 ) -> AsyncIterator[tuple[ReplicaAtWork, ReplicaAtWork]]:
+    # One model for both: now and then the other replica is faster to claim a turn.
     async with (
         log_lines(Watch()),
         replica(tmp_path / "one", storage, model) as first,
-        replica(tmp_path / "two", storage, RecordingModel()) as second,
+        replica(tmp_path / "two", storage, model) as second,
     ):
         yield first, second
 
