@@ -351,7 +351,7 @@ async def _put_together(
 ) -> AsyncIterator[Running]:
     platform = adapter or RecordingAdapter()
     agent = _agent(answers, platform.watch)
-    settings = settings_of(home, **sections)
+    settings = settings_of(_made(home), **sections)
     async with (
         log_lines(platform.watch) as lines,
         open_database(location_of(settings)) as database,
@@ -360,6 +360,12 @@ async def _put_together(
         ) as gateway,
     ):
         yield Running(gateway, agent, platform, lines)
+
+
+def _made(home: Path) -> Path:
+    """Make the folder, as whoever holds it has done by then; SQLite would, too."""
+    home.mkdir(parents=True, exist_ok=True)
+    return home
 
 
 def _agent(answers: Script | ChatModel | Agent, watch: Watch) -> Agent:

@@ -62,6 +62,7 @@ def test_a_tab_behind_parley_imports_no_command_and_no_rich(tmp_path: Path) -> N
     assert len(completions) >= len(COMMANDS)
 
 
+@pytest.mark.usefixtures("sqlite_alone")
 async def test_a_conversation_is_completed(parley: Parley, tmp_path: Path) -> None:
     """By its id; where the database cannot be read there is nothing, and no error."""
     assert await told("bash", "parley sessions show ", tmp_path) == "\n"
