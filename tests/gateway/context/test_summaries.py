@@ -115,14 +115,11 @@ async def test_from_80_percent_of_the_threshold_on_a_summary_is_written(tmp_path
         assert isinstance(model, LongChatModel)
         await until_pressed(chat, model)
         line = await chat.logged("summary_prepared")
-        [row] = await chat.rows(schema.summary_candidate)
         [session] = await chat.rows(schema.session)
         newest = len(await chat.transcript())
     assert 0.75 * 18_000 < (session.prompt_tokens or 0) < 18_000
-    assert (row.session_id, row.source, row.model) == (session.id, "model", "scripted")
-    assert (row.first_seq, row.last_seq) == (line["first_seq"], line["last_seq"])
-    assert row.first_seq == 3
-    assert 3 < row.last_seq < newest - 2
+    assert (line["session"], line["model"], line["first_seq"]) == (session.id, "scripted", 3)
+    assert 3 < line["last_seq"] < newest - 2
 
 
 async def test_a_window_that_has_shrunk_decides_what_has_settled(tmp_path: Path) -> None:
@@ -258,11 +255,11 @@ async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
         while not chat.events("summary_prepared"):
             await chatted(chat, n, n)
             n += 1
-        [candidate] = await chat.rows(schema.summary_candidate)
+        line = await chat.logged("summary_prepared")
     material = "\n".join(again.prompts)
     assert all(fact(k) in material for k in range(2, 4))
     assert ("Notes taken without a model" in material) is not is_whole
-    assert (candidate.first_seq, candidate.source) == (first.first_seq, "model")
+    assert (line["first_seq"], line["model"]) == (first.first_seq, again.name)
 
 
 async def test_without_a_summary_model_nothing_is_prepared(tmp_path: Path) -> None:
@@ -301,13 +298,12 @@ async def test_a_warm_conversation_is_sent_again_with_one_message_more(tmp_path:
     model = CachingModel()
     async with running(tmp_path, model, compression=FEW) as chat:
         await until_pressed(chat, model)
-        await chat.logged("summary_prepared")
+        line = await chat.logged("summary_prepared")
         [row] = await booked(chat)
-        [candidate] = await chat.rows(schema.summary_candidate)
     [warm] = model.warm
     [own] = [each for each in model.views if each.messages == warm.messages[:-1]]
     assert (warm.tools, warm.conversation) == (own.tools, own.conversation)
-    assert (candidate.source, candidate.model) == ("model", model.name)
+    assert line["model"] == model.name
     asked_tokens = estimate_message(warm.messages[-1])
     assert row.cache_read_tokens > 0.75 * 18_000
     assert row.input_tokens == pytest.approx(asked_tokens, rel=0.1)

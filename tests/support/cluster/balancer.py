@@ -81,7 +81,7 @@ class Balancer:
 
     async def _check(self, backend: Backend) -> None:
         while True:
-            backend.ready = await _is_ready(backend.port)
+            backend.ready = await is_ready(backend.port)
             async with self._checked:
                 self._checked.notify_all()
             await asyncio.sleep(CHECK_EVERY_S)
@@ -116,7 +116,8 @@ class Balancer:
         return None
 
 
-async def _is_ready(port: int) -> bool:
+async def is_ready(port: int) -> bool:
+    """Whether the replica at a port of loopback says that it is."""
     try:
         async with asyncio.timeout(ANSWERS_IN_S):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
