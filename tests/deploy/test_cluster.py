@@ -72,7 +72,7 @@ async def test_a_cluster_answers_while_one_replica_is_killed(
         assert "Ada" in await chat.ask("what is my name?", WITHIN_S)
         async with asyncio.timeout(WITHIN_S):
             # It is asked itself: the balancer may not have noticed yet that it was gone.
-            while victim.lives < 2 or not await is_ready(victim.port):
+            while victim.lives < 2 or not await is_ready(victim.port):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.05)
             await found.balancer.wait_ready(3)
         assert "Ada" in await chat.ask("and what is my name now?", WITHIN_S)
