@@ -104,6 +104,18 @@ class Telling:
             posted: Troubles whose begin a webhook was told of before they had a row.
         """
         told = AlertsTold()
+        # What waits for room comes before what is new.
+        for alert in alerts.to_tell(conn, WITH_AN_END):
+            what = TROUBLES.get(alert.kind, _GONE)
+            if alert.over_at is not None:
+                self._tell_end(conn, what, alert, told)
+            elif judgement.is_well(alert):
+                if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
+                    told.ended.append(alert)
+                    self._tell_end(conn, what, alert, told)
+            elif alert.told_at is None:
+                # There is room by now, or an owner has written to the bot.
+                self._tell(conn, what, alert, told)
         for (kind, subject), seen in judgement.seen.items():
             what = TROUBLES[kind]
             text, since = self.text_of(what, seen), now(conn) - seen.since_s
@@ -112,15 +124,6 @@ class Telling:
                 if (kind, subject) in posted:
                     alerts.mark_posted(conn, alert_id, alerts.BEGIN)
                 self._begin(conn, what, alerts.get(conn, alert_id), told)
-        new = {each.id for each in told.begun}
-        for alert in reversed(alerts.found(conn, limit=None)):
-            what = TROUBLES.get(alert.kind, _GONE)
-            if judgement.is_well(alert):
-                if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
-                    self._end(conn, what, alert, told)
-            elif alert.told_at is None and alert.id not in new:
-                # There is room by now, or an owner has written to the bot.
-                self._tell(conn, what, alert, told)
         alerts.prune(conn)
         return told
 
@@ -181,11 +184,11 @@ class Telling:
         alerts.mark_told(conn, alert.id, over=False)
         return True
 
-    def _end(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
-        told.ended.append(alert)
+    def _tell_end(self, conn: Connection, what: Trouble, alert: Alert, told: AlertsTold) -> None:
+        """Tell of an end, now or at a later look."""
         # Who was not told of its begin wonders about its end.
         if what.over and alert.told_at is not None and self._may_tell(conn, told):
-            text = end_text(what, alert, now(conn), self.zone)
+            text = end_text(what, alert, alert.over_at or now(conn), self.zone)
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
@@ -259,5 +262,7 @@ def _at(seconds: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
 
 
+WITH_AN_END = frozenset(each.id for each in TROUBLES.values() if each.over)
+"""Kinds whose end is told."""
 _GONE = Trouble("gone", "note", "{subject}", "", "", 0.0, announced=False, look=lambda _: iter(()))
 """Stands for a kind that an earlier version had."""

@@ -20,7 +20,7 @@ from adapters.base import Clock
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
 from gateway.agent_ports.budgets import Budgets, BudgetUse
-from gateway.alerts.telling import AlertsTold, Judgement, Key, Telling, log_told
+from gateway.alerts.telling import WITH_AN_END, AlertsTold, Judgement, Key, Telling, log_told
 from gateway.alerts.troubles import (
     DAY_S,
     LOW_SHARE,
@@ -146,7 +146,9 @@ class AlertWatch:
                 new = {key: judgement.seen[key] for key in judgement.seen.keys() - self.memory.open}
                 await self.webhook.tell_unstored(new)
             return AlertsTold()
-        self.memory.open = frozenset((each.kind, each.subject) for each in found)
+        self.memory.open = frozenset(
+            (each.kind, each.subject) for each in found if each.over_at is None
+        )
         told = await self._tell(judgement) if judgement.seen or found else AlertsTold()
         # Only now: what could not be entered is found again by the next look.
         self.memory.outage = None
@@ -177,7 +179,7 @@ class AlertWatch:
         return len(chats), None if self.webhook is None else await self.webhook.test()
 
     async def _facts(self) -> tuple[AlertFacts, list[Alert] | None]:
-        """Return what there is to judge by, and the open alerts; None where nothing is stored."""
+        """Return what there is to judge by, and `alerts.to_tell`; None where nothing is stored."""
         sources = self.sources
         accounts, stored, found, state = await self._stored()
         if (for_s := self.memory.lasts("database", is_so=state != "writable")) is not None:
@@ -262,7 +264,7 @@ def _free_on(place: Path) -> int | None:
 def stored_facts(
     conn: Connection, budgets: Sequence[BudgetUse], replica_id: int
 ) -> tuple[Stored, list[Alert]]:
-    """Read what the database says to this replica, and the open alerts."""
+    """Read what the database says to this replica, and what may be told of alerts."""
     stored = Stored(
         unsent=health.unsent_by_account(conn, outbox.NOTICES),
         given_up=health.given_up(conn, DAY_S),
@@ -270,7 +272,7 @@ def stored_facts(
         budgets=budgets,
         makes_backups=health.oldest_replica(conn) == replica_id,
     )
-    return stored, alerts.found(conn)
+    return stored, alerts.to_tell(conn, WITH_AN_END)
 
 
 def judged(facts: AlertFacts) -> Judgement:

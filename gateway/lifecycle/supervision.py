@@ -181,6 +181,8 @@ class Watch:
                 await self.look()
             except StorageError as exc:
                 log.warning("accounts_not_looked_at", error=str(exc))
+            except Exception as exc:
+                log.exception("accounts_not_looked_at", error=repr(exc))
 
     @property
     def silent_s(self) -> dict[Account, float]:

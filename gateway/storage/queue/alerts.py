@@ -9,6 +9,7 @@ row.
 by putting the row off: where whoever claimed it dies, another one posts it later.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, case, delete, func, or_, select, text, update
@@ -19,8 +20,8 @@ BEGIN, END = 1, 2
 """What a webhook was told of an alert."""
 KEPT_S = 90 * 86_400.0
 """How long alerts that are over stay on record."""
-POSTED_WITHIN_S = 86_400.0
-"""So long a webhook is tried for one message."""
+TOLD_WITHIN_S = 86_400.0
+"""So long an end waits for room in the chats, and a webhook is tried for one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,23 @@ def found(conn: Connection, *, with_past: bool = False, limit: int | None = 100)
     return [Alert(*row) for row in rows]
 
 
+def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
+    """Return what may be told now: the open alerts, and ends that there was no room for.
+
+    Args:
+        conn: The connection.
+        kinds: Those whose ends are told; only of alerts whose begins were told, for a day.
+    """
+    is_late = and_(
+        alert.c.kind.in_(kinds),
+        alert.c.told_at.is_not(None),
+        alert.c.over_told_at.is_(None),
+        alert.c.over_at > now_s() - TOLD_WITHIN_S,
+    )
+    query = select(*_COLUMNS).where(or_(is_open, is_late)).order_by(alert.c.at, alert.c.id)
+    return [Alert(*row) for row in conn.execute(query)]
+
+
 def get(conn: Connection, alert_id: int) -> Alert:
     """Return an alert."""
     return Alert(*conn.execute(select(*_COLUMNS).where(alert.c.id == alert_id)).one())
@@ -127,7 +145,7 @@ def to_post(conn: Connection) -> list[Alert]:
     rest = or_(
         and_(is_open, alert.c.posted == 0), and_(alert.c.over_at.is_not(None), alert.c.posted < 2)
     )
-    is_fresh = func.coalesce(alert.c.over_at, alert.c.at) > now_s() - POSTED_WITHIN_S
+    is_fresh = func.coalesce(alert.c.over_at, alert.c.at) > now_s() - TOLD_WITHIN_S
     query = select(*_COLUMNS).where(rest, is_fresh, alert.c.post_at <= now_s())
     return [Alert(*row) for row in conn.execute(query.order_by(alert.c.at, alert.c.id))]
 

@@ -367,6 +367,28 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
         assert len(await chat.answers(6)) == 6
 
 
+async def test_an_end_waits_for_room(tmp_path: Path) -> None:
+    """What was told to have begun is told to be over, after a flood too, and before what is new."""
+    async with running(tmp_path, alerts={"per_hour": 1}) as chat:
+        await chat.ask("hello")
+        [supervised] = chat.gateway.platforms.supervised
+        supervised.stopped = "refused"
+        await look(chat)
+        supervised.stopped = None
+        assert kinds((await look(chat)).ended) == ["adapter-stopped"]
+        assert (await chat.answers(3))[2] == FLOOD
+        assert await look(chat) == AlertsTold()
+        await change_alert(chat, told_at=1.0)
+        fail(chat, CreditUsedUp("402"))
+        assert kinds((await look(chat)).begun) == ["money-gone"]
+        assert (await chat.answers(4))[3].startswith(f"**Over:** {HERE} works again.")
+        await change_alert(chat, over_told_at=1.0)
+        await look(chat)
+        assert "no credit left" in (await chat.answers(5))[4]
+        await look(chat)
+        assert len(chat.texts()) == 5
+
+
 async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
     """Until there is a new one."""
     async with running(tmp_path) as chat:

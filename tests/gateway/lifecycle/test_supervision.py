@@ -305,6 +305,25 @@ async def test_a_new_process_has_a_minute(tmp_path: Path) -> None:
         assert (await it.pass_s(1)).silent_s == pytest.approx(60)
 
 
+async def test_the_watch_goes_on_whatever_a_look_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told with its trace, and the next look comes."""
+    real, failures = Watch.look, [RuntimeError("of a driver")] * 2
+
+    async def look(self: Watch) -> dict[tuple[str, str], AccountHealth]:
+        if failures:
+            raise failures.pop()
+        return await real(self)
+
+    monkeypatch.setattr("gateway.lifecycle.supervision.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(Watch, "look", look)
+    async with serving(tmp_path) as gateway:
+        line = await gateway.chat.logged("accounts_not_looked_at", count=2)
+        assert await gateway.chat.ask("one") == "re: one"
+    assert (line["level"], line["error"]) == ("error", "RuntimeError('of a driver')")
+
+
 async def test_the_watch_goes_on_when_the_database_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
