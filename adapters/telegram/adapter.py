@@ -100,7 +100,7 @@ class TelegramAdapter:
 
     @property
     def connected(self) -> bool:
-        """Whether Telegram answered within the last 90 s."""
+        """Whether Telegram answered a poll within the last 90 s; see `Receiver.connected`."""
         return self._receiver.connected
 
     @property

@@ -141,7 +141,10 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether Telegram answers: it did within the last 90 s, and no run has ended since."""
+        """Whether Telegram hands out updates: a poll was answered within the last 90 s.
+
+        No run has ended since. With a webhook it is that Telegram still knows the bot.
+        """
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
@@ -167,7 +170,6 @@ class Receiver:
     async def _greet(self, client: Client) -> None:
         with mapped_receiving(client.token):
             me = await client.bot.get_me()
-        self._reached_at = self._clock()
         self._ingest.introduce(BotIdentity(me.id, me.username or ""))
         try:
             # A menu that cannot be set costs only the menu; commands work as text.
@@ -190,20 +192,22 @@ class Receiver:
         # Never a stored offset: numbers may start anew after a quiet week, and what was not
         # confirmed comes again without one.
         offset: int | None = None
+        # The first one is answered at once: not before is it known that updates can come.
+        within_s = 0
         while True:
             with mapped_receiving(client.token):
-                updates = await self._updates(client, offset)
+                updates = await self._updates(client, offset, within_s)
             last = _last_id(updates)
-            self._reached_at = self._clock()
+            self._reached_at, within_s = self._clock(), self._poll_timeout_s
             if last is not None:
                 await self._ingest.store(updates, last)
                 offset = last + 1
 
-    async def _updates(self, client: Client, offset: int | None) -> Any:
+    async def _updates(self, client: Client, offset: int | None, within_s: int) -> Any:
         """Ask for updates, and wait out each pause that Telegram asks for."""
         while True:
             try:
-                return await client.bot.raw_updates(offset, self._poll_timeout_s)
+                return await client.bot.raw_updates(offset, within_s)
             except TooManyRequests as exc:
                 if not exc.retry_after_s:
                     raise

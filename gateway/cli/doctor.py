@@ -105,11 +105,17 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
 
 async def _running(found: Loaded) -> dict[str, Any] | None:
     """Return what the gateway that runs here says of itself, and what it does not go by yet."""
-    said = await control.ready_in(found.settings.home)
+    try:
+        said = await control.ready_in(found.settings.home)
+    except GatewayError as exc:
+        return {checks.HANGS: str(exc)}
     if said is None:
         return None
     try:
-        different = await control.ask_settings(found.settings.home, "differences")
+        async with asyncio.timeout(control.READY_WITHIN_S):
+            different = await control.ask_settings(found.settings.home, "differences")
+    except TimeoutError:
+        return {**said, "waiting": ["what the file says: that was not answered in time"]}
     except GatewayError as exc:
         # It reads its settings with its own environment.
         return {**said, "waiting": [str(exc)]}

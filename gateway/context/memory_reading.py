@@ -8,7 +8,7 @@ wrote, and what is entered is that sentence. What rules have found in it stands 
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import orjson
 import structlog
@@ -174,12 +174,17 @@ def _squashed(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReader:
-    """Reads what people said, one batch after the other."""
+    """Reads what people said, one batch after the other.
+
+    Attributes:
+        unbooked: What was paid and is not on record yet: for what, for whom, the calls.
+    """
 
     database: Database
     access: Access
     budgets: Budgets
     models: Summariser
+    unbooked: list[tuple[Unread, str, list[ModelCall]]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Read what has gathered until cancelled."""
@@ -207,6 +212,7 @@ class MemoryReader:
         Raises:
             SummaryFailed: No model can be asked now, or a budget is used up.
         """
+        await self._book()
         count = 0
         while claimed := await self.database.write(unread.claim):
             await self._read(claimed)
@@ -218,16 +224,18 @@ class MemoryReader:
         if not said:
             await self.database.write(unread.enter, claimed, (), "", ())
             return
-        sender, calls = said[-1].by, self.models.calls()
+        sender, calls, is_entered = said[-1].by, self.models.calls(), False
         try:
             found = _usable(await self._answer(calls, said), said)
-        except SummaryFailed:
             calls.close()
-            await self.database.write(unread.give_back, claimed, sender, _spent(calls))
-            raise
-        calls.close()
-        learned = await self.database.read(_learned, self.access, claimed, found)
-        await self.database.write(unread.enter, claimed, learned, sender, _spent(calls))
+            learned = await self.database.read(_learned, self.access, claimed, found)
+            await self.database.write(unread.enter, claimed, learned, sender, _spent(calls))
+            is_entered = True
+        finally:
+            if not is_entered:
+                calls.close()
+                self.unbooked.append((claimed, sender, _spent(calls)))
+                await self._book()
         log.info(
             "memory_read",
             conversation=claimed.conversation,
@@ -235,6 +243,12 @@ class MemoryReader:
             found=len(found),
             kept=sum(len(each.words) for each in learned),
         )
+
+    async def _book(self) -> None:
+        """Give back what could not be entered, with what was paid for it."""
+        while self.unbooked:
+            await self.database.write(unread.give_back, *self.unbooked[0])
+            del self.unbooked[0]
 
     async def _answer(self, calls: SummaryCalls, said: Sequence[OwnWords]) -> str:
         if await self.budgets.exhausted(said[-1].by):

@@ -27,6 +27,8 @@ Needs = Literal["nothing", "settings", "database", "answers", "gateway"]
 """What has to be there for a check: settings that can be read, a database of this version, answers
 of the providers (not with `--offline`), a gateway that runs."""
 
+HANGS = "hangs"
+
 Fix = Callable[[], str]
 """Fixes something, and says what was done."""
 
@@ -61,7 +63,8 @@ class Examined:
         accounts: What the platforms say of the tokens, by `platform:account`; None where nobody was
             asked.
         findings: What became of their keys; None where nobody was asked.
-        running: What the gateway that runs here says of itself; None where none runs.
+        running: What the gateway that runs here says of itself, or why it does not, as `HANGS`;
+            None where none runs.
         deep: Whether to look at everything that takes long, too.
     """
 
@@ -120,6 +123,8 @@ class Examined:
                 return "no provider was asked (--offline)"
             case "gateway" if self.running is None:
                 return "no gateway runs here"
+            case "gateway" if HANGS in self.running:
+                return "the gateway does not answer"
         return ""
 
 

@@ -6,7 +6,7 @@ from adapters.registry import account_types
 from adapters.web.platform import is_private_way
 from gateway.access.policy import Access, Owners
 from gateway.alerts.troubles import TROUBLES
-from gateway.doctor.checks import Examined, Level, Sight, check
+from gateway.doctor.checks import HANGS, Examined, Level, Sight, check
 from gateway.storage.people.members import newest_direct_chat
 from gateway.storage.queue import alerts
 from gateway.storage.reports import health
@@ -48,6 +48,18 @@ _LEVELS: dict[str, Level] = {
     "unreachable": "warning",
     "not_checked": "note",
 }
+
+
+@check(
+    "gateway-answers",
+    "The running gateway answers",
+    why="While it hangs, nobody is answered, and none of its own figures can be looked at.",
+    remedy="`parley logs` ends with what it did last. If it does not recover, end it with `kill -9`"
+    " and start it again: nothing is lost, and unfinished turns go on.",
+)
+def _hangs(examined: Examined) -> Iterator[Sight]:
+    if examined.running is not None and HANGS in examined.running:
+        yield Sight("wrong", str(examined.running[HANGS]))
 
 
 @check(

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import yaml
 from pydantic import BaseModel
 
-from adapters.registry import AccountSettings
+from adapters.registry import AccountSettings, account_types
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.loading import fingerprint, secret_values
@@ -40,7 +40,8 @@ class SettingChange(NamedTuple):
 
 
 def changes(running: Settings, found: Settings) -> list[SettingChange]:
-    """Return the keys that differ, in the order of the tree."""
+    """Return the keys that differ, in the order of the tree; that of accounts says nothing."""
+    found = _in_order_of(running, found)
     redactor = Redactor({*secret_values(running), *secret_values(found)})
     return [
         SettingChange(
@@ -74,6 +75,21 @@ def name_of(path: KeyPath, settings: Settings) -> str:
             steps.append(step)
         value = value[step] if isinstance(step, int) else getattr(value, step)
     return dotted(tuple(steps))
+
+
+def _in_order_of(running: Settings, found: Settings) -> Settings:
+    """Return the found settings with the accounts in the order of those that run, new ones last."""
+    ordered = {}
+    for platform in account_types():
+        place = {each.name: n for n, each in enumerate(running.platforms.accounts(platform))}
+        ordered[platform] = tuple(
+            sorted(
+                found.platforms.accounts(platform),
+                key=lambda each: place.get(each.name, len(place)),
+            )
+        )
+    platforms = found.platforms.model_copy(update=ordered)
+    return found.model_copy(update={"platforms": platforms})
 
 
 _KEYS = Keys(Settings)

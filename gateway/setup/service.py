@@ -71,12 +71,15 @@ def install(service: UserUnit) -> list[str]:
         service.file.write_text(service.text, encoding="utf-8")
     except OSError as exc:
         raise GatewayError(f"{service.file} cannot be written: {exc.strerror}") from exc
-    for words in (("daemon-reload",), ("enable", "--now", NAME)):
+    # One that runs goes by the old file until it is started again; `enable --now` leaves it alone.
+    for words in (("daemon-reload",), ("enable", NAME), ("restart", NAME)):
         _systemctl(*words)
     return [*done, "it runs, and is started again when you log in"]
 
 
-BY_HAND = f"systemctl --user daemon-reload && systemctl --user enable --now {NAME}"
+BY_HAND = " && ".join(
+    f"systemctl --user {each}" for each in ("daemon-reload", f"enable {NAME}", f"restart {NAME}")
+)
 LINGER = "loginctl enable-linger"
 """Has the services of a user run while that one is not logged in, from the boot on."""
 

@@ -317,12 +317,24 @@ async def test_connected_means_reached_within_90_seconds(api: BotApi, make: Make
     adapter = make(clock=lambda: now[0])
     assert not adapter.connected
     async with running(adapter):
-        await api.wait_for(lambda: api.made("getUpdates"))
+        # The second one is made when the first was answered.
+        await api.wait_for(lambda: len(api.made("getUpdates")) == 2)
         assert adapter.connected
     now[0] += 89
     assert adapter.connected
     now[0] += 2
     assert not adapter.connected
+
+
+async def test_who_the_bot_is_says_nothing_of_its_updates(
+    api: BotApi, adapter: TelegramAdapter
+) -> None:
+    """Where getMe is answered and getUpdates is not, the adapter is not connected."""
+    api.fail("getUpdates", HANG)
+    async with running(adapter):
+        await api.wait_for(lambda: api.made("getUpdates"))
+        assert api.made("getMe")
+        assert not adapter.connected
 
 
 async def test_mentions_use_the_name_that_telegram_gave(

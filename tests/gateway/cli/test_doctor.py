@@ -1,11 +1,13 @@
 """`parley doctor`: what it prints, fixes and ends with."""
 
+import socket
 import stat
 from pathlib import Path
 
 import orjson
 import pytest
 
+from gateway.http import control
 from tests.support.command_line import Run as Parley
 
 OPEN_HOME = "home-mode"
@@ -62,6 +64,22 @@ def test_settings_that_cannot_be_read_are_told_and_the_rest_is_looked_at(
     assert "queue.mod" in str(rows["settings-readable"]["text"])
     assert rows[OPEN_HOME]["level"] == "wrong"
     assert rows["caching-on"]["level"] == "unknown"
+
+
+def test_a_gateway_that_hangs_is_one_finding(
+    parley: Parley, open_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket takes the question, and nobody answers; all else is looked at."""
+    monkeypatch.setattr(control, "READY_WITHIN_S", 0.01)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(open_home / control.SOCKET))
+        silent.listen()
+        rows = found(parley)
+    assert "has not answered within 0.01 s" in str(rows["gateway-answers"]["text"])
+    assert rows["gateway-answers"]["level"] == "wrong"
+    assert rows["gateway-ready"]["text"] == "skipped: the gateway does not answer"
+    assert rows[OPEN_HOME]["level"] == "wrong"
+    assert rows["compression-on"]["level"] == "fine"
 
 
 def test_no_secret_is_in_what_it_says(parley: Parley, open_home: Path) -> None:

@@ -26,6 +26,7 @@ from gateway.context.memory_reading import (
     own_words_in,
     prompt_of,
 )
+from gateway.errors import StorageUnavailable
 from gateway.settings.tree import BudgetSettings
 from gateway.storage.people import unread
 from gateway.storage.people.remembered import FoundWords
@@ -222,6 +223,28 @@ async def test_what_could_not_be_asked_is_read_later(
             await reader_of(chat, steps, **budget).read_all()
         assert await reader_of(chat, [answer(item(1, HABIT))]).read_all() == 1
         assert await entered(chat) == [("instruction", HABIT)]
+
+
+@pytest.mark.parametrize("broken", [("enter",), ("enter", "give_back")])
+async def test_what_was_paid_is_on_record_when_nothing_can_be_entered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...]
+) -> None:
+    """At once, or when the database can be written again; the turns are read later."""
+
+    def refuse(*_: Any) -> None:
+        raise StorageUnavailable("the disk is full")
+
+    async with chatting(tmp_path, HABIT) as chat:
+        reader = reader_of(chat, [answer(item(1, HABIT))] * 2)
+        with monkeypatch.context() as patched:
+            for name in broken:
+                patched.setattr(unread, name, refuse)
+            with pytest.raises(StorageUnavailable):
+                await reader.read_all()
+        assert await entered(chat) == []
+        assert await reader.read_all() == 1
+        assert await entered(chat) == [("instruction", HABIT)]
+        assert [row.purpose for row in await chat.rows(ledger)].count("memory") == 2
 
 
 async def test_an_answer_that_cannot_be_read_is_not_paid_for_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from adapters.registry import AccountReport
 from agent.models.openai import mode
-from gateway.doctor import database, home, versions
+from gateway.doctor import checks, database, home, versions
 from gateway.doctor.checks import Level
 from gateway.lifecycle.start_checks import Finding
 from gateway.storage import schema
@@ -386,6 +386,11 @@ def _silent(patient: Patient, _: pytest.MonkeyPatch) -> None:
 @fault("settings-running", "note")
 def _waits_for_a_restart(patient: Patient, _: pytest.MonkeyPatch) -> None:
     patient.running = {**READY, "waiting": ["web.port"]}
+
+
+@fault("gateway-answers", "wrong")
+def _hangs(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.running = {checks.HANGS: "the gateway has not answered within 15 s"}
 
 
 @fault("gateway-ready", "wrong")

@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from gateway.errors import SettingsError
-from gateway.settings.changes import located
+from gateway.settings.changes import changes, effective, located
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.rules import without_effect
 from gateway.settings.sources import MOST_BYTES
@@ -854,6 +854,19 @@ class TestFiles:
         (line,) = problems(tmp_path, text)
         assert line.startswith("parley.yaml, line 1, column 8: not valid YAML: ")
         assert located(SettingsError(line), tmp_path / "parley.yaml") == [line]
+
+    def test_the_order_of_accounts_is_no_change(self, tmp_path: Path) -> None:
+        """What is new in one of them is found by its name."""
+        first, second = ({"name": name, "token": f"{BOT_TOKEN}{name}"} for name in ("a", "b"))
+        accounts = [[first, second], [second, first], [{**second, "preview": "draft"}, first]]
+        one, turned, new = (
+            load(tmp_path, orjson.dumps({"platforms": {"telegram": each}}).decode()).settings
+            for each in accounts
+        )
+        assert changes(one, turned) == []
+        assert effective(one, turned) == one
+        [change] = changes(one, new)
+        assert (change.key, change.mark) == ("platforms.telegram.1.preview", "live")
 
     def test_what_is_far_too_large_is_not_read(self, tmp_path: Path) -> None:
         """It would take minutes."""

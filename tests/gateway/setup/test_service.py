@@ -49,14 +49,15 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
 
 
 def test_to_install_is_to_write_enable_and_start(systemctl: Path, tmp_path: Path) -> None:
-    """In this order."""
+    """In this order; one that runs is started anew, so that it goes by what was written."""
     service = service_of(Target(tmp_path))
     assert not service.is_there
     assert install(service)
     assert service.is_there
     assert systemctl.read_text().splitlines() == [
         "--user daemon-reload",
-        "--user enable --now parley.service",
+        "--user enable parley.service",
+        "--user restart parley.service",
     ]
 
 
