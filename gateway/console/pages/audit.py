@@ -5,6 +5,7 @@ from typing import get_args
 from sqlalchemy import Connection
 
 from gateway.console import register
+from gateway.console.pages.conversation import AROUND
 from gateway.console.register import (
     HOME,
     Ask,
@@ -83,6 +84,7 @@ async def calls(ask: Ask) -> Result:
             "rows": listed(rows),
             "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),
             "first": CALLS if before else "",
+            "around": AROUND,
             **filters,
         },
     )

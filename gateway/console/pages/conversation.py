@@ -81,6 +81,7 @@ class TurnShown:
     Attributes:
         apart: Calls of models that made none of the messages: summaries, lost ones.
         trace: How it begins, as lines of the log have it.
+        waits_for: The kind of question that nobody has answered; empty for none.
     """
 
     head: TurnHead | None
@@ -91,6 +92,7 @@ class TurnShown:
     sent: list[Sent] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
     trace: str = ""
+    waits_for: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,8 @@ def turns_of(
         done = journal.get(turn_id, [])
         each.apart = _with_calls(each, done, billed.get(turn_id, []))
         _with_tools(each, done, asked.get(turn_id, []))
+        waiting = (one.kind for one in asked.get(turn_id, []) if one.state == "pending")
+        each.waits_for = next(waiting, "")
         each.sent = sent.get(turn_id, [])
         each.received = [row for row in received if row.turn_id == turn_id]
         came = {row.seq for row in each.received}

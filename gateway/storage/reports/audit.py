@@ -39,6 +39,7 @@ class AuditRow:
         arguments: As the model gave them: JSON.
         senders: Whose words the turn holds.
         number: Which call of its turn it is, from 0 on; with `turn` it names the call.
+        seq: Of the message that asked for it; 0 where that is not there.
     """
 
     at: float
@@ -54,6 +55,7 @@ class AuditRow:
     arguments: str
     senders: tuple[str, ...]
     number: int = 0
+    seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ def _wanted_of(
     ).all()
     steps = select(step).where(step.c.turn_id.in_(turn_ids), is_of_tool)
     asked = select(inquiry).where(inquiry.c.turn_id.in_(turn_ids))
-    given = select(message.c.turn_id, message.c.body).where(
+    given = select(message.c.turn_id, message.c.seq, message.c.body).where(
         # There is no index by turns.
         message.c.conversation.in_({each.conversation for each in rows}),
         message.c.turn_id.in_(turn_ids),
@@ -152,21 +154,24 @@ def _of_turn(
     current: Row[Any], steps: Sequence[Any], inquiries: Sequence[Any], messages: Sequence[Any]
 ) -> Iterator[AuditRow]:
     """Yield the calls of one turn."""
-    arguments = _arguments(messages)
+    given = _given(messages)
     asked = {row.call_id: row for row in inquiries}
     seen: Counter[str] = Counter()
     for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
-        yield _ran(current, row, asked.pop(key, None), arguments.get(key, ""))
+        yield _ran(current, row, asked.pop(key, None), given.get(key, ("", 0)))
     for key, question in asked.items():
-        yield _asked(current, question, arguments.get(key, ""))
+        yield _asked(current, question, given.get(key, ("", 0)))
 
 
-def _arguments(messages: Sequence[Any]) -> dict[str, str]:
-    """Return what the calls of a turn were given, by the name that an inquiry has for each."""
+def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
+    """Return what the calls of a turn were given, and by which message.
+
+    They go by the name that an inquiry has for each.
+    """
     seen: Counter[str] = Counter()
     return {
-        _key(call["id"], seen): call["function"]["arguments"]
+        _key(call["id"], seen): (call["function"]["arguments"], row.seq)
         for row in messages
         for call in decode(row.body).get("tool_calls", ())
     }
@@ -178,7 +183,9 @@ def _key(call_id: str, seen: Counter[str]) -> str:
     return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
 
 
-def _ran(current: Row[Any], ran: Row[Any], asked: Row[Any] | None, arguments: str) -> AuditRow:
+def _ran(
+    current: Row[Any], ran: Row[Any], asked: Row[Any] | None, given: tuple[str, int]
+) -> AuditRow:
     """Return a call that the journal knows."""
     if ran.state == "done":
         outcome = str(orjson.loads(ran.result)["status"])
@@ -195,12 +202,13 @@ def _ran(current: Row[Any], ran: Row[Any], asked: Row[Any] | None, arguments: st
         by=(asked.answered_by or "") if asked else "",
         decided_at=asked.answered_at if asked else None,
         outcome=outcome,
-        arguments=arguments,
+        arguments=given[0],
         senders=_senders(current),
+        seq=given[1],
     )
 
 
-def _asked(current: Row[Any], asked: Row[Any], arguments: str) -> AuditRow:
+def _asked(current: Row[Any], asked: Row[Any], given: tuple[str, int]) -> AuditRow:
     """Return a call that somebody was asked about, and that has not begun to run."""
     return AuditRow(
         at=asked.at,
@@ -213,8 +221,9 @@ def _asked(current: Row[Any], asked: Row[Any], arguments: str) -> AuditRow:
         by=asked.answered_by or "",
         decided_at=asked.answered_at,
         outcome=_without_result(current, "none"),
-        arguments=arguments,
+        arguments=given[0],
         senders=_senders(current),
+        seq=given[1],
     )
 
 

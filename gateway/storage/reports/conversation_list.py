@@ -69,7 +69,8 @@ class Listed:
 
     Attributes:
         turn_id: Its newest turn of the time that is looked at; 0 for none.
-        outcome: How that ended, "running" while it does; empty for none.
+        outcome: How that ended; "running" while it does, or the kind of question that it waits for
+            ("approval", "clarify"); empty for none.
         person: Who wrote the newest message, as they call themselves; empty for nobody.
     """
 
@@ -290,7 +291,9 @@ def _with_overviews(conn: Connection, newest: Sequence[tuple[int, int]]) -> list
     ids = [each for each, _ in newest]
     overviews = {row.id: row for row in history.overviews_of(conn, ids)}
     more = {row.id: row for row in conn.execute(_more(ids))}
-    turns = select(turn.c.id, func.coalesce(turn.c.outcome, turn.c.state).label("outcome"))
+    asked = select(inquiry.c.kind).where(inquiry.c.turn_id == turn.c.id, is_unanswered)
+    outcome = func.coalesce(turn.c.outcome, asked.limit(1).scalar_subquery(), turn.c.state)
+    turns = select(turn.c.id, outcome.label("outcome"))
     outcomes: dict[int, str] = {
         row.id: row.outcome
         for row in conn.execute(turns.where(turn.c.id.in_([turn_id for _, turn_id in newest])))

@@ -39,6 +39,10 @@ async def test_an_approval_is_given_and_its_turn_goes_on(
         page = await browser.get("/admin/approvals")
         assert "Approval 1: act" in page.text
         assert "telegram:u1" in page.text
+        for where in ("/admin", "/admin/conversations/1"):
+            here = (await browser.get(where)).text
+            assert '<a href="/admin/approvals"><span class="badge warn">waits for approval' in here
+            assert ">running<" not in here
         fields = {"answer": answer, "form_token": await browser.token("/admin/approvals")}
         for told in ("act (1)", "answered already"):
             sent = await browser.post("/admin/approvals/1", fields)
