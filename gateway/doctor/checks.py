@@ -121,10 +121,8 @@ class Examined:
                 return "the settings cannot be read"
             case "answers" if self.findings is None:
                 return "no provider was asked (--offline)"
-            case "gateway" if self.running is None:
-                return "no gateway runs here"
-            case "gateway" if HANGS in self.running:
-                return "the gateway does not answer"
+            case "gateway" if self.running is None or HANGS in self.running:
+                return "the gateway does not answer" if self.running else "no gateway runs here"
         return ""
 
 
