@@ -51,9 +51,10 @@ async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
         running.browser() as browser,
     ):
         await running.serving.chat.ask("act", **GROUP)
-        assert 'href="/admin/conversations/1?before=22#t1">turn 1</a>' in (
-            await browser.get("/admin/calls")
-        ).text
+        assert (
+            'href="/admin/conversations/1?before=22#t1">turn 1</a>'
+            in (await browser.get("/admin/calls")).text
+        )
         assert 'id="t1"' in (await browser.get("/admin/conversations/1?before=22")).text
         assert ">waiting<" in (await browser.get("/admin/calls")).text
         await browser.submit("/admin/approvals", "/admin/approvals/1", answer="once")
