@@ -139,7 +139,9 @@ class Telling:
 
     def _quoted(self, text: str) -> str:
         # A part of a secret is none that could be masked; what others say is no code.
-        return self.masked(" ".join(text.split()))[:REASON_CHARS].replace("`", "'")
+        quoted = self.masked(" ".join(text.split()))[:REASON_CHARS].replace("`", "'")
+        # The sentence has its own full stop.
+        return quoted.removesuffix(".")
 
     def chats(self, conn: Connection) -> list[Conversation]:
         """Return the chats that are told; each once."""

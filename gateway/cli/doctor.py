@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
+import structlog
 import typer
 
 from adapters.registry import AccountReport, check
@@ -96,7 +97,9 @@ async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     try:
         if offline:
             return {"running": running, "line": line}
-        findings, accounts = await asyncio.gather(learn_windows(line), _tokens(found))
+        # What they would log is what the checks say.
+        with structlog.testing.capture_logs():
+            findings, accounts = await asyncio.gather(learn_windows(line), _tokens(found))
     finally:
         for model in models_of(line):
             await model.close()

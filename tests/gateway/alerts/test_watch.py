@@ -477,9 +477,9 @@ async def test_a_named_chat_may_be_one_where_nobody_talks_to_the_bot(tmp_path: P
     named = ["telegram:default:ops", "telegram:c1", "telegram:c1", "telegram:other:c1", "slack:C1"]
     async with running(tmp_path, alerts={"to": named}) as chat:
         await chat.ask("hello")
-        fail(chat, CreditUsedUp("402"))
+        fail(chat, CreditUsedUp("it is gone."))
         assert len((await look(chat)).chats) == 2
-        assert "no credit left" in (await chat.answers(1, "ops"))[0]
+        assert "no credit left: it is gone. Since" in (await chat.answers(1, "ops"))[0]
         assert "no credit left" in (await chat.answers(2, "c1"))[1]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.http import control
 from tests.support.command_line import Run as Parley
+from tests.support.process import free_port
 
 OPEN_HOME = "home-mode"
 
@@ -45,6 +46,17 @@ def test_json_names_each_check_once_or_more(parley: Parley, open_home: Path) -> 
     assert rows[OPEN_HOME]["fixable"] is True
     assert str(open_home) in str(rows[OPEN_HOME]["text"])
     assert rows["compression-on"]["level"] == "fine"
+
+
+def test_what_a_provider_refuses_is_told_once(parley: Parley, open_home: Path) -> None:
+    """By a check: no line of a log stands before it."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    (open_home / "parley.yaml").write_text(
+        f"model: {{provider: anthropic, base_url: '{nobody}', api_key: sk-ant-0001}}"
+    )
+    ended = parley("doctor")
+    assert "model-keys" in ended.out
+    assert ended.err == ""
 
 
 def test_fix_mends_what_is_safe_and_says_so(parley: Parley, open_home: Path) -> None:
