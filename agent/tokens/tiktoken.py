@@ -1,7 +1,7 @@
 """Exact token counts for OpenAI-family models, by tiktoken and without any network.
 
-tiktoken is imported, and an encoding loaded, when a model is first used: cl100k takes 40 MB of
-memory and 0.15 s, o200k 76 MB and 0.3 s. Whoever runs in the event loop calls `load_beside`
+tiktoken is imported, and an encoding loaded, when a model is first used: cl100k takes 27 MB of
+memory and 0.15 s, o200k 50 MB and 0.3 s. Whoever runs in the event loop calls `load_beside`
 before that, which does it in a thread.
 """
 
@@ -226,13 +226,16 @@ def _load_encoding(model: str) -> "Encoding | None":
     try:
         tiktoken = import_module("tiktoken")
         wanted = _wanted_encoding(model)
-        if wanted in _O200K_NAMES and not _is_on_disk(wanted) and (packaged := _packaged_o200k()):
-            return packaged
-        name = next((name for name in (wanted, _FALLBACK) if _is_on_disk(name)), _BUNDLED)
-        encoding: Encoding = tiktoken.get_encoding(name)
+        may_be_packaged = wanted in _O200K_NAMES and not _is_on_disk(wanted)
+        encoding: Encoding | None = _packaged_o200k() if may_be_packaged else None
+        if encoding is None:
+            name = next((name for name in (wanted, _FALLBACK) if _is_on_disk(name)), _BUNDLED)
+            encoding = tiktoken.get_encoding(name)
     except (ImportError, OSError, ValueError, zlib.error) as exc:
         log.warning("token_encoding_unavailable", model=model, error=repr(exc))
         return None
+    # It counts with its own copy, and keeps these to be pickled: 13 MB of cl100k, 26 of o200k.
+    encoding._mergeable_ranks.clear()  # noqa: SLF001
     return encoding
 
 
