@@ -142,16 +142,19 @@ def extract(
     return _fitted(before, fresh, budget_tokens, focus)
 
 
-def merged(texts: Sequence[str], budget_tokens: int) -> str:
+def merged(texts: Sequence[str], budget_tokens: int, *, are_one: bool = False) -> str:
     """Return one text for summaries of consecutive stretches, extracts or a model's, oldest first.
 
     Args:
         texts: As `extract` or a model wrote them.
         budget_tokens: Most tokens of the text.
+        are_one: The best of all of them is chosen together, as of one stretch: else the first would
+            keep what matters least while the others give up what matters more.
     """
     every = [parsed(Redactor().text(text)) for text in texts]
+    parts = [part for notes in every for part in notes.parts]
     whole = Notes(
-        [part for notes in every for part in notes.parts],
+        [_one_of(parts)] if are_one and parts else parts,
         [change for notes in every for change in notes.changes],
         "\n\n".join(notes.earlier for notes in every if notes.earlier),
     )
@@ -492,16 +495,21 @@ def _joined(parts: Sequence[Stretch]) -> Sequence[Stretch]:
     for part in parts[1:]:
         last = found[-1]
         if part.last_seq - last.first_seq < least:
-            found[-1] = Stretch(
-                last.first_seq,
-                part.last_seq,
-                [*last.said, *part.said],
-                [*last.words, *part.words],
-                [*last.days, *(day for day in part.days if day not in last.days)],
-            )
+            found[-1] = _one_of([last, part])
         else:
             found.append(part)
     return found
+
+
+def _one_of(parts: Sequence[Stretch]) -> Stretch:
+    """Return neighbouring parts as one."""
+    return Stretch(
+        parts[0].first_seq,
+        parts[-1].last_seq,
+        [said for part in parts for said in part.said],
+        [word for part in parts for word in part.words],
+        list(dict.fromkeys(day for part in parts for day in part.days)),
+    )
 
 
 def _changes(
@@ -609,13 +617,22 @@ def _need(candidates: Sequence[_Candidate]) -> float:
     return 1 + sum(one.cost for one in candidates) - (LINE_TOKENS - 1) * (len(candidates) - lines)
 
 
+def age_weight(first_seq: int, last_seq: int, start: int) -> float:
+    """Return what messages weigh where room is shared: the less the older a conversation is.
+
+    Args:
+        start: The seq before its first message.
+    """
+    before, end = max(0, first_seq - 1 - start), max(1, last_seq - start)
+    return float(end ** (1 - AGE_POWER) - before ** (1 - AGE_POWER))
+
+
 def _shares(parts: Sequence[Stretch], needs: Sequence[float], room_tokens: float) -> list[float]:
     """Return how much room each part gets: the older ones more, none more than it needs."""
     if not parts:
         return []
     start = parts[0].first_seq - 1
-    ends = [float(part.last_seq - start) ** (1 - AGE_POWER) for part in parts]
-    weights = [end - before for before, end in zip([0.0, *ends], ends, strict=False)]
+    weights = [age_weight(part.first_seq, part.last_seq, start) for part in parts]
     # However few messages have left now, some of what they say is new.
     weights[-1] = max(weights[-1], NEWEST_SHARE * sum(weights))
     shares = [0.0] * len(parts)

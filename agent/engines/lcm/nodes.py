@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from agent.context.extract import extract, key_statements, merged, retained_share
+from agent.context.extract import age_weight, extract, key_statements, merged, retained_share
 from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
 from agent.context.phases.summary import Written, merge_summaries, write_summary
 from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
@@ -268,20 +268,20 @@ def due(shown: Sequence[Summary], settings: LcmSettings) -> slice | None:
 def pressed(shown: Sequence[Summary]) -> slice:
     """Return what is condensed where the frontier is too large: neighbours of a level.
 
-    Those that tell most of a message give way: were it always the oldest ones, the beginning of a
-    conversation would fade away. Where no two are alike it is the oldest ones, or the only one.
+    Those give way that have most room beside what their age entitles them to: were it always the
+    oldest ones, the beginning of a conversation would fade away. Where no two neighbours are of one
+    level it is any two, or the only one.
     """
     places = [place for place, _ in _levels(shown) if place.stop - place.start > 1]
-    if not places:
-        return slice(0, min(2, len(shown)))
-    return max(places, key=lambda place: _told(shown, place))
+    pairs = [slice(n, n + 2) for n in range(len(shown) - 1)]
+    return max(places or pairs or [slice(0, len(shown))], key=lambda place: _told(shown, place))
 
 
 def _told(shown: Sequence[Summary], place: slice) -> float:
-    """Return how many characters nodes have for each message that they cover."""
+    """Return how many characters nodes have, in units of what they weigh by their age."""
     nodes = shown[place]
-    covered = nodes[-1].last_seq - nodes[0].first_seq + 1
-    return sum(len(each.text) for each in nodes) / covered
+    weight = age_weight(nodes[0].first_seq, nodes[-1].last_seq, shown[0].first_seq - 1)
+    return sum(len(each.text) for each in nodes) / weight
 
 
 def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
@@ -340,22 +340,26 @@ class Scribe:
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
 
-    def condensed(self, texts: Sequence[str], budget_tokens: int, extract_tokens: int) -> NodeText:
-        """Return one text for the texts of consecutive nodes.
+    def condensed(
+        self, nodes: Sequence[Summary], budget_tokens: int, extract_tokens: int
+    ) -> NodeText:
+        """Return one text for consecutive nodes.
 
         Args:
-            texts: Of the nodes, oldest first.
+            nodes: Oldest first.
             budget_tokens: Most tokens of a model's text.
             extract_tokens: Most tokens of the extractor's, if more.
         """
+        texts = [node.text for node in nodes]
         source_tokens = sum(map(self.tokens, texts))
+        are_leaves = not any(node.level for node in nodes)
         facts = key_statements((), "\n\n".join(texts), focus=self.request.focus)
 
         def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
             return merge_summaries(texts, facts, tokens, self.request, brief=brief)
 
         def by_rule() -> NodeText:
-            text = merged(texts, max(budget_tokens, extract_tokens))
+            text = merged(texts, max(budget_tokens, extract_tokens), are_one=are_leaves)
             return NodeText(text, "extract", "extract", retained_share(facts, text))
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from agent.context.notes import INTRODUCTION
 from agent.context_engine import Archive, Node
 from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
@@ -43,7 +44,7 @@ LAST_SEQ = 2**31 - 1
 ROWS_AT_ONCE = 100
 """How many messages are read from the archive in one call."""
 TITLE_CHARS = 120
-"""How much of a node's text stands in its line."""
+"""How much of what a node tells stands in its line."""
 
 
 class GrepArguments(Arguments):
@@ -251,10 +252,11 @@ def _node(number: int, nodes: Sequence[Node]) -> Node:
 
 def _line(node: Node) -> str:
     below = f", of nodes {', '.join(map(str, node.children))}" if node.children else ""
-    first_line = " ".join(node.text.split())[:TITLE_CHARS]
+    said = (line for line in node.text.splitlines() if line != INTRODUCTION and line[:3] != "## ")
+    title = " ".join(" ".join(said).split())[:TITLE_CHARS]
     return (
         f"node {node.number}: level {node.level}, {_span(node)}{below}, {node.tokens:,} tokens for"
-        f" {node.source_tokens:,}, by {node.source}: {first_line}"
+        f" {node.source_tokens:,}, by {node.source}: {title}"
     )
 
 

@@ -62,7 +62,7 @@ def test_below_the_target_nothing_is_done() -> None:
 
 def test_the_oldest_messages_become_leaves() -> None:
     """As many as it takes; the newest stay as they are."""
-    request = asked(28)
+    request = asked(24)
     found = found_of(request)
     assert problems(found.plan, request) == []
     assert found.tokens <= request.limits.target_tokens
@@ -145,7 +145,7 @@ def test_what_does_not_shrink_becomes_a_pointer() -> None:
     scribe = Scribe(asked())
     told = scribe.leaf([Entry(1, user_message("go on")), Entry(2, assistant_message("ok"))], 100)
     assert (told.source, told.text) == ("pointer", POINTER)
-    told = scribe.condensed([POINTER, POINTER], 100, 100)
+    told = scribe.condensed([Summary(POINTER, 1, 2), Summary(POINTER, 3, 4)], 100, 100)
     assert (told.source, told.text) == ("pointer", POINTER)
 
 
@@ -208,20 +208,19 @@ def test_what_was_written_ahead_is_kept_as_one_text(said: list[tuple[int, str]])
     assert parted(None) == []
 
 
-def test_condensed_notes_hold_the_best_of_each() -> None:
-    """Whole sentences of both nodes, under the ranges of their messages."""
-    scribe = Scribe(asked())
-    texts = []
+@pytest.mark.parametrize(("level", "parts"), [(0, ["1 to 80"]), (1, ["1 to 40", "41 to 80"])])
+def test_condensed_notes_hold_the_best_of_all(level: int, parts: list[str]) -> None:
+    """Whole sentences: of leaves as of one stretch, of higher nodes under the ranges they had."""
+    scribe, nodes = Scribe(asked()), []
     for first in (1, 41):
         numbers = range(first, first + 40)
         entries = [Entry(n, user_message(f"Crate {n} goes to dock {n}x.")) for n in numbers]
-        texts.append(scribe.leaf(entries, 400).text)
-    both = scribe.condensed(texts, 100, 500).text
-    assert "## Messages 1 to 40" in both
-    assert "## Messages 41 to 80" in both
-    lines = [line for line in both.splitlines() if line.startswith("#") and "##" not in line]
+        nodes.append(Summary(scribe.leaf(entries, 400).text, first, first + 39, level=level))
+    both = scribe.condensed(nodes, 100, 500).text.splitlines()
+    assert [line[12:] for line in both if line.startswith("## Messages ")] == parts
+    lines = [line for line in both if line.startswith("#") and "##" not in line]
     assert lines
-    assert all(line in f"{texts[0]}\n{texts[1]}" for line in lines)
+    assert all(line in f"{nodes[0].text}\n{nodes[1].text}" for line in lines)
 
 
 def test_a_prepared_summary_of_something_else_is_not_used() -> None:
@@ -271,10 +270,10 @@ def test_a_summary_of_the_compressor_becomes_a_node() -> None:
 
 def test_there_and_back_again() -> None:
     """lcm, the compressor, lcm: the old nodes stand under the summary that took them over."""
-    entries, plan, archive = going_on(2)
+    _, plan, archive = going_on(2)
     limits = replace(Limits(WINDOW), protect_last_n=4)
     between = ContextCompressor(limits, {}).compress(
-        request_of(entries, WINDOW, plan, trigger="manual")
+        request_of(conversation(70), WINDOW, plan, trigger="manual")
     )
     assert between is not None
     assert [each.node for each in between.plan.summaries] == [0]
@@ -288,10 +287,10 @@ def test_there_and_back_again() -> None:
 
 def test_rounds_takes_over_too() -> None:
     """Its archive holds what the nodes said."""
-    entries, plan, _ = going_on(1)
+    _, plan, _ = going_on(1)
     limits = Limits(WINDOW)
     taken = RoundsEngine(limits, {"min_retain_rounds": 2}).compress(
-        request_of(entries, WINDOW, plan)
+        request_of(conversation(45), WINDOW, plan)
     )
     assert taken is not None
     assert taken.nodes == ()

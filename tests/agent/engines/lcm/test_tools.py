@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.context.extract import extract
 from agent.context_engine import Node
 from agent.engines.lcm import tools
 from agent.errors import ToolError
 from agent.messages import assistant_message, encode, user_message
+from agent.view.view import Entry
 from tests.agent.tools.doubles import MemoryArchive
 from tests.support.effort import effort
 
@@ -125,6 +127,14 @@ def test_nodes_are_described() -> None:
     with pytest.raises(ToolError, match="no node 9"):
         ask("describe", node=9)
     assert "no nodes yet" in ask("describe", MemoryArchive())
+
+
+def test_a_line_tells_what_a_node_tells() -> None:
+    """Not the sentence that all notes begin with, nor a heading."""
+    said = [Entry(2, user_message("The tea comes from a garden in Darjeeling since 1931."))]
+    node = Node(1, 0, 2, 2, extract(said, "", 200).text, "extract", 40, 90)
+    told = ask("describe", MemoryArchive({}, [node]))
+    assert "by extract: #2 The tea comes from a garden in Darjeeling since 1931." in told
 
 
 def test_an_unknown_tool_is_an_error() -> None:
