@@ -47,6 +47,8 @@ log = structlog.get_logger()
 LOOK_EVERY_S = 0.5
 """How often the file is looked at. It is read when two looks have seen the same: an editor may be
 in the middle of it."""
+TOLD_WITHIN_S = 30.0
+"""So long who asks for a reload is told what the last one did for which nobody had asked."""
 AGAIN_AFTER_S = 5.0
 """So long a file is left alone that could not be gone by because of the database."""
 
@@ -95,6 +97,7 @@ class Reloading:
         self._one = asyncio.Lock()
         self._asked = asyncio.Event()
         self._rests_until = time.monotonic()
+        self._untold = 0.0, SettingsReloaded()
         self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
 
     @property
@@ -121,7 +124,7 @@ class Reloading:
                 tasks.create_task(self._retire(), name="retire models")
                 while True:
                     await self._wait_for_cause()
-                    await self.reload()
+                    self._untold = time.monotonic(), await self._reload_now()
         finally:
             if not is_in_front:
                 loop.remove_signal_handler(signal.SIGHUP)
@@ -144,8 +147,21 @@ class Reloading:
     async def reload(self) -> SettingsReloaded:
         """Read settings and secrets again, and go by them; what is wrong changes nothing.
 
-        Whatever fails, the gateway goes on, and the answer says why.
+        Whatever fails, the gateway goes on, and the answer says why. Who has just written the file
+        may ask later than it was seen: what came of that is in the answer.
         """
+        done = await self._reload_now()
+        (at, before), self._untold = self._untold, (0.0, SettingsReloaded())
+        if done.problems or time.monotonic() - at > TOLD_WITHIN_S:
+            return done
+        return replace(
+            done,
+            live=_both(before.live, done.live),
+            next_turn=_both(before.next_turn, done.next_turn),
+            adapters=_both(before.adapters, done.adapters),
+        )
+
+    async def _reload_now(self) -> SettingsReloaded:
         async with self._one:
             log.info("reload_begun")
             before = self.settings
@@ -394,6 +410,10 @@ async def _close(model: ChatModel) -> None:
         await model.close()
     except Exception as exc:
         log.exception("model_not_closed", model=model.label, error=str(exc))
+
+
+def _both(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*before, *now)))
 
 
 def _keys(different: Sequence[SettingChange], mark: str) -> tuple[str, ...]:

@@ -29,11 +29,11 @@ async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how:
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
     for _ in range(3):
         await cluster.restart_database(how, away_s=0.5)
     await cluster.platform.open_gate()
-    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
@@ -45,10 +45,10 @@ async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster)
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
     await cluster.restart_database("immediate", away_s=4 * SHORT_LEASE_S)
     await cluster.platform.open_gate()
-    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
@@ -60,7 +60,7 @@ async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Clust
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
     await asyncio.to_thread(cluster.server.stop, "fast")
     await cluster.stop_all()
     await cluster.platform.open_gate()
@@ -73,14 +73,14 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     cluster.configure(think_s=0.3)
     dead, reaper, other = cluster.replicas
     cluster.run(dead)
-    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 1, 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 1, 90.0)
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
     cluster.run(reaper, pause=["before commit of reap", 1])
-    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 2, 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 2, 90.0)
     await cluster.kill_off(dead)
-    await cluster.platform.wait_for(lambda: cluster.platform.noted("paused"), 30.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("paused"), 90.0)
     cluster.disturb_now(reaper)
     await cluster.platform.open_gate()
     cluster.run(other)
@@ -120,7 +120,7 @@ async def test_replicas_whose_connections_are_cut_go_on(cluster: Cluster) -> Non
         cluster.disturb_now(*cluster.replicas)
         for each in cluster.replicas:
             each.proxy.cut()
-    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
 
@@ -139,13 +139,13 @@ async def test_a_silent_way_to_the_database_is_given_up(cluster: Cluster) -> Non
     before = silent.proxy.opened
     cluster.disturb_now(silent)
     silent.proxy.silence()
-    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await until(lambda: silent.proxy.opened > before, 90.0)
     for other in cluster.replicas[1:]:
         await cluster.kill_off(other)
     for chat in CHATS:
         await cluster.write(chat)
-    await cluster.platform.wait_for(cluster.all_answered, 60.0)
+    await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.crash import KILLED, describe
 from tests.support.crash_cluster import Cluster
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 LEASE_S = 1.0
 NOTED_TWICE = "m1-note: the side effect happened 2 times"
@@ -48,8 +48,8 @@ async def test_two_pollers_are_caught(cluster: Cluster) -> None:
     cluster.configure(mutant="two pollers")
     await cluster.run_all()
     await cluster.write("a")
-    await cluster.platform.wait_for(lambda: len(cluster.platform.conflicts) > 1, 30.0)
-    await cluster.platform.wait_for(cluster.all_answered, 30.0)
+    await cluster.platform.wait_for(lambda: len(cluster.platform.conflicts) > 1, 90.0)
+    await cluster.platform.wait_for(cluster.all_answered, 90.0)
     await cluster.stop_all()
     assert any("asked for updates at the same time" in each for each in cluster.violations())
 
@@ -63,18 +63,18 @@ async def wake_a_zombie(
     first, second, _ = cluster.replicas
     await cluster.write("a", "gate note look")
     cluster.run(first, pause=["model: asked", 1], mutant=zombie)
-    await platform.wait_for(lambda: platform.noted("paused"), 30.0)
+    await platform.wait_for(lambda: platform.noted("paused"), 90.0)
     cluster.disturb_now(first)
     cluster.run(second, mutant=successor)
-    await platform.wait_for(lambda: platform.gate.reached == 1, 30.0)
+    await platform.wait_for(lambda: platform.gate.reached == 1, 90.0)
     cluster.disturb_now(first)
     cluster.signal(first, signal.SIGCONT)
     if zombie or successor:
-        await platform.wait_for(lambda: platform.gate.reached == 2, 30.0)
+        await platform.wait_for(lambda: platform.gate.reached == 2, 90.0)
         await platform.open_gate(first.pid)
-        await platform.wait_for(lambda: platform.gate.reached == 3, 30.0)
+        await platform.wait_for(lambda: platform.gate.reached == 3, 90.0)
         await platform.open_gate(second.pid)
-        await platform.wait_for(lambda: platform.gate.reached == 4, 30.0)
+        await platform.wait_for(lambda: platform.gate.reached == 4, 90.0)
     await platform.open_gate()
-    await platform.wait_for(cluster.all_answered, 30.0)
+    await platform.wait_for(cluster.all_answered, 90.0)
     await cluster.stop_all()

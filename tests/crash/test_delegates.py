@@ -15,8 +15,6 @@ from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes
 from tests.support.crash_script import answer, task_of
 
-pytestmark = pytest.mark.timeout(60)
-
 TASK = task_of("m1", "child")
 STEPS = [
     *((point, 1) for point in around("open_child", "end_child")),

@@ -15,8 +15,6 @@ from gateway.pipeline import notices
 from gateway.pipeline.worker import POLL_S
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 
-pytestmark = pytest.mark.timeout(60)
-
 
 async def test_a_process_that_is_stopped_for_a_while_goes_on(crashes: Crashes) -> None:
     """SIGSTOP in mid-turn, people write, SIGCONT: everything is answered in order."""

@@ -11,8 +11,6 @@ from tests.crash.points import around
 from tests.support.bot_api import SERVER_ERROR, TOKEN, BotApi, Fault
 from tests.support.crash import KILLED, Crashes
 
-pytestmark = pytest.mark.timeout(60)
-
 ANN, GROUP, SUPERGROUP = 11, -5, -1005
 COMMAND = [{"type": "bot_command", "offset": 0, "length": 6}]
 GONE = Fault("error", 400, "Bad Request: file is too big")

@@ -9,13 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support import mcp_server
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.mcp_http import TOKEN, mcp_over_http
-
-pytestmark = pytest.mark.timeout(60)
 
 ENDS_WITHIN_S = 30.0
 

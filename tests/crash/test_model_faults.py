@@ -31,8 +31,6 @@ from tests.support.faulty_models import (
 from tests.support.model_server import Fault, Reply, prompt_tokens
 from tests.support.thorough import sampled
 
-pytestmark = pytest.mark.timeout(60)
-
 # Every scenario with both; at the desk they take turns.
 even, odd = (
     pytest.mark.parametrize("provider", sampled(PROVIDERS, 2, place)) for place in range(2)

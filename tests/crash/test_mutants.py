@@ -3,12 +3,8 @@
 import os
 import signal
 
-import pytest
-
 from tests.crash.test_random_kills import CHATS, given_up
 from tests.support.crash import KILLED, Crashes, describe
-
-pytestmark = pytest.mark.timeout(60)
 
 
 async def test_acknowledging_before_the_commit_is_caught(crashes: Crashes) -> None:

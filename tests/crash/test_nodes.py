@@ -10,8 +10,6 @@ from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.crash_script import LONG, SMALL_WINDOW
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("point", around("compact"))
 async def test_a_kill_at_a_compaction_keeps_plan_and_nodes_together(

@@ -8,8 +8,6 @@ import pytest
 from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes, describe
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.mark.parametrize("point", around("set_todo", "change_notes"))
 async def test_what_is_noted_is_there_once(crashes: Crashes, point: str) -> None:

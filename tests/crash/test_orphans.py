@@ -18,8 +18,6 @@ from tests.support.crash import KILLED, Crashes
 from tests.support.process import free_port
 from tests.support.thorough import products
 
-pytestmark = pytest.mark.timeout(90)
-
 BEFORE = "before commit of announce_preview"
 ANNOUNCED = "after commit of announce_preview"
 KNOWN = "after commit of set_preview"

@@ -12,8 +12,6 @@ from tests.support.crash import KILLED, Crashes
 from tests.support.process import free_port
 from tests.support.thorough import products
 
-pytestmark = pytest.mark.timeout(90)
-
 STEPS = (
     "after commit of commit_and_release",
     "before commit of mark_sending",

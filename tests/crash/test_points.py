@@ -19,8 +19,6 @@ from tests.support.crash_oracle import is_answer
 from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
 from tests.support.thorough import products, sampled
 
-pytestmark = pytest.mark.timeout(60)
-
 POINTS = [*around(*COMMON), *OUTSIDE]
 Provoke = Callable[[Crashes, str], Awaitable[None]]
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,6 @@ from tests.support.crash import Crashes, describe, seeds
 from tests.support.crash_oracle import Evidence, is_answer, violations
 from tests.support.crash_script import RESENT, UNFINISHED
 
-pytestmark = pytest.mark.timeout(180)
-
 UPDATES = 100
 KILLS = 25
 CHATS = (11, 12, 13, 14, 15)

@@ -3,11 +3,7 @@
 import asyncio
 import os
 
-import pytest
-
 from tests.support.crash import KILLED, Crashes, describe
-
-pytestmark = pytest.mark.timeout(60)
 
 ENDS_WITHIN_S = 30
 

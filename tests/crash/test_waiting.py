@@ -14,8 +14,6 @@ from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.crash_script import RESENT
 
-pytestmark = pytest.mark.timeout(60)
-
 ASKED = {"note": "May I run", "ask": "Which?"}
 ANSWERS = {"note": "/approve", "ask": "/answer this one"}
 GIVEN_UP = {

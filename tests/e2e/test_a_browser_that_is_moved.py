@@ -1,5 +1,6 @@
 """A real browser whose balancer moves it between two replicas, in the middle of answers."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import expect
 
-from tests.e2e.test_browser import LONG, bodies, open_page, say
+from tests.e2e.test_browser import LONG, WHOLE_MS, bodies, open_page, say
 from tests.support.browser import in_the_browser, page
 from tests.support.database_proxy import DatabaseProxy
 from tests.support.door import TOKEN
 from tests.support.process import DATABASE_URL, ParleyProcess
+from tests.support.recording_adapter import WAIT_S
 
 # Both replicas have the database of the test.
 pytestmark = [*in_the_browser, pytest.mark.usefixtures("sqlite_alone")]
@@ -36,6 +38,17 @@ class Balanced:
         self.at = 1 - self.at
         self.way.server_port = self.here.port
         self.way.cut()
+
+    async def finished(self, turns: int) -> int:
+        """Wait until so many turns have ended, and return how many have; a page is told sooner."""
+
+        def found() -> int:
+            return sum(len(each.named("turn_finished")) for each in self.replicas)
+
+        async with asyncio.timeout(WAIT_S):
+            while found() < turns:  # noqa: ASYNC110 - two processes write it
+                await asyncio.sleep(0.01)
+        return found()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -64,15 +77,14 @@ async def test_an_answer_that_grows_elsewhere_is_seen_whole(balanced: Balanced) 
         for reached in ("20,", "60,", "100,"):
             await expect(tab.locator("#preview")).to_contain_text(reached)
             balanced.move()
-        await expect(bodies(tab, "parley")).to_have_count(1)
-        await expect(bodies(tab, "parley").first).to_contain_text("199, 200")
+        await expect(bodies(tab, "parley")).to_have_count(1, timeout=WHOLE_MS)
+        await expect(bodies(tab, "parley").first).to_contain_text("499, 500")
         await expect(tab.locator("#preview")).to_be_hidden()
         await say(tab, "what is 12*7?")
         await expect(bodies(tab, "parley").nth(1)).to_have_text("12*7 = 84")
         await expect(bodies(tab, "you")).to_have_text([LONG, "what is 12*7?"])
         await expect(tab.locator("article[data-state]")).to_have_count(0)
-    answering = [len(each.named("turn_finished")) for each in balanced.replicas]
-    assert sum(answering) == 2
+    assert await balanced.finished(2) == 2
 
 
 async def test_an_answer_is_stopped_at_the_other_replica(balanced: Balanced) -> None:
@@ -86,8 +98,8 @@ async def test_an_answer_is_stopped_at_the_other_replica(balanced: Balanced) -> 
         await tab.get_by_role("button", name="Stop", exact=True).click()
         await expect(bodies(tab, "parley").filter(has_text="[stopped]")).to_have_count(1)
         await expect(tab.locator("#preview")).to_be_hidden()
-        await expect(bodies(tab, "parley").filter(has_text="199, 200")).to_have_count(0)
-    assert sum(len(each.named("turn_finished")) for each in balanced.replicas) == 1
+        await expect(bodies(tab, "parley").filter(has_text="499, 500")).to_have_count(0)
+    assert await balanced.finished(1) == 1
 
 
 async def test_the_replica_that_answers_is_killed(balanced: Balanced) -> None:
@@ -99,8 +111,9 @@ async def test_the_replica_that_answers_is_killed(balanced: Balanced) -> None:
         killed = balanced.here
         balanced.move()
         await killed.kill9()
-        await expect(bodies(tab, "parley")).to_have_count(1)
-        await expect(bodies(tab, "parley").first).to_contain_text("199, 200")
+        await expect(bodies(tab, "parley")).to_have_count(1, timeout=WHOLE_MS)
+        await expect(bodies(tab, "parley").first).to_contain_text("499, 500")
         await expect(bodies(tab, "you")).to_have_text([LONG])
         await expect(tab.locator("#preview")).to_be_hidden()
+    await balanced.here.event("turn_finished")
     assert len(balanced.here.named("turn_finished")) == 1

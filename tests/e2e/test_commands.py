@@ -11,6 +11,7 @@ import pytest
 from gateway.storage.schema import REVISION
 from tests.e2e.web_chat import WebChat
 from tests.support.process import Finished, ParleyProcess
+from tests.support.recording_adapter import WAIT_S
 
 KEY = "sk-ant-api03-0123456789abcdefghijklmnop"
 
@@ -56,7 +57,7 @@ async def test_logs_follow(parley: ParleyProcess) -> None:
     """`parley logs -f` prints what happens until it is interrupted."""
     viewer = await parley.execute("logs", "-f", "--event", "turn_finished")
     assert viewer.stdout is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         await WebChat(parley).ask("hello")
         line = await viewer.stdout.readline()
         viewer.send_signal(signal.SIGINT)
@@ -183,7 +184,7 @@ async def test_sigterm_lets_the_answer_finish(parley: ParleyProcess) -> None:
 async def test_a_second_sigterm_does_not_wait(parley: ParleyProcess) -> None:
     """The answer is cut short, resumed at the next start, and given once."""
     chat = WebChat(parley)
-    await chat.say("count to 100")
+    await chat.say("count to 500")
     await chat.until(lambda: chat.preview)
     parley.signal(signal.SIGTERM)
     await parley.event("gateway_stopping")

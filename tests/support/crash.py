@@ -233,7 +233,7 @@ class Crashes:
         os.kill(pid, signal.SIGTERM)
         return await self.ended(pid)
 
-    async def live_until_answered(self, within_s: float = 15.0, **changes: Any) -> None:
+    async def live_until_answered(self, within_s: float = 60.0, **changes: Any) -> None:
         """Run a gateway without further disruption until all is answered, then stop it."""
         before = self.platform.polls
         pid = self.start(**changes)

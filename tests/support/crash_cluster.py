@@ -135,7 +135,7 @@ class Cluster(Crashes):
         for each in self.replicas:
             self.run(each, **changes)
         await self.platform.wait_for(
-            lambda: self.platform.noted("ready") - ready == len(self.replicas), 60.0
+            lambda: self.platform.noted("ready") - ready == len(self.replicas), 120.0
         )
 
     @override
@@ -244,7 +244,7 @@ class Cluster(Crashes):
         codes = [await self.end_of(each) for each in living]
         assert not any(codes), f"{codes}: {self.log()}"
 
-    async def live_on(self, within_s: float = 40.0) -> None:
+    async def live_on(self, within_s: float = 120.0) -> None:
         """Heal, wait until everything is answered, then stop."""
         await self.heal()
         with suppress(TimeoutError):
@@ -291,7 +291,7 @@ class Cluster(Crashes):
         )
 
 
-async def until(holds: Callable[[], object], within_s: float = 60.0) -> None:
+async def until(holds: Callable[[], object], within_s: float = 120.0) -> None:
     """Wait until something holds of which nobody tells: what a log, a file or a table says."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - see above

@@ -169,10 +169,13 @@ async def test_a_preview_that_hangs_is_given_up(
     monkeypatch.setattr("gateway.pipeline.preview.LAST_PREVIEW_S", 0.05)
     adapter = RecordingAdapter(preview_interval_s=0)
     adapter.held_previews = asyncio.Event()
-    async with running(tmp_path, ["long " * 1000], adapter=adapter) as chat:
+    model = HeldModel(begun="long ")
+    gate = model.hold("one")
+    async with running(tmp_path, model, adapter=adapter) as chat:
         await chat.say("one")
         await chat.until(lambda: adapter.previews)
-        assert await chat.answers(1) == ["long " * 1000]
+        gate.set()
+        assert await chat.answers(1) == ["re: one"]
         assert adapter.shown[0].preview_ref is None
 
 

@@ -233,6 +233,18 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
         assert subjects[-2:] == ["queue.debounce_ms", "agent.max_iterations"]
 
 
+async def test_who_asks_late_is_told_what_was_seen(tmp_path: Path) -> None:
+    """The gateway may see a file before the command asks that wrote it; once it is told."""
+    async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
+        write(parley, {"queue": {"debounce_ms": 1}}).rename(tmp_path / "parley.yaml")
+        await reloaded(parley)
+        done = [await parley.run("config", "reload") for _ in range(2)]
+        assert [each.stdout for each in done] == [
+            "in effect now: queue.debounce_ms\n",
+            "nothing has changed\n",
+        ]
+
+
 async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Path) -> None:
     """The start reads what was written."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,7 +17,8 @@ from gateway.storage.queue import replicas
 from gateway.storage.queue.blame import Death
 from tests.support.postgres import server_at
 
-WITHIN_S = 10.0
+WITHIN_S = 30.0
+SESSION = "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
 Enter = Callable[[str], Awaitable[Presence]]
 
 
@@ -52,6 +54,26 @@ async def test_transactions_run_over_it(enter: Enter) -> None:
     seen = await here.run(replicas.attend, here.replica_id, renews=True)
     assert seen is not None
     assert seen.living == 1
+
+
+async def test_who_stood_still_while_it_entered_enters_again(
+    enter: Enter, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has ended that transaction, so nothing of it is there."""
+    rows, tries = replicas.enter, []
+
+    def slowly(conn: Connection, **given: Any) -> Any:
+        tries.append(pid_of(conn))
+        if len(tries) == 1:
+            conn.execute(text("SET LOCAL idle_in_transaction_session_timeout = 1"))
+            with psycopg.connect(postgres_url, autocommit=True) as admin:
+                while admin.execute(SESSION, tries).fetchone():
+                    pass
+        return rows(conn, **given)
+
+    monkeypatch.setattr(replicas, "enter", slowly)
+    assert (await enter("here")).replica_id == 1
+    assert len(tries) == 2
 
 
 async def test_its_end_is_noticed_without_a_look(enter: Enter, postgres_url: str) -> None:
