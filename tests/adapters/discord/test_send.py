@@ -413,7 +413,7 @@ async def test_one_chat_never_waits_for_another(
     server: DiscordServer, adapter: DiscordAdapter, chat: Channel, thread: Channel
 ) -> None:
     """While Discord hangs over one chat, another gets its answer."""
-    server.fail("send", Fault("slow", delay_s=0.5))
+    server.fail("send", Fault("slow", delay_s=2.0))
     slow = asyncio.get_running_loop().create_task(adapter.send(row(adapter, "slow", where(chat))))
     await server.wait_for(lambda: server.made("send"))
     await adapter.send(row(adapter, "quick", where(thread), nonce="n2"))

@@ -47,13 +47,14 @@ async def test_an_exhausted_client_is_replaced(
 ) -> None:
     """A send that finds no free connection is delayed; the next one goes out on a fresh client."""
     monkeypatch.setattr(client, "_CONNECTIONS", 1)
-    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 1.0)
     adapter = make()
     slack.fail("chat.postMessage", slow(5))
     hanging = asyncio.get_running_loop().create_task(adapter.send(outgoing("hangs")))
     await slack.wait_for(lambda: slack.calls)
     with pytest.raises(SendDelayed):
         await adapter.send(outgoing("too many"))
+    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 30.0)
     await adapter.send(outgoing("goes out"))
     assert adapter.pool.replaced == 1
     assert slack.shown(ANNS_DM) == ["goes out"]

@@ -120,12 +120,12 @@ async def test_a_download_that_never_ends(
 async def test_downloads_run_side_by_side(api: BotApi, adapter: TelegramAdapter) -> None:
     """A slow one holds up neither the other files nor the answers."""
     slow, fast = attached(api, b"slow", "1"), attached(api, b"fast", "2")
-    api.fail("file", Fault("slow", delay_s=0.2))
+    api.fail("file", HANG)
     task = asyncio.ensure_future(adapter.fetch(ANN, slow, LIMIT))
     await api.wait_for(lambda: not api._faults["file"])
     assert await adapter.fetch(ANN, fast, LIMIT) == b"fast"
     assert not task.done()
-    assert await task == b"slow"
+    task.cancel()
 
 
 async def test_a_server_in_local_mode(

@@ -15,6 +15,7 @@ from tests.support.bot_api import (
     BLOCKED,
     CUT,
     DROP,
+    HANG,
     HTML_502,
     JUNK,
     SERVER_ERROR,
@@ -194,6 +195,8 @@ async def test_a_migrated_chat_names_its_new_id(api: BotApi, adapter: TelegramAd
 async def test_a_slow_answer_is_an_unknown_outcome(api: BotApi, make: MakeAdapter) -> None:
     """A timeout on a new message may hide a message that was shown."""
     adapter = make()
+    # Its connection is open by then: opening one may take as long.
+    await adapter.send(row(adapter, "before"))
     adapter._client._request._client.timeout = 0.05
     api.fail("sendMessage", Fault("slow", delay_s=0.3))
     with pytest.raises(SendUnknown):
@@ -490,10 +493,12 @@ def test_the_recorder_sees_every_excess() -> None:
 async def test_sends_run_side_by_side(api: BotApi, adapter: TelegramAdapter) -> None:
     """A slow chat does not hold up the others."""
     api.add_chat(8)
-    api.fail("sendMessage", Fault("slow", delay_s=0.3))
-    other = row(adapter, "fast", Address("telegram", "default", "8"))
-    await asyncio.gather(adapter.send(row(adapter, "slow")), adapter.send(other))
-    assert [shown.text for shown in api.messages] == ["fast", "slow"]
+    api.fail("sendMessage", HANG)
+    slow = asyncio.get_running_loop().create_task(adapter.send(row(adapter, "slow")))
+    await api.wait_for(lambda: api.made("sendMessage"))
+    await adapter.send(row(adapter, "fast", Address("telegram", "default", "8")))
+    assert [shown.text for shown in api.messages] == ["fast"]
+    slow.cancel()
 
 
 async def test_a_spent_budget_delays_instead_of_sending(api: BotApi, make: MakeAdapter) -> None:
