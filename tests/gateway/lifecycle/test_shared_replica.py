@@ -32,7 +32,7 @@ from tests.support.recording_adapter import Watch
 from tests.support.storage import ACCOUNTS, admit, inbound
 
 ROOT = Path(__file__).resolve().parents[3]
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 Living = Callable[..., AbstractAsyncContextManager["Life"]]
 HERE = Receiving("telegram", "default")
 
