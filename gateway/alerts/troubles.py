@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agent.errors import CredentialsRefused, CreditUsedUp
+from agent.errors import CredentialsRefused, CreditUsedUp, ModelNotFound
 from agent.messages import count
 from agent.models.recovery import Failing
 from agent.money.costs import format_usd
@@ -302,6 +302,9 @@ def _is_broke(failing: Failing) -> bool:
 
 
 def _lasts(failing: Failing) -> bool:
+    """Return whether it is no passing failure; a name that nobody knows is none from the first."""
+    if isinstance(failing.failure, ModelNotFound):
+        return True
     return failing.times >= LEAST_FAILURES and failing.for_s >= FAILING_S
 
 
@@ -478,7 +481,8 @@ def _settings(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 
 def _minutes(seconds: float, **values: str) -> dict[str, str]:
-    return {"minutes": count(round(seconds / 60), "minute"), **values}
+    minutes = round(seconds / 60)
+    return {"minutes": count(minutes, "minute") if minutes else "less than a minute", **values}
 
 
 OF_DATABASE = frozenset({

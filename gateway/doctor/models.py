@@ -70,7 +70,8 @@ def _window(examined: Examined) -> Iterator[Sight]:
     "model-window-small",
     "The model's window holds a conversation",
     why="System prompt, tools and one long answer fill a small one: each turn compacts.",
-    remedy="Choose a model with a larger window, or fewer tools.",
+    remedy="Raise or remove `model.context_length` if it is set; else choose a model with a larger"
+    " window, or fewer tools.",
 )
 def _small(examined: Examined) -> Iterator[Sight]:
     for block in examined.line:

@@ -149,8 +149,8 @@ def _runs(examined: Examined, platform: str) -> bool:
     "alerts-heard",
     "Owners hear of trouble",
     why="Otherwise nobody notices that something is wrong until an answer is missing.",
-    remedy="Write to the bot directly once, or name a chat in `alerts.to`; `parley alerts test`"
-    " tries it.",
+    remedy="Write to the bot directly once; if you have, correct your id in `access.owners`. Or"
+    " name a chat in `alerts.to`; `parley alerts test` tries it.",
     needs="database",
 )
 def _heard_of_troubles(examined: Examined) -> Iterator[Sight]:

@@ -75,7 +75,7 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
         case _ if asked:
             outcome, text = "accepted", "its server answers"
         case _:
-            outcome, text = "not_checked", "not checked: its server cannot be asked"
+            outcome, text = "not_checked", "not checked: its server says nothing about this model"
     return _logged(Finding(model.label, outcome, text))
 
 

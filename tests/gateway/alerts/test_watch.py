@@ -16,6 +16,7 @@ from agent.errors import (
     CredentialsRefused,
     CreditUsedUp,
     ModelError,
+    ModelNotFound,
     ModelUnreachable,
     RateLimited,
 )
@@ -171,6 +172,15 @@ async def test_a_model_that_fails_is_told_of_after_five_minutes(tmp_path: Path) 
         fail(chat, ModelUnreachable("no answer"))
         assert kinds((await look(chat)).begun) == ["model-failing"]
         assert "has failed for 5 minutes: no answer" in (await chat.answers(2))[1]
+
+
+async def test_a_model_that_its_provider_does_not_know_is_told_of_at_once(tmp_path: Path) -> None:
+    """Waiting mends no name, and at night nobody writes twice."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        fail(chat, ModelNotFound("404"))
+        [alert] = (await look(chat)).begun
+        assert "has failed for less than a minute: 404" in alert.text
 
 
 async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
