@@ -10,10 +10,10 @@ and two gateways in one process do not hear each other. Without one a span costs
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from random import getrandbits
 from typing import Protocol
@@ -32,6 +32,7 @@ class Span:
     Attributes:
         trace: 32 hexadecimal digits; "" where the work belongs to no message.
         parent: Id of the span around it; None for the root.
+        attributes: None stands for what is not known.
         error: The class of what ended it; "" where nothing did.
     """
 
@@ -41,7 +42,7 @@ class Span:
     parent: int | None
     begun_ns: int
     ended_ns: int = 0
-    attributes: dict[str, Value] = field(default_factory=dict)
+    attributes: dict[str, Value | None] = field(default_factory=dict)
     error: str = ""
 
     @property
@@ -50,10 +51,8 @@ class Span:
         return max(self.ended_ns - self.begun_ns, 0) / 1e9
 
     def note(self, **attributes: Value | None) -> None:
-        """Add attributes; None is left out."""
-        for name, value in attributes.items():
-            if value is not None:
-                self.attributes[name] = value
+        """Add attributes."""
+        self.attributes.update(attributes)
 
 
 class Recorder(Protocol):
@@ -84,7 +83,12 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
         seq: Of the entry.
         seed: Of the installation; None: that of the recorder.
     """
-    key = seed_here() if seed is None else seed
+    return _trace_of(conversation, seq, seed_here() if seed is None else seed)
+
+
+@lru_cache(maxsize=1024)
+def _trace_of(conversation: int, seq: int, key: bytes) -> str:
+    # A message's is asked for seven times on its way.
     return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=key).hexdigest()
 
 
@@ -104,40 +108,52 @@ def root_of(trace: str) -> int:
     return int(trace[16:], 16) or 1
 
 
-@contextmanager
+class _Open:
+    """A span that is open while a `with` runs; a generator would cost a message twice as much."""
+
+    __slots__ = ("_recorder", "_span", "_token")
+    _token: Token[Span | None]
+
+    def __init__(self, recorder: Recorder | None, span: Span) -> None:
+        self._recorder = recorder
+        self._span = span
+
+    def __enter__(self) -> Span:
+        if self._recorder is not None:
+            self._token = _CURRENT.set(self._span)
+        return self._span
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._recorder is not None:
+            _CURRENT.reset(self._token)
+            if kind is not None:
+                self._span.error = kind.__name__
+            self._span.ended_ns = time.time_ns()
+            self._recorder.ended(self._span)
+
+
 def span(
     name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
-) -> Iterator[Span]:
-    """Record what the body does, below the span that is open here.
+) -> _Open:
+    """Record what the body of a `with` does, below the span that is open here.
 
     Args:
         name: What is done.
         told: Attributes whose names are no words of Python.
         trace: Of the message, where this is the first thing that is done about it here: the span
             then stands below the root.
-        attributes: None is left out.
+        attributes: Those whose names are.
     """
-    recorder, around = RECORDER.get(), _CURRENT.get()
+    around = _CURRENT.get()
     parent = None if around is None else around.id
     if trace:
         parent = root_of(trace)
     elif around is not None:
         trace = around.trace
-    here = Span(name, trace, getrandbits(63) or 1, parent, time.time_ns())
-    if recorder is None:
-        yield here
-        return
-    here.note(**(told or {}), **attributes)
-    token = _CURRENT.set(here)
-    try:
-        yield here
-    except BaseException as exc:
-        here.error = type(exc).__name__
-        raise
-    finally:
-        _CURRENT.reset(token)
-        here.ended_ns = time.time_ns()
-        recorder.ended(here)
+    if told is not None:
+        attributes.update(told)
+    here = Span(name, trace, getrandbits(63) or 1, parent, time.time_ns(), 0, attributes)
+    return _Open(RECORDER.get(), here)
 
 
 def exported_id() -> str | None:
@@ -147,34 +163,25 @@ def exported_id() -> str | None:
 
 
 def note(**attributes: Value | None) -> None:
-    """Add attributes to the span that is open here, if any; None is left out."""
+    """Add attributes to the span that is open here, if any."""
     here = _CURRENT.get()
     if here is not None:
-        here.note(**attributes)
+        here.attributes.update(attributes)
 
 
 def record(name: str, trace: str, begun_s: float, **attributes: Value | None) -> None:
     """Record what began at a time, in seconds since the epoch, and ends now, below the root."""
     parent = root_of(trace) if trace else None
-    _record(name, trace, parent, begun_s, attributes, id_=getrandbits(63) or 1)
+    _record(Span(name, trace, getrandbits(63) or 1, parent, int(begun_s * 1e9), 0, attributes))
 
 
 def record_root(trace: str, begun_s: float, **attributes: Value | None) -> None:
     """Record the root of a trace, once it is over."""
-    _record("message", trace, None, begun_s, attributes, id_=root_of(trace))
+    _record(Span("message", trace, root_of(trace), None, int(begun_s * 1e9), 0, attributes))
 
 
-def _record(
-    name: str,
-    trace: str,
-    parent: int | None,
-    begun_s: float,
-    attributes: dict[str, Value | None],
-    *,
-    id_: int,
-) -> None:
+def _record(over: Span) -> None:
     recorder = RECORDER.get()
     if recorder is not None:
-        over = Span(name, trace, id_, parent, int(begun_s * 1e9), time.time_ns())
-        over.note(**attributes)
+        over.ended_ns = time.time_ns()
         recorder.ended(over)

@@ -433,7 +433,7 @@ class _Attempts(Generic[T]):
 
     async def _try(self, model: ChatModel) -> T | ModelError:
         """Call one model until it answers, it is another one's turn, or all is over."""
-        failures, key_may_be_old = 0, isinstance(model, Renewable)
+        failures, key_is_renewed = 0, False
         while True:
             try:
                 self.attempts += 1
@@ -444,10 +444,11 @@ class _Attempts(Generic[T]):
             else:
                 self.rests.note_answer(model)
                 return answer
+            key_may_be_old = not key_is_renewed and isinstance(model, Renewable)
             action = await self._decide(
                 self._situation(failure, model, failures, key_may_be_old=key_may_be_old)
             )
-            key_may_be_old = key_may_be_old and not isinstance(action, RenewKey)
+            key_is_renewed = key_is_renewed or isinstance(action, RenewKey)
             self._note(model, failure, action)
             if not await self._carry_out(action, model, failure):
                 return failure

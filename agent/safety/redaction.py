@@ -43,9 +43,11 @@ class _Shape(NamedTuple):
 
     def may_be_in(self, text: str) -> bool:
         """Tell whether the clue stands in a text; False is certain."""
+        if not self.rare:
+            return self.clue.search(text) is not None
         place = text.find(self.rare)
         # In a text full of that character `re` is faster.
-        for _ in range(MOST_HOPS if self.rare else 0):
+        for _ in range(MOST_HOPS):
             if place < 0 or self.clue.match(text, place):
                 return place >= 0
             place = text.find(self.rare, place + 1)
@@ -161,7 +163,10 @@ class Redactor:
         for secret in self._escaped:
             if secret in json_text:
                 return True
-        return any(shape.may_be_in(json_text) for shape in _SHAPES)
+        for shape in _SHAPES:  # noqa: SIM110 - a generator takes twice as long
+            if shape.may_be_in(json_text):
+                return True
+        return False
 
     def text(self, text: str) -> str:
         """Return the text with every secret masked; 10 MB without any take about 60 ms."""

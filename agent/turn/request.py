@@ -201,7 +201,9 @@ class LoopRequest:
         finally:
             sink.close()
         # Before it is shown, recorded, or sent again.
-        return replace(completion, message=masked_message(completion.message, redactor))
+        masked = masked_message(completion.message, redactor)
+        is_same = masked is completion.message
+        return completion if is_same else replace(completion, message=masked)
 
     def _noted(
         self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None

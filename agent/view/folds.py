@@ -71,12 +71,18 @@ class Folds:
 
     def advance(self, messages: Sequence[ChatMessage]) -> None:
         """Work out for these messages what was asked of any others."""
-        for fold in list(self._asked.values()):
-            self.over(messages, fold)
+        shown = self._shown(messages)
+        for fold in self._asked.values():
+            self._at(shown, fold)
 
     def over(self, messages: Sequence[ChatMessage], fold: Fold[S]) -> S:
         """Return what a fold is for these messages; costs as much as those that are new to it."""
-        shown = self._shown(messages)
+        state = self._at(self._shown(messages), fold)
+        if fold.key not in self._asked:
+            self._take_note(fold)
+        return state
+
+    def _at(self, shown: tuple[ChatMessage, ...], fold: Fold[S]) -> S:
         before, known = self._states.get(fold.key, ((), fold.start))
         state: S = known
         if before is not shown:
@@ -84,8 +90,6 @@ class Folds:
                 before, state = (), fold.start
             state = fold.step(state, shown, len(before))
             self._states[fold.key] = shown, state
-        if fold.key not in self._asked:
-            self._take_note(fold)
         return state
 
     def _take_note(self, fold: Fold[Any]) -> None:

@@ -94,7 +94,9 @@ class ContextParts:
 
     def limits_for(self, agent: Agent) -> Limits:
         """Return the limits for the agent's first model as they are now: a window may shrink."""
-        return replace(self.limits, context_length=agent.models[0].context_length)
+        now = agent.models[0].context_length
+        limits = self.limits
+        return limits if limits.context_length == now else replace(limits, context_length=now)
 
     def _price(self, agent: Agent) -> PriceRule | None:
         model, ttl = agent.models[0], agent.caching.cache_ttl

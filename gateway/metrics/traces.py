@@ -154,10 +154,11 @@ def _translated(span: Span) -> Any:
     )
 
 
-def _attributes(told: Mapping[str, Value], error: str) -> Iterator[Any]:
+def _attributes(told: Mapping[str, Value | None], error: str) -> Iterator[Any]:
     for name, value in told.items():
         # Our own ones are told from those of the conventions. True equals 1, as a key of a cache.
-        yield _attribute(name if "." in name else f"{SCOPE}.{name}", value)
+        if value is not None:
+            yield _attribute(name if "." in name else f"{SCOPE}.{name}", value)
     if error:
         yield _attribute("error.type", error)
 

@@ -251,9 +251,8 @@ def _log(message: InboundMessage, admission: Admission, trace: str | None) -> No
 
 def _cleaned(message: InboundMessage) -> InboundMessage:
     """Return the message with texts that the database accepts and that the model may read."""
-    return replace(
-        message,
-        text=clean_text(message.text),
-        sender_name=pairing.shown_name(message.sender_name),
-        raw=storable(message.raw),
-    )
+    text, raw = clean_text(message.text), storable(message.raw)
+    name = pairing.shown_name(message.sender_name)
+    if (text, name, raw) == (message.text, message.sender_name, message.raw):
+        return message
+    return replace(message, text=text, sender_name=name, raw=raw)

@@ -178,9 +178,9 @@ class TurnRunner:
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
-            done = replace(done, end=await self._with_learned(journal.turn, done.end))
+            end = await self._with_learned(journal.turn, done.end)
             committed = await self.database.write(
-                turn_journal.commit_and_release, journal.turn, done.messages, parts, done.end
+                turn_journal.commit_and_release, journal.turn, done.messages, parts, end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
@@ -198,7 +198,7 @@ class TurnRunner:
         newer = [*journal.recorded, *committed.messages]
         self.work.context.views.add(journal.turn.session, newer)
         answer = done.text if done.kind == "answer" else ""
-        return CommittedTurn(done.end, committed, answer)
+        return CommittedTurn(end, committed, answer)
 
     async def _with_learned(self, turn: Turn, end: TurnEnd) -> TurnEnd:
         """Return the end of a turn with what its people have said that is to be remembered.
@@ -207,7 +207,8 @@ class TurnRunner:
         """
         if not self.work.toolkit.memory.standing:
             return end
-        return replace(end, learned=await learned_in(self.database, self.work.access, turn))
+        learned = await learned_in(self.database, self.work.access, turn)
+        return end if learned is None else replace(end, learned=learned)
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""

@@ -124,7 +124,7 @@ class SqliteDatabase:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put(Job(lambda conn: fn(conn, *args, **kwargs), future))
-        return await asyncio.shield(future)
+        return await future
 
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -247,7 +247,7 @@ class SqliteDatabase:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[bool] = self._loop.create_future()
         self._jobs.put(Job(step, future, apart=True))
-        return await asyncio.shield(future)
+        return await future
 
     async def close(self) -> None:
         """Finish what is queued, then end the writer and the readers. Idempotent."""

@@ -216,6 +216,8 @@ class FileWatch:
 
     def _gone(self, file: Inode | None, log_file: Inode | None) -> str | None:
         """Return what became of the files; None while they are those that were opened."""
+        if (file, log_file) == (self._file, self._log_file) and log_file is not None:
+            return None
         pairs = ((self._database, file, self._file), (self._log, log_file, self._log_file))
         for path, now, known in pairs:
             if now is None:

@@ -14,7 +14,15 @@ from functools import cache, wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Text, bindparam, literal_column
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Dialect,
+    Text,
+    TextClause,
+    bindparam,
+    literal_column,
+)
 from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.sql.operators import OperatorType
 from sqlalchemy.types import TypeEngine
@@ -97,8 +105,9 @@ class PreparedConnection(Connection):
     def form_of(self, statement: Any, names: tuple[str, ...]) -> Any:
         """Compile a statement for values of these names; None where that has to be done anew."""
         compiled = compiled_once(statement, names, self.dialect)
-        types = [column.type for column in statement.exported_columns]
-        return None if compiled is None else _Form(compiled, types)
+        # Text that somebody has written knows no types, and needs none where it finds nothing.
+        columns = () if isinstance(statement, TextClause) else statement.exported_columns
+        return None if compiled is None else _Form(compiled, [each.type for each in columns])
 
     def run(self, form: Any, rows: list[Any]) -> Any:
         """Run what `form_of` has returned, with each of these values."""

@@ -40,7 +40,7 @@ def test_spans_stand_below_the_one_around_them(kept: Kept) -> None:
     assert [each.name for each in kept.spans] == ["hygiene", "turn"]
     assert turn.parent == spans.root_of(trace)
     assert (inner.parent, inner.trace) == (turn.id, trace)
-    assert inner.attributes == {"tokens": 5}
+    assert inner.attributes == {"tokens": 5, "nothing": None}
 
 
 def test_the_trace_of_a_message_is_the_same_after_a_restart() -> None:

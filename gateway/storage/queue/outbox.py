@@ -83,7 +83,7 @@ def parts_of(
     if is_too_long:
         parts += _as_file(render, source_key, markdown)
     *before, last = parts
-    return [*before, replace(last, choices=choices)]
+    return [*before, replace(last, choices=choices) if choices else last]
 
 
 def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPart]:

@@ -101,7 +101,7 @@ _SAID = {
             " WHERE search_index MATCH '\"' || :mark || '\"' AND rowid = 0"
         ),
         text("INSERT INTO search_index (search_index) VALUES ('delete-all')"),
-        text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)"),
+        kept(text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)")),
         text(
             "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
         ),

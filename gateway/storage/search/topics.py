@@ -9,7 +9,7 @@ may be asked about next.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -120,15 +120,11 @@ def note(conn: Connection, conversation_id: int, said: Iterable[SaidMessage]) ->
 def _with(current: Topic | None, said: SaidMessage, conversation_id: int) -> Topic | None:
     """Return the topic to which a message belongs, with it; None for none."""
     if current is not None and not _begins(current, said):
-        return replace(
-            current,
-            last_seq=said.seq,
-            last_at=said.at,
-            stems=tuple(dict.fromkeys([*reversed((*current.stems, *said.stems))]))[:KEPT_STEMS][
-                ::-1
-            ],
-            messages=current.messages + bool(said.label),
-        )
+        newest_first = tuple(dict.fromkeys(reversed((*current.stems, *said.stems))))
+        stems = newest_first[:KEPT_STEMS][::-1]
+        messages = current.messages + bool(said.label)
+        first, text = current.first_seq, current.text
+        return Topic(conversation_id, first, said.seq, text, stems, messages, current.at, said.at)
     if not said.label:
         return None
     return Topic(conversation_id, said.seq, said.seq, said.label, said.stems, 1, said.at, said.at)

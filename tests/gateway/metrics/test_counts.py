@@ -34,7 +34,7 @@ def counts() -> Counts:
 
 
 def test_an_event_moves_all_of_its_series(counts: Counts) -> None:
-    """A turn counts, takes its time and its tokens; what is not known is not counted."""
+    """A turn counts, takes its time and its tokens; what is not known stands at 0."""
     counts.event("turn_finished", FINISHED)
     known = every_series()
     assert counts.counters(known["parley_turns_total"]) == [
@@ -42,7 +42,7 @@ def test_an_event_moves_all_of_its_series(counts: Counts) -> None:
     ]
     tokens = dict(counts.counters(known["parley_turn_tokens_total"]))
     assert tokens["telegram", "cache_read"] == 300.0
-    assert counts.counters(known["parley_turn_cost_usd_total"]) == []
+    assert counts.counters(known["parley_turn_cost_usd_total"]) == [(("telegram",), 0.0)]
     [(labels, buckets, total)] = counts.histograms(known["parley_turn_seconds"])
     assert (labels, total) == (("telegram",), 1.5)
     assert buckets[SECONDS.index(2.5)] == 1
@@ -67,7 +67,9 @@ def test_a_call_of_a_model_moves_tokens_by_kind(counts: Counts) -> None:
     assert counts.counters(known["parley_model_calls_total"]) == [(("m", "answer", NONE), 1.0)]
     assert dict(counts.counters(known["parley_model_tokens_total"])) == {
         ("m", "answer", "input"): 500.0,
+        ("m", "answer", "output"): 0.0,
         ("m", "answer", "cache_read"): 400.0,
+        ("m", "answer", "cache_write"): 0.0,
     }
     [(_, _, first_s)] = counts.histograms(known["parley_first_token_seconds"])
     assert first_s == 0.2

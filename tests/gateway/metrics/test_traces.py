@@ -229,8 +229,9 @@ async def test_a_redirection_is_not_followed() -> None:
 
 
 def test_values_of_all_kinds_are_told_apart() -> None:
-    """True is no 1."""
-    told: dict[str, Value] = {"a": 1, "b": True, "c": 1.5, "d": "x", "gen_ai.e": ("y", "z")}
+    """True is no 1; what is not known is left out."""
+    told: dict[str, Value | None] = {"a": 1, "b": True, "c": 1.5, "d": "x", "none": None}
+    told["gen_ai.e"] = ("y", "z")
     body = encoded([Span("turn", "0" * 31 + "1", 7, None, 1, 2, told)], "parley")
     request = ExportTraceServiceRequest.FromString(body)
     given = request.resource_spans[0].scope_spans[0].spans[0].attributes
