@@ -355,7 +355,7 @@ def _of_budgets(facts: AlertFacts, *, is_used_up: bool) -> Iterator[Evidence | U
 @trouble(
     "answer-dead",
     "{count} on {subject} could not be shown and was given up",
-    remedy="`parley dead-letters list`, then `retry` or `drop`",
+    remedy="run `parley dead-letters list`, then `retry` or `drop`",
     level="warning",
     announced=True,
 )
@@ -366,8 +366,8 @@ def _answers(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 @trouble(
     "message-dead",
     "{count} on {subject} got no answer and was given up",
-    remedy="`parley dead-letters list`, then `retry` or `drop`; `parley logs --level error` says"
-    " why",
+    remedy="run `parley dead-letters list`, then `retry` or `drop`; `parley logs --level error`"
+    " says why",
     level="warning",
 )
 def _messages(facts: AlertFacts) -> Iterator[Evidence | Unsure]:

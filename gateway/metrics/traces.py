@@ -7,9 +7,10 @@ decide alike. The messages are those of opentelemetry-proto, without the SDK: th
 as long for a span (decision 332).
 """
 
+import struct
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from http.client import HTTPException
 from typing import Any
@@ -123,68 +124,85 @@ def encoded(batch: Sequence[Span], service: str) -> bytes:
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
         ExportTraceServiceRequest,
     )
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue  # noqa: PLC0415
 
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
-    resource.resource.attributes.append(_attribute("service.name", service))
+    resource.resource.attributes.append(KeyValue(key="service.name", value=_value(service)))
     scope = resource.scope_spans.add()
     scope.scope.name = SCOPE
-    scope.spans.extend(map(_translated, batch))
+    scope.MergeFromString(b"".join([_SPAN + _sized(_translated(span)) for span in batch]))
     body: bytes = request.SerializeToString()
     return body
 
 
-def _translated(span: Span) -> Any:
+# What differs from span to span is written here: messages of the library take five times as long.
+# Source: opentelemetry-proto, trace.proto: the numbers and types of fields.
+_SPAN, _TRACE_ID, _SPAN_ID, _PARENT_ID = b"\x12", b"\n\x10", b"\x12\x08", b'"\x08'
+_TIMES = struct.Struct("<cQcQ")
+
+
+def _translated(span: Span) -> bytes:
+    named = span.attributes.get(_NAMED_BY.get(span.name, ""))
+    return b"".join((
+        _TRACE_ID + bytes.fromhex(span.trace),
+        _SPAN_ID + _id(span.id),
+        b"" if span.parent is None else _PARENT_ID + _id(span.parent),
+        _TIMES.pack(b"9", span.begun_ns, b"A", max(span.ended_ns, span.begun_ns)),
+        _head(span.name, named, span.error),
+        *[_attribute(name, value) for name, value in span.attributes.items()],
+    ))
+
+
+def _sized(message: bytes) -> bytes:
+    """Return a message behind its length."""
+    size, head = len(message), b""
+    while size > 0x7F:
+        head += bytes((size & 0x7F | 0x80,))
+        size >>= 7
+    return head + bytes((size,)) + message
+
+
+@lru_cache(maxsize=256)
+def _head(name: str, named: Value | None, error: str) -> bytes:
     from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message  # noqa: PLC0415
     from opentelemetry.proto.trace.v1.trace_pb2 import Status  # noqa: PLC0415
 
-    named = span.attributes.get(_NAMED_BY.get(span.name, ""))
-    calls = span.name in _CALLS_OTHERS
-    kind = Message.SPAN_KIND_CLIENT if calls else Message.SPAN_KIND_INTERNAL
-    return Message(
-        trace_id=bytes.fromhex(span.trace),
-        span_id=_id(span.id),
-        parent_span_id=b"" if span.parent is None else _id(span.parent),
-        name=span.name if named is None else f"{span.name} {named}",
-        kind=kind,
-        start_time_unix_nano=span.begun_ns,
-        end_time_unix_nano=max(span.ended_ns, span.begun_ns),
-        attributes=list(_attributes(span.attributes, span.error)),
-        status=Status(code=Status.STATUS_CODE_ERROR) if span.error else None,
+    calls = name in _CALLS_OTHERS
+    message = Message(
+        name=name if named is None else f"{name} {named}",
+        kind=Message.SPAN_KIND_CLIENT if calls else Message.SPAN_KIND_INTERNAL,
+        status=Status(code=Status.STATUS_CODE_ERROR) if error else None,
     )
+    body: bytes = message.SerializeToString()
+    return body + _attribute("error.type", error) if error else body
 
 
-def _attributes(told: Mapping[str, Value | None], error: str) -> Iterator[Any]:
-    for name, value in told.items():
-        # Our own ones are told from those of the conventions. True equals 1, as a key of a cache.
-        if value is not None:
-            yield _attribute(name if "." in name else f"{SCOPE}.{name}", value)
-    if error:
-        yield _attribute("error.type", error)
+@lru_cache(maxsize=4096, typed=True)
+def _attribute(name: str, value: Value) -> bytes:
+    from opentelemetry.proto.common.v1.common_pb2 import KeyValue  # noqa: PLC0415
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message  # noqa: PLC0415
+
+    # Our own ones are told from those of the conventions. True equals 1, as a key of a cache.
+    key = name if "." in name else f"{SCOPE}.{name}"
+    body: bytes = Message(attributes=[KeyValue(key=key, value=_value(value))]).SerializeToString()
+    return body
 
 
-@lru_cache(maxsize=1024, typed=True)
-def _attribute(name: str, value: Value) -> Any:
-    from opentelemetry.proto.common.v1.common_pb2 import (  # noqa: PLC0415
-        AnyValue,
-        ArrayValue,
-        KeyValue,
-    )
+def _value(value: Value) -> Any:
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue  # noqa: PLC0415
 
     match value:
         case bool():
-            held = AnyValue(bool_value=value)
+            return AnyValue(bool_value=value)
         case int():
-            held = AnyValue(int_value=value)
+            return AnyValue(int_value=value)
         case float():
-            held = AnyValue(double_value=value)
+            return AnyValue(double_value=value)
         case str():
-            held = AnyValue(string_value=value)
+            return AnyValue(string_value=value)
         case _:
-            held = AnyValue(
-                array_value=ArrayValue(values=[AnyValue(string_value=each) for each in value])
-            )
-    return KeyValue(key=name, value=held)
+            return AnyValue(array_value=ArrayValue(values=map(_value, value)))
 
 
 def _id(number: int) -> bytes:

@@ -92,7 +92,7 @@ async def test_a_model_that_is_there_is_not_replaced(tmp_path: Path, server: Ope
     model = {"provider": "openai", "api_key": "sk-12345678"}
     async with console(tmp_path, model=model) as running, running.browser() as browser:
         refused = await choose(browser, server)
-        assert "A model answers" in (await browser.get("/admin/setup")).text
+        assert "It is set up;" in (await browser.get("/admin/setup")).text
     assert (refused.status, server.requests) == (409, [])
     assert "There is a model already" in refused.text
 
