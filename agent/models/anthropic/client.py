@@ -348,7 +348,9 @@ def anthropic_errors(key: str) -> Iterator[None]:
             error.window_tokens = window_in(message)
         raise error from exc
     except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
-        raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
+        # The system's words name the trouble (a name, a port); other texts may hold a header.
+        told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
+        raise ModelUnreachable(f"Anthropic: {type(exc).__name__}{told}") from exc
 
 
 def _classify(exc: anthropic.APIStatusError) -> type[ModelError]:

@@ -388,7 +388,7 @@ async def test_slow_stream_is_no_silence(server: AnthropicServer) -> None:
 
 
 async def test_nobody_listens() -> None:
-    """A refused connection is unreachable."""
+    """A refused connection is unreachable; the reason is the system's."""
     async with AnthropicServer() as server:
         url = server.url
     settings = ModelSettings.model_validate({
@@ -397,7 +397,7 @@ async def test_nobody_listens() -> None:
         "api_key": KEY,
     })
     model = AnthropicModel(settings)
-    with pytest.raises(ModelUnreachable):
+    with pytest.raises(ModelUnreachable, match="Cannot connect to host"):
         await model.complete(ModelRequest(ASK), SinkSpy())
     await model.close()
 
