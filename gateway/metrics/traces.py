@@ -150,7 +150,7 @@ def _translated(span: Span) -> bytes:
         b"" if span.parent is None else _PARENT_ID + _id(span.parent),
         _TIMES.pack(b"9", span.begun_ns, b"A", max(span.ended_ns, span.begun_ns)),
         _head(span.name, named, span.error),
-        *[_attribute(name, value) for name, value in span.attributes.items()],
+        *[_attribute(*told) for told in span.attributes.items() if told[1] is not None],
     ))
 
 
