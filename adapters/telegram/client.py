@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from importlib import import_module
 from typing import Any, TypeVar
 from urllib.request import getproxies
 
@@ -327,7 +328,7 @@ class Downloads:
     """
 
     def __init__(self, account: str) -> None:
-        self._client = self._opened()
+        self._client: httpx.AsyncClient | None = None
         self._outbound = Outbound("telegram", account, self._swap, _verdict)
 
     async def read(self, url: str, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
@@ -337,27 +338,25 @@ class Downloads:
             httpx.HTTPError: The file cannot be had.
             TimeoutError: It takes too long.
         """
+        if self._client is None:
+            # What httpx sends with is 70 modules and 4 MB, which few bots come to need at all.
+            await asyncio.to_thread(import_module, "httpcore")
+        client = self._client = self._client or _file_client()
 
         async def taken() -> T:
-            async with self._client.stream("GET", url) as answer:
+            async with client.stream("GET", url) as answer:
                 return await take(answer)
 
         return await self._outbound.run(taken(), _DOWNLOAD_DEADLINE_S)
 
     async def close(self) -> None:
         """Close the connections; a file is asked for again at the next start."""
-        await self._outbound.close(self._client.aclose, 0)
+        await self._outbound.close(self._swap(), 0)
 
     def _swap(self) -> Shut:
-        replaced, self._client = self._client, self._opened()
-        return replaced.aclose
-
-    def _opened(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(
-            timeout=_ANSWER_TIMEOUT_S,
-            limits=httpx.Limits(max_connections=_DOWNLOADS),
-            verify=_tls(),
-        )
+        """Leave the connections to whoever calls what this returns; the next file opens others."""
+        replaced, self._client = self._client, None
+        return functools.partial(_shut, replaced)
 
 
 class Client:
@@ -463,6 +462,16 @@ def _longest(*seconds: float | None) -> float | None:
     """Return the largest limit; None is none at all."""
     known = [each for each in seconds if each is not None]
     return max(known) if len(known) == len(seconds) else None
+
+
+def _file_client() -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=_DOWNLOADS)
+    return httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S, limits=limits, verify=_tls())
+
+
+async def _shut(client: httpx.AsyncClient | None) -> None:
+    if client is not None:
+        await client.aclose()
 
 
 @functools.cache

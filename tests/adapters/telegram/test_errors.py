@@ -197,8 +197,8 @@ FILE_STATUSES = {
 async def talking(answer: Answer) -> AsyncIterator[Client]:
     """Yield a bot whose every request meets this answer."""
     client = Client(TelegramSettings(token=SecretStr(TOKEN)))
+    await client._request._client.aclose()
     for owner in (client._request, client.downloads):
-        await owner._client.aclose()
         owner._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     yield client
     await client.close(within_s=0)

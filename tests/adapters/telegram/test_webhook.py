@@ -16,6 +16,7 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import ALLOWED_UPDATES
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import BotApi, Fault
+from tests.support.bot_replicas import until
 from tests.support.recording_intake import RecordingIntake
 
 SECRET = "a-webhook_SECRET"
@@ -38,10 +39,11 @@ async def hooked(make: MakeAdapter, url: str) -> AsyncIterator[TelegramAdapter]:
 
 
 @pytest.fixture
-async def served(api: BotApi, hooked: TelegramAdapter) -> AsyncIterator[TelegramAdapter]:
+async def served(hooked: TelegramAdapter) -> AsyncIterator[TelegramAdapter]:
     """The adapter of `hooked`, running and registered with Telegram."""
     async with running(hooked):
-        await api.wait_for(lambda: api.webhook)
+        # Telegram knows of it before the adapter has read the answer.
+        await until(lambda: hooked.connected)
         yield hooked
 
 
