@@ -193,7 +193,7 @@ class Presence:
 
 
 def _entered(
-    server: DatabaseServer, enter: Callable[[Connection], T], tries: int = 3
+    server: DatabaseServer, enter: Callable[[Connection], T], tries: int = 5
 ) -> tuple[PostgresConnection, T]:
     conn = postgres.connect(server, direct=True)
     try:

@@ -1,5 +1,6 @@
 """The console as an owner uses it: a real gateway, the offline model, a real browser."""
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from importlib import resources
@@ -15,6 +16,7 @@ from gateway.console.register import REGISTER
 from tests.e2e.test_browser import bodies, open_page, say
 from tests.support.browser import in_the_browser, page
 from tests.support.process import ParleyProcess
+from tests.support.recording_adapter import WAIT_S
 
 pytestmark = in_the_browser
 SHOTS = os.environ.get("PARLEY_TEST_SHOTS")
@@ -48,6 +50,14 @@ async def talk(tab: Page, parley: ParleyProcess) -> None:
     for number, text in enumerate(["Show me a table", "what is 12*7?"], start=1):
         await say(tab, text)
         await expect(bodies(tab, "parley")).to_have_count(number)
+
+
+async def until_searchable(parley: ParleyProcess) -> None:
+    """Wait until what was said is in the search index, half a second behind the answer."""
+    unread = "SELECT 1 FROM conversation WHERE searched_seq < message_head"
+    async with asyncio.timeout(WAIT_S):
+        while parley.rows(unread):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.05)
 
 
 async def faults(tab: Page) -> list[str]:
@@ -117,6 +127,7 @@ async def test_the_keyboard_is_enough(parley: ParleyProcess) -> None:
     """From the link past the menu to a filter, a conversation and a theme, at 360 px as well."""
     async with page() as tab:
         await talk(tab, parley)
+        await until_searchable(parley)
         await tab.goto(f"{parley.url}/admin/conversations")
         await tab.keyboard.press("Tab")
         await expect(tab.locator(".skip")).to_be_focused()

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.console.pages.conversations import address, wanted_of
 from gateway.storage.reports.conversation_list import Wanted
-from tests.gateway.storage.reports.test_conversation_list import feed
+from tests.gateway.agent_ports.test_search import until_fed
 from tests.support.console import console
 
 NOTHING = dict.fromkeys(("query", "platform", "account", "person", "state", "since", "until"), "")
@@ -55,7 +55,7 @@ async def test_a_search_shows_where_it_was_said(tmp_path: Path) -> None:
     """The words of the question are text, too."""
     async with console(tmp_path) as running, running.browser() as browser:
         await running.serving.chat.ask("my zebra has <u>stripes</u>")
-        await running.database.write(feed, 1)
+        await until_fed(running.database)
         found = (await browser.get("/admin/conversations?query=zebra")).text
         assert "my zebra has &lt;u&gt;stripes&lt;/u&gt;" in found
         assert "/admin/conversations/1?before=21#m1" in found
