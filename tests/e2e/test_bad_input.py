@@ -169,6 +169,7 @@ async def test_short_trouble_is_waited_for(claude: AnthropicServer, tmp_path: Pa
     async with asking(tmp_path, claude.url, retry_for_s=15) as parley:
         chat = WebChat(parley)
         assert await chat.ask("hello") == "Here I am."
+        await parley.event("model_call_failed", count=2)
         failures = parley.named("model_call_failed")
         assert [record["error"] for record in failures] == ["RateLimited", "RateLimited"]
         assert parley.transcript() == [("user", "hello"), ("assistant", "Here I am.")]
@@ -183,6 +184,7 @@ async def test_a_broken_stream_is_asked_again(claude: AnthropicServer, tmp_path:
             claude.script(reply)
             assert await half_then_whole(WebChat(parley, f"c{number}")) == ["Here I am."]
             assert parley.transcript(number) == [("user", "hello"), ("assistant", "Here I am.")]
+        await parley.event("model_call_failed", count=2)
         failures = parley.named("model_call_failed")
         assert [record["error"] for record in failures] == ["ModelUnreachable"] * 2
 
@@ -206,6 +208,7 @@ async def test_an_outage_that_ends(claude: AnthropicServer, tmp_path: Path) -> N
         await chat.until(lambda: len(chat.answers) == 2)
         assert chat.answers == [TROUBLE, "Here I am."]
         assert parley.transcript() == [("user", "hello"), ("assistant", "Here I am.")]
+        await parley.event("turn_finished")
         assert len(parley.named("turn_finished")) == 1
 
 

@@ -90,7 +90,7 @@ async def test_a_smaller_window_after_a_restart(parley: ParleyProcess) -> None:
     parley.settings["model"] = {"context_length": 8_000}
     await parley.restart()
     await chat.ask("hello again")
-    [event] = parley.named("context_compressed")
+    event = await parley.event("context_compressed")
     assert event["trigger"] == "hygiene"
     assert event["tokens_before"] >= 0.85 * 8_000 > event["tokens_after"]
     status = await chat.ask("/status")

@@ -69,6 +69,7 @@ async def test_a_listed_person_is_answered(tmp_path: Path, model: OpenAIServer) 
         system = json.dumps(model.requests[-1].body["messages"][0], ensure_ascii=False)
         assert "You are in a toy: only short words can be read." in system
         assert parley.named("credentials_checked", subject="toy:default", outcome="accepted")
+        await parley.event("library_logged", logger="toy_sdk")
         of_sdk = [each["message"] for each in parley.named("library_logged", logger="toy_sdk")]
         assert of_sdk == ["the toy squeaks"]
         assert parley.rows("SELECT platform, chat FROM conversation") == [("toy", "box-1")]

@@ -125,6 +125,7 @@ async def test_a_burst_is_one_turn(bot: Bot) -> None:
     await bot.said("Fine.")
     assert bot.model.requests[-1].body["messages"][-1]["content"] == "one\ntwo\nthree\nfour"
     await bot.sent()
+    await bot.parley.event("turn_finished")
     assert len(bot.parley.named("turn_finished")) == len(bot.shown) == 1
 
 

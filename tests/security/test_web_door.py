@@ -303,8 +303,8 @@ async def test_attack_8_each_browser_has_a_session_of_its_own(parley: ParleyProc
         http.cookie_jar.clear()
         async with http.get("/api/me", headers=headers) as response:
             assert response.status == 401
-    assert parley.named("web_signed_out", user="owner")
-    assert parley.named("web_sessions_revoked", user="owner")
+    assert await parley.event("web_signed_out", user="owner")
+    assert await parley.event("web_sessions_revoked", user="owner")
 
 
 async def test_the_token_is_made_once_and_for_its_owner_alone(parley: ParleyProcess) -> None:

@@ -91,7 +91,8 @@ async def test_a_token_that_is_referred_to(driver: Driver, tmp_path: Path) -> No
         settings_of(driver, tmp_path)
         done = await parley.run("adapter", "restart", f"{driver.name}:default")
         assert done.stdout == f"{driver.name}:default: connected\n"
-        assert parley.named("secrets_reloaded")[0]["restart_needed"] == []
+        assert (await parley.event("secrets_reloaded"))["restart_needed"] == []
+        await parley.event("adapter_restarted")
         assert len(parley.named("adapter_restarted")) == 1
         await room.say("plum")
         await until(driver, lambda: answers(room.texts(), "plum") == 1)

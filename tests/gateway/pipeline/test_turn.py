@@ -579,6 +579,7 @@ async def test_what_was_stopped_and_cannot_go_on_is_stopped(
         await chat.until(lambda: "re: next" in chat.texts())
         assert notices.NEVER_BEGAN not in chat.texts()
         assert await states(chat) == [("cancelled", "interrupted"), ("done", "final_text")]
+        await chat.logged("turn_finished")
         assert chat.events("turn_finished")[0]["outcome"] == "interrupted"
 
 
