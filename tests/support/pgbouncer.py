@@ -27,7 +27,7 @@ BOTH_WAYS = ["direct", pytest.param("pooled", marks=TAKES_PGBOUNCER)]
 """For tests that hold with a pooler and without it."""
 SESSIONS = 4
 """Of the server, for all clients: fewer than one replica has connections."""
-STARTS_IN_S = 20
+STARTS_IN_S = 60
 TRY_EVERY_S = 0.02
 CONFIG = """
 [databases]
