@@ -193,7 +193,7 @@ class Presence:
 
 
 def _entered(
-    server: DatabaseServer, enter: Callable[[Connection], T], tries: int = 5
+    server: DatabaseServer, enter: Callable[[Connection], T], tries: int = 3
 ) -> tuple[PostgresConnection, T]:
     conn = postgres.connect(server, direct=True)
     try:
@@ -205,7 +205,7 @@ def _entered(
     except DBAPIError as exc:
         conn.driver.close()
         # This process stood still in the middle, as it may on a busy machine: all is rolled back.
-        if tries > 1 and isinstance(exc.orig, psycopg.errors.IdleInTransactionSessionTimeout):
+        if tries > 1 and conn.is_lost:
             return _entered(server, enter, tries - 1)
         raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None
     except BaseException:

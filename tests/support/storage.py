@@ -171,6 +171,7 @@ class PostgresStore(Store):
 
     def __init__(self, connection: PostgresConnection, *, is_emptied: bool = True) -> None:
         self.connection: PostgresConnection = connection
+        stand_still(connection)
         self.location: Location = server_at(connection.driver.info.dsn)
         if is_emptied:
             with connection.transaction():
@@ -186,11 +187,17 @@ class PostgresStore(Store):
         """Do nothing: the tests' server never syncs."""
 
 
+def stand_still(connection: PostgresConnection) -> None:
+    """Let a test's transactions stand still, as on a busy machine, longer than a replica's may."""
+    connection.driver.execute("SET idle_in_transaction_session_timeout = 0")
+
+
 class ServerSession(Store):
     """A session with a database of PostgreSQL that is not emptied: one of several."""
 
     def __init__(self, connection: PostgresConnection) -> None:
         self.connection: PostgresConnection = connection
+        stand_still(connection)
 
     @override
     def run(

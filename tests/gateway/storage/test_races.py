@@ -56,13 +56,13 @@ class Race:
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a function in a transaction, with nobody beside it."""
-        with self._one.transaction():
+        with _patient(self._one):
             return fn(self._one, *args, **kwargs)
 
     @contextmanager
     def first(self) -> Iterator[PostgresConnection]:
         """Have what is done meanwhile be committed at the end."""
-        with self._one.transaction():
+        with _patient(self._one):
             yield self._one
 
     def begin(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
@@ -70,7 +70,7 @@ class Race:
         began: Future[int] = Future()
 
         def run() -> Any:
-            with self._other.transaction():
+            with _patient(self._other):
                 # Behind a pooler it is another one each time.
                 mine = self._other.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
                 began.set_result(mine)
@@ -88,6 +88,14 @@ class Race:
         for each in (self._one, self._other):
             each.close()
         self._watch.close()
+
+
+@contextmanager
+def _patient(conn: PostgresConnection) -> Iterator[None]:
+    """Begin a transaction that may stand still, as on a busy machine, longer than a replica's."""
+    with conn.transaction():
+        conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield
 
 
 @pytest.fixture(params=BOTH_WAYS)
