@@ -203,9 +203,10 @@ def _entered(
             # Who is reaped may stand still with locks in its hands: the next look tries again.
             conn.execute(text(f"SET lock_timeout = {LOCKS_IN_MS}"))
     except DBAPIError as exc:
+        is_lost = conn.is_lost
         conn.driver.close()
         # This process stood still in the middle, as it may on a busy machine: all is rolled back.
-        if tries > 1 and conn.is_lost:
+        if tries > 1 and is_lost:
             return _entered(server, enter, tries - 1)
         raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None
     except BaseException:
