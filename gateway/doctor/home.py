@@ -207,7 +207,7 @@ def _descriptors(_: Examined) -> Iterator[Sight]:
 )
 def _root(_: Examined) -> Iterator[Sight]:
     if os.geteuid() == 0:
-        yield Sight("warning", "this is root")
+        yield Sight("warning", "this runs as root")
 
 
 @check(
