@@ -32,6 +32,7 @@ from adapters.discord.platform import DiscordSettings
 from adapters.door import Door
 from adapters.errors import (
     AdapterDisconnected,
+    AdapterRefused,
     FetchRejected,
     SendDelayed,
     SendRejected,
@@ -78,13 +79,22 @@ from agent.turn.state import Agent, CallRules
 from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access
+from gateway.alerts import telling, troubles, watch
+from gateway.alerts.telling import AlertsTold
+from gateway.alerts.watch import AlertWatch
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.http.server import ChatHistory
-from gateway.lifecycle import crash_journal, home
+from gateway.lifecycle import crash_journal, home, supervision
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
-from gateway.settings.tree import AccessSettings, QueueSettings, Settings, StorageSettings
+from gateway.settings.tree import (
+    AccessSettings,
+    AlertSettings,
+    QueueSettings,
+    Settings,
+    StorageSettings,
+)
 from gateway.storage import migrations, postgres, presence
 from gateway.storage.engine import SqliteDatabase, connect
 from gateway.storage.postgres_database import PostgresDatabase
@@ -173,6 +183,32 @@ def shorten_leases(lease_s: float) -> None:
             replace_in(module, LEASE_S=lease_s)
 
 
+LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
+OF_MINUTES = {
+    troubles: ("UNREACHABLE_S", "FAILING_S", "OVERDUE_S", "DATABASE_AFTER_S"),
+    supervision: ("SILENT_AFTER_S",),
+    telling: ("LONGEST_QUIET_S",),
+}
+
+
+def look_for_alerts(spec: Spec) -> None:
+    """Look all the time, tell the platform so, and have minutes last as long as the spec says."""
+    share, look = spec.minute_s / 60.0, AlertWatch.look
+    for module, names in OF_MINUTES.items():
+        replace_in(module, **{name: getattr(module, name) * share for name in names})
+    for kind in [*troubles.TROUBLES.values()]:
+        troubles.TROUBLES[kind.id] = replace(kind, quiet_s=kind.quiet_s * share)
+
+    async def telling_look(self: AlertWatch) -> AlertsTold:
+        told = await look(self)
+        await ask(spec.port, do="note", what="looked", text="")
+        return told
+
+    alone = spec.url is None
+    replace_in(watch, LOOK_EVERY_S=LOOK_EVERY_S if alone else LOOK_TOGETHER_EVERY_S)
+    replace_in(AlertWatch, look=telling_look)
+
+
 def _storage(spec: Spec) -> StorageSettings:
     ways = {"url": spec.url, "direct_url": spec.direct_url}
     known = {key: SecretStr(url) for key, url in ways.items() if url is not None}
@@ -252,6 +288,7 @@ class Life:
         replace_in(blame, QUIET_S=spec.quiet_s)
         if spec.lease_s is not None:
             shorten_leases(spec.lease_s)
+        look_for_alerts(spec)
         replace_in(crash_journal, BEAT_S=spec.beat_s)
         replace_in(Access, standings=lambda *_: {"member"})
         if not spec.locked:
@@ -269,6 +306,7 @@ class Life:
                 give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
+            alerts=AlertSettings(to=(spec.alerts_to,), disk_free_bytes=spec.disk_free_bytes),
             storage=_storage(spec),
             web=WebSettings(port=spec.web_port, token=SecretStr(TOKEN)),
             compression=CompressionSettings(protect_last_n=2),
@@ -552,6 +590,8 @@ class LoopbackAdapter:
         offset = 0
         while True:
             batch = await self._ask(do="poll", offset=offset, limit=self._life.spec.batch)
+            if batch.get("error") == "refused":
+                raise AdapterRefused("401: nobody knows this token")
             if batch.get("error") == "conflict":
                 raise AdapterDisconnected("another process asks for updates")
             updates = batch["updates"]

@@ -1,6 +1,7 @@
 """Flaws that the harness must catch, each built into a child as a patch of its own process."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,12 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, select, true
 
 from adapters.messages import Admission, InboundMessage, Outgoing
+from gateway.alerts.telling import Telling
 from gateway.lifecycle.replica import AccountLease, AccountLeases
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.notices import TurnChats
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import SqliteDatabase
-from gateway.storage.queue import blame, leases, replicas
+from gateway.storage.queue import alerts, blame, leases, replicas
 from gateway.storage.queue.blame import Inheritance
 from gateway.storage.queue.sending import nonce_of
 from gateway.storage.schema import conversation, replica
@@ -146,6 +148,35 @@ def every_death_counts(_: Any) -> None:
     replace_in(blame, _forgiven=lambda standing: standing, SUSPECT_AFTER=1_000_000)
 
 
+def tells_again(_: Any) -> None:
+    """Tell of what is open in each process anew."""
+    note, say, known = alerts.note, Telling._say, set[Any]()
+
+    def forgetful(conn: Connection, *trouble: Any) -> int | None:
+        made = note(conn, *trouble)
+        open_ones = {(each.kind, each.subject): each.id for each in alerts.found(conn)}
+        key = trouble[:2]
+        is_new = key not in known
+        known.add(key)
+        return (made or open_ones[key]) if is_new else None
+
+    def say_again(self: Telling, conn: Connection, chat: Any, key: str, text: str) -> bool:
+        return say(self, conn, chat, f"{key}:{os.getpid()}", text)
+
+    replace_in(alerts, note=forgetful)
+    replace_in(Telling, _say=say_again)
+
+
+def never_over(_: Any) -> None:
+    """Take nothing back that was told."""
+    replace_in(alerts, end=lambda *_: False)
+
+
+def over_in_silence(_: Any) -> None:
+    """End what was told, and tell nobody."""
+    replace_in(Telling, _tell_end=lambda *_: None)
+
+
 MUTANTS: dict[str, Callable[[Any], None]] = {
     "acknowledge before commit": acknowledge_before_commit,
     "send before commit": send_before_commit,
@@ -153,4 +184,7 @@ MUTANTS: dict[str, Callable[[Any], None]] = {
     "zombie claim": zombie_claim,
     "every death counts": every_death_counts,
     "two pollers": two_pollers,
+    "tells again": tells_again,
+    "never over": never_over,
+    "over in silence": over_in_silence,
 }

@@ -10,8 +10,8 @@ from gateway.storage.queue.leases import LEASE_S
 from tests.crash.conftest import in_cluster, migrated
 from tests.crash.points import COMMON
 from tests.support.confined import TAKES_ROOT
-from tests.support.crash import Nursery, describe
-from tests.support.crash_cluster import Cluster, until
+from tests.support.crash import Nursery, describe, until
+from tests.support.crash_cluster import Cluster
 from tests.support.postgres import HONEST, SMALL_DISK, End, postgres_server
 from tests.support.thorough import deep
 
@@ -21,6 +21,8 @@ CHATS = "abcdef"
 EVERYTHING = "note put look parts"
 SHORT_LEASE_S = 1.0
 DISK_MB = 90
+MINUTE_S = 3.0
+"""Of the alerts."""
 
 
 @pytest.mark.parametrize("how", ["immediate", *deep("fast")])
@@ -40,8 +42,12 @@ async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how:
 
 
 async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster) -> None:
-    """All replicas lose what they were; each goes on as another one, and no turn is blamed."""
-    cluster.configure(lease_s=SHORT_LEASE_S)
+    """All replicas lose what they were; each goes on as another one, and no turn is blamed.
+
+    All of them have seen it, and owners are told once.
+    """
+    cluster.configure(lease_s=SHORT_LEASE_S, minute_s=MINUTE_S)
+    cluster.expect("database-down")
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
@@ -49,9 +55,30 @@ async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster)
     await cluster.restart_database("immediate", away_s=4 * SHORT_LEASE_S)
     await cluster.platform.open_gate()
     await cluster.platform.wait_for(cluster.all_answered, 120.0)
+    await cluster.settle(len(cluster.replicas))
     await cluster.stop_all()
     assert not (found := cluster.violations()), describe(found, cluster)
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
+
+
+async def test_a_refused_token_is_told_of_once(cluster: Cluster) -> None:
+    """One replica after another is refused, and killed; then those that come after them work."""
+    cluster.configure(minute_s=MINUTE_S)
+    cluster.expect("adapter-stopped")
+    await cluster.platform.refuse()
+    await cluster.run_all()
+    for chat in CHATS:
+        await cluster.write(chat)
+    await until(cluster.raised)
+    for each in cluster.replicas:
+        await cluster.looked(len(cluster.replicas))
+        await cluster.kill_off(each)
+        cluster.run(each)
+    await cluster.platform.refuse(refuses=False)
+    for each in cluster.replicas:
+        await cluster.kill_off(each)
+    await cluster.live_on()
+    assert not (found := cluster.violations()), describe(found, cluster)
 
 
 async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Cluster) -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 import psycopg
 import pytest
 
-from tests.support.crash_cluster import until
+from tests.support.crash import until
 from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.postgres import PostgresServer
 

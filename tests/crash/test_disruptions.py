@@ -8,12 +8,21 @@ import sqlite3
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from gateway.pipeline import notices
 from gateway.pipeline.worker import POLL_S
-from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
+from tests.crash.test_cluster_disruptions import fill
+from tests.support.confined import TAKES_ROOT
+from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, Nursery, describe, until
+from tests.support.crash_platform import LoopbackPlatform
+from tests.support.postgres import small_disk
+
+MINUTE_S = 2.0
+"""Of the alerts. Two calm ones are more than a busy machine takes for a start."""
+DISK_MB, LEAST_MB = 80, 20
 
 
 async def test_a_process_that_is_stopped_for_a_while_goes_on(crashes: Crashes) -> None:
@@ -73,6 +82,7 @@ async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
         assert await crashes.ended(crashes.start()) == code
     pid = crashes.start()
     await crashes.platform.wait_for(lambda: bool(crashes.platform.finals("poison")))
+    await crashes.settle()
     assert await crashes.stop(pid) == 0
     assert crashes.all_answered()
     assert crashes.platform.finals("poison") == [notices.GAVE_UP]
@@ -95,6 +105,7 @@ async def test_a_turn_that_is_caught_in_the_act_is_given_up_after_two_deaths(
     pid = crashes.start()
     await crashes.platform.wait_for(lambda: bool(crashes.platform.finals("poison")))
     await crashes.platform.wait_for(crashes.all_answered)
+    await crashes.settle()
     assert await crashes.stop(pid) == 0
     assert crashes.platform.finals("poison") == [notices.GAVE_UP]
     assert not (found := crashes.violations()), describe(found, crashes)
@@ -180,9 +191,14 @@ async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) 
 
 
 async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
-    """While nothing can be written at all, each pause before the next attempt is longer."""
+    """While nothing can be written at all, each pause before the next attempt is longer.
+
+    Owners are told once there is room to say so.
+    """
     platform = crashes.platform
     first_s = 1.5 * POLL_S  # what is shorter is not seen: the worker looks that often
+    crashes.configure(minute_s=MINUTE_S)
+    crashes.expect("database-down")
     await crashes.write("a", "gate")
     pid = crashes.start(retry_after_s=first_s)
     await platform.wait_for(lambda: platform.gate.reached)
@@ -192,11 +208,61 @@ async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     await platform.wait_for(lambda: platform.noted("turn_failed") >= 3)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
     await platform.wait_for(crashes.all_answered)
+    await crashes.settle()
     assert await crashes.stop(pid) == 0
     pauses = [after - at for at, after in pairwise(crashes.logged_at("turn_failed")[:3])]
     least = [0.9 * first_s * 2**failures for failures in range(2)]
     assert all(pause >= lasts for pause, lasts in zip(pauses, least, strict=True)), pauses
     assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_refused_token_is_told_of_once(crashes: Crashes) -> None:
+    """It is refused in three lives that end hard; the fourth one may work."""
+    await refuse_for_three_lives(crashes)
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def refuse_for_three_lives(crashes: Crashes, **changes: str) -> None:
+    """Have the platform refuse the token, whoever begins with it."""
+    crashes.configure(minute_s=MINUTE_S, **changes)
+    crashes.expect("adapter-stopped")
+    await crashes.write("a")
+    await crashes.platform.refuse()
+    for _ in range(3):
+        pid = crashes.start()
+        await until(crashes.raised)
+        await crashes.looked()
+        await crashes.kill(pid)
+    await crashes.platform.refuse(refuses=False)
+    await crashes.live_until_answered()
+
+
+@TAKES_ROOT
+async def test_a_disk_that_fills_up_is_told_of_once(
+    nursery: Nursery, platform: LoopbackPlatform, template: Path, tmp_path: Path
+) -> None:
+    """While there is room to say so, and through a kill; until there is room again."""
+    with (
+        small_disk(tmp_path / "disk", DISK_MB),
+        closing(Crashes(nursery, platform, tmp_path / "disk")) as crashes,
+    ):
+        crashes.migrate(template)
+        crashes.configure(minute_s=MINUTE_S, disk_free_bytes=LEAST_MB * 1_000_000)
+        crashes.expect("disk-full")
+        await crashes.write("a")
+        pid, ballast = crashes.start(), tmp_path / "disk/ballast"
+        await platform.wait_for(crashes.all_answered)
+        fill(ballast, leaving=LEAST_MB * 900_000)
+        await until(crashes.raised)
+        await crashes.kill(pid)
+        await crashes.write("a")
+        pid = crashes.start()
+        await crashes.looked()
+        ballast.unlink()
+        await platform.wait_for(crashes.all_answered)
+        await crashes.settle()
+        assert await crashes.stop(pid) == 0
+        assert not (found := crashes.violations()), describe(found, crashes)
 
 
 async def test_a_slow_answer_is_not_overtaken_by_the_next_preview(crashes: Crashes) -> None:

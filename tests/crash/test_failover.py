@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.storage.queue.leases import LEASE_S
-from tests.support.crash import describe
-from tests.support.crash_cluster import Cluster, Replica, until
+from tests.support.crash import describe, until
+from tests.support.crash_cluster import Cluster, Replica
 from tests.support.crash_oracle import is_answer
 from tests.support.thorough import DEEP, amount, deep
 

@@ -15,7 +15,7 @@ import pytest
 from agent.context.phases.summary import TASKS
 from tests.crash.model_child import ModelSpec
 from tests.support.chain_model import chain_of, has_results
-from tests.support.crash import Crashes, Nursery, describe
+from tests.support.crash import Crashes, Nursery, describe, until
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import LONG
 from tests.support.faulty_models import (
@@ -30,6 +30,9 @@ from tests.support.faulty_models import (
 )
 from tests.support.model_server import Fault, Reply, prompt_tokens
 from tests.support.thorough import sampled
+
+MINUTE_S = 0.5
+"""Of the alerts."""
 
 # Every scenario with both; at the desk they take turns.
 even, odd = (
@@ -266,6 +269,31 @@ async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: Pro
     begun = [event["call"] for event in scene.crashes.events("effect begins")]
     assert begun.count("m1-note") == 1
     assert len(scene.spare.requests) == 1
+    await scene.recover()
+
+
+@pytest.mark.parametrize(
+    ("provider", "fault", "kind"),
+    [
+        ("anthropic", Fault(status=401, error="authentication_error"), "key-refused"),
+        ("openai", Fault(status=429, error="insufficient_quota"), "money-gone"),
+    ],
+)
+async def test_a_model_that_fails_is_told_of_once(
+    scene: Scene, provider: ProviderName, fault: Fault, kind: str
+) -> None:
+    """In two lives, while the other one answers; it is over when it answers itself."""
+    scene.crashes.configure(minute_s=MINUTE_S)
+    scene.crashes.expect(kind)
+    for _ in range(2):
+        scene.main.answer = lambda _: fault
+        await scene.crashes.write("a")
+        pid = scene.crashes.start()
+        await scene.platform.wait_for(scene.crashes.all_answered)
+        await until(scene.crashes.raised)
+        await scene.crashes.looked()
+        await scene.crashes.kill(pid)
+    await scene.crashes.write("a")
     await scene.recover()
 
 

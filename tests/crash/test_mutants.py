@@ -3,7 +3,11 @@
 import os
 import signal
 
+import pytest
+
+from tests.crash.test_disruptions import refuse_for_three_lives
 from tests.crash.test_random_kills import CHATS, given_up
+from tests.support import crash
 from tests.support.crash import KILLED, Crashes, describe
 
 
@@ -54,7 +58,7 @@ async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
 
     Each life ends when all turns run: lives by the clock are too short for that on a slow machine.
     """
-    crashes.configure(mode="followup", think_s=1.0, mutant="every death counts")
+    crashes.configure(mode="followup", think_s=20.0, mutant="every death counts")
     for chat in CHATS:
         await crashes.write(chat)
     for _ in range(3):
@@ -62,6 +66,24 @@ async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
         assert await crashes.ended(pid) == KILLED
     await crashes.live_until_answered(within_s=10.0)
     assert given_up(crashes)[1] == len(CHATS)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "told"),
+    [
+        ("tells again", "told as ['begin', 'begin', 'begin'"),
+        ("never over", "never over"),
+        ("over in silence", "told as ['begin']"),
+    ],
+)
+async def test_a_wrong_alert_is_caught(
+    crashes: Crashes, monkeypatch: pytest.MonkeyPatch, mutant: str, told: str
+) -> None:
+    """One that owners are told of in each process, that stays open, or that ends in silence."""
+    monkeypatch.setattr(crash, "SETTLED_IN_S", 6.0)
+    await refuse_for_three_lives(crashes, mutant=mutant)
+    found = crashes.violations()
+    assert any(each.startswith(f"alert adapter-stopped: {told}") for each in found), found
 
 
 async def wake_a_zombie(

@@ -69,7 +69,8 @@ NOT_A_STEP = {
     "put_part",
     "forget_parts",
     "put_window",
-    # What owners are told of, off the path: tests/gateway/alerts, tests/stories/test_alerts.py.
+    # What owners are told of, off the path: tests/gateway/alerts, tests/stories/test_alerts.py;
+    # `apply` also here.
     "apply",
     "test",
     "claim_post",
@@ -323,6 +324,22 @@ def compactions(crashes: Crashes) -> list[tuple[int, str]]:
     )
     with closing(sqlite3.connect(crashes.database)) as books:
         return [(turn, trigger) for turn, trigger in books.execute(query)]
+
+
+@pytest.mark.parametrize("point", [*around("apply"), *OUTSIDE[-2:]])
+async def test_a_kill_while_owners_are_told_tells_once(crashes: Crashes, point: str) -> None:
+    """Of a full disk, and that there is room again; in mid-send it is marked as an answer is."""
+    crashes.configure(disk_free_bytes=10**15)
+    crashes.expect("disk-full")
+    await die_at(crashes, point)
+    await die_at(crashes, "after commit of mark_sent")
+    crashes.configure(disk_free_bytes=0)
+    with closing(sqlite3.connect(crashes.database)) as books, books:
+        # Nobody has seen it for long: the first look ends it.
+        books.execute("UPDATE alert SET seen_at = 1")
+    await die_at(crashes, point)
+    await crashes.write("a")
+    await recover(crashes)
 
 
 async def test_a_lost_receipt_is_marked(crashes: Crashes) -> None:

@@ -10,14 +10,16 @@ import pytest
 from adapters.telegram.render import RESENT_MARK
 from gateway.pipeline import notices
 from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
-from tests.support.bot_api import TOKEN, BotApi
-from tests.support.crash import Crashes, describe, seeds
+from tests.support.bot_api import DROP, TOKEN, BotApi
+from tests.support.crash import Crashes, describe, seeds, until
 from tests.support.crash_oracle import Evidence, is_answer, violations
 from tests.support.crash_script import RESENT, UNFINISHED
 
 UPDATES = 100
 KILLS = 25
 CHATS = (11, 12, 13, 14, 15)
+OPS = 19
+MINUTE_S = 2.0
 POINTS = [*around(*COMMON[3:], "announce_preview", "set_preview"), *OUTSIDE[:7], SHOWN]
 NAMED = f"{notices.REPLACES}\n\n"
 VERBS = ("", "", "note", "look put")
@@ -56,6 +58,41 @@ async def test_every_update_is_answered_once_in_order(
     assert not api.violations
     found = violations(as_seen_on_telegram(crashes.evidence(), api, sent))
     assert not found, describe(found, crashes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "routes"),
+    [
+        ("adapter-silent", ["sendMessage"]),
+        ("adapter-unreachable", ["getUpdates", "getMe"]),
+    ],
+)
+async def test_a_telegram_that_is_away_is_told_of_once(
+    crashes: Crashes, api: BotApi, kind: str, routes: list[str]
+) -> None:
+    """The connection breaks at each request, in two lives of which one is killed."""
+    block = {"token": TOKEN, "base_url": api.root}
+    crashes.configure(real=("telegram", block), minute_s=MINUTE_S, alerts_to=f"telegram:{OPS}")
+    crashes.expect(kind)
+    sent = [(str(chat), f"m{n}") for n, chat in enumerate((OPS, CHATS[0], CHATS[0]), start=1)]
+    crashes.seen = lambda evidence: as_seen_on_telegram(evidence, api, sent)
+    pid = crashes.start()
+    api.push_text(OPS, "m1")
+    await api.wait_for(lambda: answered_by(api) == 1)
+    for route in routes:
+        api.fail(route, *[DROP] * 10_000)
+    api.push_text(CHATS[0], "m2")
+    await until(crashes.raised)
+    await crashes.kill(pid)
+    pid = crashes.start()
+    await crashes.looked()
+    api._faults.clear()
+    api.push_text(CHATS[0], "m3")
+    await api.wait_for(lambda: not api.pending and answered_by(api) == len(sent), timeout_s=60)
+    await crashes.settle()
+    assert await crashes.stop(pid) == 0, crashes.log()
+    assert not api.violations
+    assert not (found := crashes.violations()), describe(found, crashes)
 
 
 def as_seen_on_telegram(evidence: Evidence, api: BotApi, sent: list[tuple[str, str]]) -> Evidence:

@@ -12,14 +12,22 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from gateway.storage.maintenance import upgrade
-from tests.support.crash_oracle import Evidence, finished_ids, is_answer, read_events, violations
+from tests.support.crash_oracle import (
+    Evidence,
+    each_trouble_is_told_once,
+    finished_ids,
+    is_answer,
+    opened,
+    read_events,
+    violations,
+)
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import LAST_PAYLOAD, RESENT
 from tests.support.thorough import DEEP, thorough
@@ -30,6 +38,9 @@ ENDED_IN_S = 100.0
 TRIED_AFTER_S = 3.0
 """A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
+SETTLED_IN_S = 30.0
+LOOKS = 2
+"""At alerts, of each process, before nobody is to be told any more."""
 
 Point = list[Any]
 """[name, which time it is reached]."""
@@ -72,6 +83,10 @@ class Spec:
         direct_url: Past the pooler that `url` leads to; None where there is none.
         losses: Where the next COMMIT is lost: a point, and whether the request or the answer is.
         lease_s: How long a lease lasts without a heartbeat; None for as long as in earnest.
+        minute_s: How long a minute of the alerts lasts: after how many of them a trouble is told,
+            and how many calm ones end it. They are looked for all the time.
+        alerts_to: Which chat is told.
+        disk_free_bytes: Less room than that is a full disk.
     """
 
     home: str
@@ -106,6 +121,9 @@ class Spec:
     direct_url: str | None = None
     lease_s: float | None = None
     losses: list[list[Any]] = field(default_factory=list)
+    minute_s: float = 60.0
+    alerts_to: str = "loopback:ops"
+    disk_free_bytes: int = 0
 
 
 class Nursery:
@@ -140,7 +158,11 @@ class Nursery:
 
 
 class Crashes:
-    """One PARLEY_HOME, one platform, and the gateways that live and die on them."""
+    """One PARLEY_HOME, one platform, and the gateways that live and die on them.
+
+    Attributes:
+        seen: Adds to the evidence what people see on a platform of another kind.
+    """
 
     def __init__(self, nursery: Nursery, platform: LoopbackPlatform, folder: Path) -> None:
         self.platform = platform
@@ -154,6 +176,8 @@ class Crashes:
         self._ids = 0
         self._excused: set[str] = set()
         self._in_parts: set[str] = set()
+        self._troubles: list[str] = []
+        self.seen: Callable[[Evidence], Evidence] = lambda evidence: evidence
         self.spec = Spec(str(self.home), str(self._events), platform.port)
 
     @property
@@ -178,6 +202,10 @@ class Crashes:
     def excuse(self, message_id: str) -> None:
         """Expect no answer to a message: it is stopped, buried or rejected."""
         self._excused.add(message_id)
+
+    def expect(self, *kinds: str) -> None:
+        """Expect that owners are told of these troubles, once, and once that they are over."""
+        self._troubles += kinds
 
     async def write(self, chat: str, verbs: str = "") -> str:
         """Let a person write a message; returns its id."""
@@ -240,7 +268,30 @@ class Crashes:
         await self.platform.wait_for(lambda: self.platform.polls > before)
         with contextlib.suppress(TimeoutError):
             await self.platform.wait_for(self.all_answered, within_s)
+        await self.settle()
         assert await self.stop(pid) == 0, self.log()
+
+    async def settle(self, processes: int = 1) -> None:
+        """Wait until owners were told what they are to be told, and some looks found no more."""
+        with contextlib.suppress(TimeoutError):
+            await self.looked(processes)
+            await until(lambda: not self.untold(), SETTLED_IN_S)
+
+    async def looked(self, processes: int = 1) -> None:
+        """Wait until so many processes have looked for troubles a few times more."""
+        looks = self.platform.noted("looked") + LOOKS * processes
+        await self.platform.wait_for(lambda: self.platform.noted("looked") >= looks)
+
+    def untold(self) -> list[str]:
+        """Return how far what owners were told is from what they are to be told."""
+        with opened(self.books) as ask:
+            return [*each_trouble_is_told_once(self.evidence(), ask)]
+
+    def raised(self) -> list[str]:
+        """Return the kinds of the alerts that chats have been told of, the oldest first."""
+        with opened(self.books) as ask:
+            rows = ask("SELECT kind FROM alert WHERE told_at IS NOT NULL ORDER BY id")
+            return [row["kind"] for row in rows]
 
     def all_answered(self) -> bool:
         """Whether every message has been answered in full."""
@@ -264,7 +315,7 @@ class Crashes:
     def evidence(self) -> Evidence:
         """Return what the loopback platform, the database and the children's notes say."""
         platform = self.platform
-        return Evidence(
+        found = Evidence(
             sent=[
                 (update.chat, update.text)
                 for update in platform.pushed
@@ -278,7 +329,9 @@ class Crashes:
             resends=self.spec.style != "once",
             events=self.events(),
             database=self.books,
+            troubles=self._troubles,
         )
+        return self.seen(found)
 
     def events(self, what: str | None = None) -> list[dict[str, Any]]:
         """Return what the children noted."""
@@ -303,6 +356,13 @@ class Crashes:
     def _note(self, **event: Any) -> None:
         with self._events.open("a") as file:
             file.write(json.dumps(event) + "\n")
+
+
+async def until(holds: Callable[[], object], within_s: float = 120.0) -> None:
+    """Wait until something holds of which nobody tells: what a log, a file or a table says."""
+    async with asyncio.timeout(within_s):
+        while not holds():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.02)
 
 
 def describe(found: Sequence[str], crashes: Crashes) -> str:

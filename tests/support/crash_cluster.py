@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from typing_extensions import override
 
-from tests.support.crash import KILLED, Crashes, Nursery
+from tests.support.crash import KILLED, Crashes, Nursery, until
 from tests.support.crash_oracle import Evidence, finished_ids
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import RESENT
@@ -249,6 +249,7 @@ class Cluster(Crashes):
         await self.heal()
         with suppress(TimeoutError):
             await self.platform.wait_for(self.all_answered, within_s)
+        await self.settle(len(self.replicas))
         await self.stop_all()
 
     @override
@@ -289,10 +290,3 @@ class Cluster(Crashes):
             for n, log in enumerate(logs)
             if log.exists()
         )
-
-
-async def until(holds: Callable[[], object], within_s: float = 120.0) -> None:
-    """Wait until something holds of which nobody tells: what a log, a file or a table says."""
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - see above
-            await asyncio.sleep(0.02)

@@ -8,7 +8,7 @@ import json
 import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 
 from agent.messages import ChatMessage, decode, open_calls, text_of
 from agent.turn.loop import OUTCOME_UNKNOWN
+from gateway.alerts.telling import WITH_AN_END
 from gateway.pipeline import notices
 from tests.support.crash_script import (
     PAYLOADS,
@@ -33,6 +34,11 @@ from tests.support.crash_script import (
 )
 
 _ANSWER = re.compile(r"m\d+(,m\d+)* [0-9a-f]{40}")
+_LETTERS = (
+    "SELECT DISTINCT 'message-dead' AS kind FROM turn WHERE state = 'dead'"
+    " UNION SELECT DISTINCT 'answer-dead' FROM outbox WHERE state = 'dead'"
+)
+_ALERT = re.compile(r"(\(re-sent\) )?\W*(Trouble|Over):")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Evidence:
         late: (chat, text) of what these have shown.
         conflicts: Pairs of processes that asked the platform for updates at the same time, and of
             which neither was disturbed.
+        troubles: Kinds of the alerts that the disturbances are to raise, beside dead letters.
     """
 
     sent: Sequence[tuple[str, str]]
@@ -66,6 +73,7 @@ class Evidence:
     disturbed: frozenset[int] = frozenset()
     late: frozenset[tuple[str, str]] = frozenset()
     conflicts: Sequence[tuple[int, int]] = ()
+    troubles: Sequence[str] = ()
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -83,6 +91,7 @@ def violations(evidence: Evidence) -> list[str]:
             *side_effects_happen_once_or_are_reported(evidence, books),
             *finished_turns_are_never_run_again(evidence),
             *one_process_asks_for_updates(evidence),
+            *each_trouble_is_told_once(evidence, ask),
         ]
 
 
@@ -368,6 +377,45 @@ def one_process_asks_for_updates(evidence: Evidence) -> Iterator[str]:
     """The platform has met two at once only where one of them could not know of the other."""
     for pair in evidence.conflicts:
         yield f"the processes {pair} asked for updates at the same time"
+
+
+def each_trouble_is_told_once(evidence: Evidence, ask: Ask) -> Iterator[str]:
+    """What was disturbed has raised the right alerts and no other one: one row for each trouble.
+
+    People read of each that it is there, and then that it is over, where that is told of its kind.
+    Whatever was killed and restarted meanwhile.
+    """
+    rows = ask("SELECT * FROM alert ORDER BY id")
+    letters = [row["kind"] for row in ask(_LETTERS)]
+    raised, expected = sorted(row["kind"] for row in rows), sorted([*evidence.troubles, *letters])
+    if raised != expected:
+        yield f"alerts: raised {raised}, not {expected}"
+    stages, words = defaultdict(list), defaultdict(list)
+    telling = (
+        "SELECT source_key, chat FROM outbox JOIN conversation AS c ON c.id = conversation"
+        " WHERE source_key LIKE 'alert:%' ORDER BY conversation, outbox.seq"
+    )
+    for row in ask(telling):
+        _, alert, stage, *_ = row["source_key"].split(":")
+        stages[alert].append(stage)
+        words[row["chat"]].append({"begin": "Trouble", "end": "Over"}.get(stage, stage))
+    for row in rows:
+        told, ends = stages.pop(str(row["id"]), []), row["kind"] in WITH_AN_END
+        if told != ["begin", "end"][: 1 + ends]:
+            yield f"alert {row['kind']}: told as {told}"
+        if ends and row["over_at"] is None:
+            yield f"alert {row['kind']}: never over"
+    if stages:
+        yield f"told of what is no trouble: {dict(stages)}"
+    for chat in sorted({*words, *evidence.shown}):
+        shown, late = _told_in(evidence.shown.get(chat, ())), evidence.late
+        late_here = {*_told_in([text for place, text in late if place == chat])}
+        yield from _shown_once(chat, words[chat], shown, late_here, resends=evidence.resends)
+
+
+def _told_in(texts: Iterable[str]) -> list[str]:
+    """Return "Trouble" or "Over" for each text that tells of an alert, with its mark if re-sent."""
+    return ["".join(found.groups("")) for text in texts if (found := _ALERT.match(text))]
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:

@@ -76,6 +76,7 @@ class LoopbackPlatform:
         rejected: Texts that the platform said it would never take.
         keeps_buttons: It takes no buttons off.
         gate: Where the model waits for messages with the verb `gate`.
+        refuses: It takes the bot's token no more; see `refuse`.
         fuse: How many models must have reached the gate before one with the verb `die` dies.
         show_once: Recognise the nonce of a send that was accepted before.
         on_note: Called with what a child tells and its pid, before that goes on.
@@ -101,7 +102,7 @@ class LoopbackPlatform:
         self.gate = Gate()
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.rejected: list[str] = []
-        self.keeps_buttons = False
+        self.keeps_buttons = self.refuses = False
         self._nonces: dict[str, str] = {}
         self._refs = 0
         self._pollers: dict[object, int] = {}
@@ -148,6 +149,11 @@ class LoopbackPlatform:
             self.gate.open = True
         else:
             self.gate.passes[pid] += 1
+        await self._notify()
+
+    async def refuse(self, *, refuses: bool = True) -> None:
+        """Answer who asks for updates that the token is refused, or no more so."""
+        self.refuses = refuses
         await self._notify()
 
     async def wait_for(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
@@ -209,8 +215,14 @@ class LoopbackPlatform:
         try:
             async with self._changed:
                 await self._changed.wait_for(
-                    lambda: len(self.pushed) >= self.acknowledged or this not in self._pollers
+                    lambda: (
+                        len(self.pushed) >= self.acknowledged
+                        or this not in self._pollers
+                        or self.refuses
+                    )
                 )
+            if self.refuses:
+                return {"error": "refused"}
             if this not in self._pollers:
                 return {"error": "conflict"}
         finally:

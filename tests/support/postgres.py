@@ -183,7 +183,7 @@ def postgres_server(
         if owner := _owner():
             os.chown(folder, owner["user"], -1)
         server = PostgresServer(folder, _programs(folder), CARELESS | (settings or {}))
-        with nullcontext() if disk_mb is None else _small_disk(server.data, disk_mb):
+        with nullcontext() if disk_mb is None else small_disk(server.data, disk_mb):
             if not server.data.exists() or disk_mb is not None:
                 server.initialise()
             server.spawn()
@@ -196,7 +196,7 @@ def postgres_server(
 
 
 @contextmanager
-def _small_disk(folder: Path, size_mb: int) -> Iterator[None]:
+def small_disk(folder: Path, size_mb: int) -> Iterator[None]:
     """Have a folder be a disk of its own, in memory; mounting is for root alone."""
     folder.mkdir(mode=0o700)
     options = f"size={size_mb}m,mode=700,uid={_owner().get('user', os.geteuid())}"
