@@ -108,7 +108,7 @@ def root_of(trace: str) -> int:
     return int(trace[16:], 16) or 1
 
 
-class _Open:
+class _OpenSpan:
     """A span that is open while a `with` runs; a generator would cost a message twice as much."""
 
     __slots__ = ("_recorder", "_span", "_token")
@@ -134,7 +134,7 @@ class _Open:
 
 def span(
     name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
-) -> _Open:
+) -> _OpenSpan:
     """Record what the body of a `with` does, below the span that is open here.
 
     Args:
@@ -153,7 +153,7 @@ def span(
     if told is not None:
         attributes.update(told)
     here = Span(name, trace, getrandbits(63) or 1, parent, time.time_ns(), 0, attributes)
-    return _Open(RECORDER.get(), here)
+    return _OpenSpan(RECORDER.get(), here)
 
 
 def exported_id() -> str | None:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from agent.money.costs import Money, format_usd
 from agent.safety.redaction import printable
+from agent.spans import reference_of
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -24,6 +25,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
     zone = ZoneInfo(timezone)
     return {
         "moment": partial(moment, zone=zone),
+        "trace": reference_of,
         "clock": partial(clock, zone=zone),
         "instant": partial(instant, zone=zone),
         "stretch": stretch,

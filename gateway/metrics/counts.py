@@ -101,7 +101,7 @@ class _Moves(NamedTuple):
     told: list[tuple[Moved, str, float]]
 
 
-class _Rules:
+class _Movers:
     """All rules about one event or span: a message meets eleven of these, with 25 rules.
 
     Attributes:
@@ -161,7 +161,7 @@ class Counts:
             kept = self._kept[series.name]
             return [(labels, list(each.buckets), each.total) for labels, each in kept.items()]
 
-    def _apply(self, rules: _Rules, told: Mapping[str, Any], usual: float) -> None:
+    def _apply(self, rules: _Movers, told: Mapping[str, Any], usual: float) -> None:
         values = tuple(map(told.get, rules.fields))
         moves = rules.moves.get(values) or self._found(rules, values)
         for moved, amount in moves.fixed:
@@ -173,7 +173,7 @@ class Counts:
             if isinstance(value, int | float):
                 moved.add(value * scale)
 
-    def _found(self, rules: _Rules, values: tuple[Any, ...]) -> _Moves:
+    def _found(self, rules: _Movers, values: tuple[Any, ...]) -> _Moves:
         """Return what is moved where these values stand in the fields of the rules."""
         told = dict(zip(rules.fields, values, strict=True))
         found, are_told_apart = _Moves([], [], []), True
@@ -203,8 +203,8 @@ def _new(series: Series) -> Moved:
     return Total() if series.kind == "counter" else Distribution()
 
 
-def _by_source(rules: Iterable[Mover]) -> dict[str, _Rules]:
+def _by_source(rules: Iterable[Mover]) -> dict[str, _Movers]:
     found: defaultdict[str, list[Mover]] = defaultdict(list)
     for rule in rules:
         found[rule.source].append(rule)
-    return {source: _Rules(each) for source, each in found.items()}
+    return {source: _Movers(each) for source, each in found.items()}

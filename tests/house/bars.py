@@ -38,6 +38,7 @@ HELP = "modules imported by `parley --help`"
 READY = "modules imported until ready, web chat only"
 READY_TELEGRAM = "modules imported until ready, Telegram"
 FIRST = "modules imported by a first message"
+CALLS = "calls of own functions: a plain message"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
@@ -93,4 +94,5 @@ BARS = {
     "statements: a start": Bar(None, now=30),
     "transactions: a start": Bar(None, now=16),
     "thread hops: a start": Bar(None, now=13),
+    CALLS: Bar(None, now=1_300),
 }

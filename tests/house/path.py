@@ -8,11 +8,17 @@ of the path.
 import asyncio
 import sys
 import tempfile
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from types import FrameType
 from unittest.mock import patch
 
+import adapters
+import agent
+import gateway
 from agent.models.base import ModelRequest
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
@@ -21,6 +27,7 @@ from tests.bench.running import running as bench_running
 from tests.bench.webchat import open_web_chat
 from tests.e2e.platforms.scenario import scene
 from tests.e2e.platforms.telegram import TelegramDriver
+from tests.house.bars import CALLS
 from tests.house.figures import Figure
 from tests.support.counting import Counts, PathCounter, counting, thread_name
 from tests.support.gateway import HeldModel, RecordingModel, agent_of, echo
@@ -109,6 +116,7 @@ KINDS = ("statements", "transactions", "thread hops")
 
 
 START = "a start"
+_PRODUCT = tuple(f"{room.__path__[0]}/" for room in (adapters, agent, gateway))
 
 
 def named(kind: str, way: str) -> str:
@@ -154,6 +162,41 @@ async def starts(home: Path) -> list[Counts]:
                 await counter.idle()
                 found.append(counter.take())
     return found[1:]
+
+
+async def calls(home: Path) -> Figure:
+    """Count the calls of the product's own functions for a plain message, on all threads.
+
+    Of what a message costs in processor time this is the part that is the same on every machine.
+    """
+    found: list[Counter[str]] = []
+    with alone() as counter, _own_calls() as called:
+        async with _null(home) as ask:
+            for n in range(WARM_UP + MESSAGES):
+                called.clear()
+                await _one(counter, ask, f"hello {n}")
+                found.append(called.copy())
+    least = min(found[WARM_UP:], key=Counter.total)
+    return Figure(CALLS, least.total(), [f"{times} {name}" for name, times in least.most_common()])
+
+
+@contextmanager
+def _own_calls() -> Iterator[Counter[str]]:
+    called: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(_PRODUCT):
+            called[f"{code.co_filename}: {code.co_qualname}"] += 1
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield called
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
 
 
 @contextmanager

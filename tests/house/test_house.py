@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.bars import BARS, HELLO
+from tests.house.bars import BARS, CALLS, HELLO
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
-from tests.house.path import PATH, path
+from tests.house.path import PATH, calls, path
 from tests.house.source import Product
 from tests.house.start import STARTED, imported
 
-RUN = [HELLO, *STARTED, *PATH]
+RUN = [HELLO, *STARTED, *PATH, CALLS]
 """What is measured by running the product."""
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,6 +51,11 @@ async def test_a_message_asks_little_of_the_database_and_of_threads(tmp_path: Pa
     """On each way through the gateway, and so does a start; the statements are listed."""
     for figure in await path(tmp_path):
         _check(figure)
+
+
+async def test_a_message_takes_few_steps(tmp_path: Path) -> None:
+    """What nobody notices in one change is 1.4 times the processor time after a hundred."""
+    _check(await calls(tmp_path))
 
 
 def _check(figure: Figure) -> None:

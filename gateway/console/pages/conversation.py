@@ -9,7 +9,6 @@ import orjson
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, decode
-from agent.spans import reference_of
 from agent.view.view import ViewPlan
 from gateway.commands.status_figures import StatusFacts
 from gateway.console import charts
@@ -80,7 +79,6 @@ class TurnShown:
 
     Attributes:
         apart: Calls of models that made none of the messages: summaries, lost ones.
-        trace: How it begins, as lines of the log have it.
         waits_for: The kind of question that nobody has answered; empty for none.
     """
 
@@ -91,7 +89,6 @@ class TurnShown:
     apart: list[BilledCall] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
-    trace: str = ""
     waits_for: str = ""
 
 
@@ -212,8 +209,6 @@ def turns_of(
         came = {row.seq for row in each.received}
         each.files = [row for row in files if row.turn_id == turn_id or row.inbox_seq in came]
         each.spent = steps.spent(billed.get(turn_id, []))
-        if each.head is not None:
-            each.trace = reference_of(number, each.head.first_seq)
     return shown
 
 

@@ -7,7 +7,6 @@ import time
 
 from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
-from agent.spans import reference_of
 from gateway.console import register
 from gateway.console.register import (
     HOME,
@@ -85,7 +84,6 @@ async def letters(ask: Ask) -> Result:
         "dead_letters.html",
         {
             "letters": listed(rows),
-            "reference_of": reference_of,
             "older": older(LETTERS, rows, lambda row: row.id),
             "first": LETTERS if after else "",
         },
