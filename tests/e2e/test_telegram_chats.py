@@ -24,8 +24,8 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 
-SLOW = Reply(text="This answer takes its time, about two seconds.", piece=2, pause_s=0.09)
-"""Long enough for a preview to be shown before it ends."""
+SLOW = Reply(text="This answer takes its time, about six seconds.", piece=2, pause_s=0.25)
+"""Long enough for what a test does once its preview is shown, on a busy machine too."""
 
 ANSWER = "\n\n".join([
     "# Report\n\nSome **bold** words.",
