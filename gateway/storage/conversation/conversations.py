@@ -102,12 +102,16 @@ _pending = (
 )
 
 
+_NOTHING: Select[Any] = select().select_from(conversation)
+
+
 def hold(conn: Connection, conversation_id: int, other: int | None = None) -> None:
     """Lock a conversation, or two, before a statement that decides by rows of other tables.
 
     For PostgreSQL. There a statement sees of other tables what was committed when it began, not
     when it got the lock on the row that it changes: what another transaction has entered meanwhile
-    would not count. SQLite has one writer: nothing is done.
+    would not count. SQLite has one writer: nothing is done. Nobody waits for the answer: it has no
+    columns, and so goes with what follows.
     """
     if conn.dialect.name == "sqlite":
         return
@@ -121,14 +125,14 @@ def hold(conn: Connection, conversation_id: int, other: int | None = None) -> No
 def _hold(conversation_id: int) -> Any:
     # Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
     # a plan for two equal ids than of one for any two.
-    return locking(select(conversation.c.id).where(conversation.c.id == conversation_id))
+    return locking(_NOTHING.where(conversation.c.id == conversation_id))
 
 
 @built_once
 def _hold_both(one: int, other: int) -> Any:
     # Everybody takes several locks in the order of ids: else two could wait for each other.
     both = or_(conversation.c.id == one, conversation.c.id == other)
-    return locking(select(conversation.c.id).where(both).order_by(conversation.c.id))
+    return locking(_NOTHING.where(both).order_by(conversation.c.id))
 
 
 def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
@@ -404,13 +408,9 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
-def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool = False) -> int:
-    """Return the next seq of the inbox, which is taken by this.
-
-    One of work also makes the conversation ready, unless it waits for a person's answer.
-    """
-    taking = _take_seq_of_work if is_work else _take_inbox_seq
-    return int(conn.scalar(*taking(conversation_id)) or 0)
+def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
+    """Return the next seq of the inbox, which is taken by this."""
+    return int(conn.scalar(*_take_inbox_seq(conversation_id)) or 0)
 
 
 @built_once
@@ -423,6 +423,18 @@ def _take_inbox_seq(conversation_id: int) -> Any:
     )
 
 
+def take_seq_of_work(conn: Connection, place: Conversation) -> int:
+    """Do the same for work, which makes the conversation ready if it waits for no person's answer.
+
+    Args:
+        conn: The writing connection.
+        place: As this transaction has read it, locked; nothing was entered since. So the seq is
+            known, and nobody waits for the answer.
+    """
+    conn.execute(*_take_seq_of_work(place.id))
+    return place.inbox_head + 1
+
+
 @built_once
 def _take_seq_of_work(conversation_id: int) -> Any:
     begins_to_wait = and_(*_is_idle, ~_is_asking)
@@ -431,7 +443,6 @@ def _take_seq_of_work(conversation_id: int) -> Any:
         update(conversation)
         .where(conversation.c.id == conversation_id)
         .values(inbox_head=conversation.c.inbox_head + 1, ready_no=ready_no)
-        .returning(conversation.c.inbox_head)
     )
 
 
@@ -452,19 +463,31 @@ def _take_outbox_seq(conversation_id: int, source_key: str) -> Any:
     )
 
 
-def take_message_seqs(conn: Connection, conversation_id: int, count: int) -> int:
-    """Take so many seqs of the transcript; returns the newest one."""
+def take_message_seqs(
+    conn: Connection, conversation_id: int, count: int, after_seq: int | None = None
+) -> int:
+    """Take so many seqs of the transcript; returns the newest one.
+
+    Nobody waits for the answer where the newest one before is known: `after_seq`, which this
+    transaction has read behind its lock.
+    """
+    if after_seq is not None:
+        conn.execute(*_add_messages(conversation_id, count))
+        return after_seq + count
     return int(conn.scalar(*_take_message_seqs(conversation_id, count)) or 0)
+
+
+def _adding(conversation_id: int, count: int) -> Any:
+    longer = update(conversation).where(conversation.c.id == conversation_id)
+    return longer.values(message_head=conversation.c.message_head + count)
+
+
+_add_messages = built_once(_adding)
 
 
 @built_once
 def _take_message_seqs(conversation_id: int, count: int) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(message_head=conversation.c.message_head + count)
-        .returning(conversation.c.message_head)
-    )
+    return _adding(conversation_id, count).returning(conversation.c.message_head)
 
 
 def message_head(conn: Connection, conversation_id: int) -> int:

@@ -566,7 +566,7 @@ def _spoken_in(conversation_id: int) -> Any:
     return select(turn.c.senders).distinct().where(here, turn.c.senders.is_not(None))
 
 
-def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
+def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) -> None:
     """Note what a call tells about the view up to and including message `seq`, which it made.
 
     Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
@@ -577,7 +577,7 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
     if usage is None or call.estimated:
         return
     values = {
-        "reporting_id": session_id,
+        "reporting_id": told.id,
         "prompt_tokens": usage.prompt_tokens,
         "prompt_output_tokens": usage.output_tokens,
         "prompt_upto_seq": seq,
@@ -585,9 +585,10 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
         "new_ratio": call.ratio,
         "new_prefix": _dumped(call.prefix),
     }
+    conn.execute(_REPORT, values)
     # A root, number 1, was begun by no compaction.
-    if conn.scalar(_REPORT, values) != 1:
-        conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
+    if told.number != 1:
+        conn.execute(*_report_compaction(told.id, usage.prompt_tokens))
 
 
 # Values that are named as columns are set besides these.
@@ -600,7 +601,6 @@ _REPORT = kept(
         prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
         moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
     )
-    .returning(session.c.number)
 )
 
 

@@ -36,12 +36,18 @@ is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
 """Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
 
-def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
+def append(
+    conn: Connection,
+    place: MessagePlace,
+    messages: Sequence[ChatMessage],
+    after_seq: int | None = None,
+) -> int:
     """Insert messages with the next seqs; returns the newest seq.
 
-    The caller holds the conversation's fence (or its admission lock).
+    The caller holds the conversation's fence (or its admission lock), and may know the newest seq
+    before: see `conversations.take_message_seqs`.
     """
-    head = conversations.take_message_seqs(conn, place.conversation, len(messages))
+    head = conversations.take_message_seqs(conn, place.conversation, len(messages), after_seq)
     insert(conn, place, messages, head)
     return head
 

@@ -78,7 +78,7 @@ def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq:
         return
     ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
     if is_step(call):
-        sessions.report_prompt(conn, current.session.id, call, seq)
+        sessions.report_prompt(conn, current.session, call, seq)
 
 
 def is_step(call: ModelCall | None) -> bool:

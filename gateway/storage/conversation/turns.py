@@ -198,15 +198,17 @@ def begin(
     if asked is not None:
         session = sessions.note_origins(conn, session, base.context_origins)
     # Only a root has none yet, and only a root begins with the examples.
+    newest = held.message_head if held.active else None
     if active.system_prompt is None:
-        transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
+        examples = MessagePlace(lease.conversation, session.id, None)
+        newest = transcript.append(conn, examples, base.prefill, newest)
     turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
         recorded = _record_question(
-            conn, MessagePlace(lease.conversation, session.id, turn_id), asked, base
+            conn, MessagePlace(lease.conversation, session.id, turn_id), asked, base, newest
         )
     return Turn(
         id=turn_id,
@@ -296,12 +298,12 @@ _INSERT = kept(
 
 
 def _record_question(
-    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase
+    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase, newest: int | None
 ) -> tuple[Message, ...]:
     """Record what is told beside a question, if anything, and the question."""
     beside = [context_message(base.context)] if base.context else []
     rows = [*beside, user_message(asked)]
-    first = transcript.append(conn, place, rows) - len(rows) + 1
+    first = transcript.append(conn, place, rows, newest) - len(rows) + 1
     return tuple(Message(first + n, row) for n, row in enumerate(rows))
 
 

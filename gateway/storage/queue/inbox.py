@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select, update
 
 from adapters.messages import InboundMessage
 from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.queue.arrivals import source_of
 from gateway.storage.schema import (
@@ -65,7 +66,7 @@ class InboxEntry:
 
 def append(
     conn: Connection,
-    conversation_id: int,
+    place: int | Conversation,
     message: InboundMessage,
     *,
     kind: InboxKind,
@@ -74,12 +75,16 @@ def append(
 ) -> int:
     """Insert one update with the conversation's next seq; returns the seq.
 
-    What is queued makes the conversation ready, unless that waits for a person's answer.
-
     Args:
+        conn: The writing connection.
+        place: A `Conversation` for what is queued: see `conversations.take_seq_of_work`.
+        message: The update.
         command: The name of the command that it is; None for a message.
     """
-    seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
+    if isinstance(place, int):
+        conversation_id, seq = place, conversations.take_inbox_seq(conn, place)
+    else:
+        conversation_id, seq = place.id, conversations.take_seq_of_work(conn, place)
     conn.execute(
         _INSERT,
         {

@@ -155,7 +155,8 @@ class Held:
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
         noted: Whether the next turn is to be told of anything beside what it answers.
-        active: Its active segment, where that was read with what waits.
+        message_head: Newest seq of its transcript.
+        active: Its active segment, where that was read with what waits, and nothing was done since.
     """
 
     lease: Lease
@@ -164,6 +165,7 @@ class Held:
     waits: bool
     runs: bool
     noted: bool
+    message_head: int
     active: Session | None = None
 
 
@@ -346,7 +348,7 @@ _begun = select(turn.c.id).where(turn.c.conversation == ITS_ID, is_running)
 _told = select(inbox.c.seq).where(inbox.c.conversation == ITS_ID, is_noted)
 _PLACE = ("platform", "account", "chat", "thread", "user", "epoch", "cancel_upto_seq", "model")
 _OF_HELD = (
-    *(conversation.c[name] for name in _PLACE),
+    *(conversation.c[name] for name in (*_PLACE, "message_head")),
     WAITS,
     _begun.exists().label("runs"),
     _told.exists().label("noted"),
@@ -355,7 +357,7 @@ _OF_HELD = (
 
 def _held(lease: Lease, row: Any) -> Held:
     going_on = (bool(row.waits), bool(row.runs), bool(row.noted))
-    return Held(lease, row.cancel_upto_seq, row.model, *going_on)
+    return Held(lease, row.cancel_upto_seq, row.model, *going_on, row.message_head)
 
 
 def _address(row: Any) -> Address:
