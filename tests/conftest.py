@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import pytest_asyncio
 import structlog
 from coverage import Coverage
 from hypothesis import HealthCheck, is_hypothesis_test, settings
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Engine, create_engine
 
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
 from gateway.storage import migrations, postgres
 from gateway.storage.database import Database, Location
-from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database
 from tests import asserted
 from tests.support.browser import CHROMIUM, browser
@@ -28,7 +26,13 @@ from tests.support.nginx import NGINX
 from tests.support.pgbouncer import PGBOUNCER, PgBouncer, pgbouncer
 from tests.support.postgres import PostgresServer, postgres_server, server_at
 from tests.support.shared import SHARED
-from tests.support.storage import PostgresStore, Store, copy_database, migrated_file
+from tests.support.storage import (
+    PostgresStore,
+    Store,
+    connecting_to_copies,
+    copy_database,
+    migrated_file,
+)
 from tests.support.thorough import ALL, DESK_EXAMPLES, try_fewer_examples
 
 OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
@@ -158,16 +162,8 @@ def _statements_are_compiled_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _schema_is_made_once(database_template: Path) -> Iterator[None]:
     """What would be a new database is a copy of the migrated one: migrating takes 80 ms."""
-    template = database_template.read_bytes()
-
-    def connect_to_copy(path: Path) -> Connection:
-        # Where no file can be made, the real function has to say so.
-        with suppress(OSError), path.open("xb") as file:
-            file.write(template)
-        return connect(path)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "connect", connect_to_copy)
+        patch.setattr(migrations, "connect", connecting_to_copies(database_template))
         yield
 
 

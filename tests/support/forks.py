@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -31,8 +32,11 @@ _WARM = (
     "gateway.__main__",
     "gateway.app",
     "gateway.cli.chat",
+    "gateway.cli.run",
+    "gateway.console.site",
     "gateway.wiring",
     "adapters.telegram.adapter",
+    "adapters.telegram.check",
     "adapters.web.adapter",
     "agent.offline",
     "agent.models.anthropic.client",
@@ -159,6 +163,7 @@ def main() -> None:
     """Fork until the other side is gone; in a fork, be `python -m gateway`."""
     for name in _WARM:
         import_module(name)
+    _migrate_once()
     gc.collect()
     gc.freeze()
     request = _serve(socket.socket(fileno=0))
@@ -171,6 +176,15 @@ def main() -> None:
         # Else runpy warns that it is there already.
         del sys.modules["gateway.__main__"]
         runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+
+
+def _migrate_once() -> None:
+    """What would be a new database is a copy of a migrated one: to migrate is most of a start."""
+    migrations: Any = import_module("gateway.storage.migrations")
+    storage = import_module("tests.support.storage")
+    with TemporaryDirectory() as folder:
+        template = storage.migrated_file(Path(folder, "parley.db"))
+        migrations.connect = storage.connecting_to_copies(template)
 
 
 def _serve(asked: socket.socket) -> dict[str, Any] | None:
