@@ -186,4 +186,7 @@ async def test_telegram_may_be_away_at_the_start(api: BotApi, tmp_path: Path) ->
         status, body = await parley.health()
         assert (status, body["adapters"]["telegram:default"]) == (503, "connecting")
         await parley.event("telegram_connected")
+        # It counts as connected once a poll was answered.
+        api.push_text(ANN, "what is 12*7?")
+        await said(api, "84")
         assert (await parley.health())[0] == 200
