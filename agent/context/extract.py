@@ -27,7 +27,7 @@ from agent.context.notes import (
     parsed,
     text_of_notes,
 )
-from agent.context.reading import ASSISTANT, Statement, read
+from agent.context.reading import ASSISTANT, PASTED, Statement, read
 from agent.context.sentences import sentences
 from agent.context.statements import (
     content_words,
@@ -68,12 +68,14 @@ for all of it. Source: tests/bench/statements.py."""
 NEWEST_SHARE = 0.04
 """The newest part gets so much of the room at least."""
 
-WORTH = {"person": 1.0, "assistant": 0.22, "tool": 0.2}
+WORTH = {"person": 1.0, "outcome": 1.0, "assistant": 0.22, "pasted": 0.4, "tool": 0.2}
 """What a statement is worth by whose it is."""
 OWN = 1.25
 """The same of what people tell of themselves, beside what they ask or paste."""
-PASTED = 0.3
+LIKE_CODE = 0.3
 """The same of code, markup and logs that they paste."""
+SHORT = 4
+"""What came of a request is worth more the fewer words it takes: one twice as much with so many."""
 ERROR = 2.0
 """What an error is worth beside another line of a result."""
 AGAIN = 0.65
@@ -81,6 +83,8 @@ AGAIN = 0.65
 NEW_SHARES = (0.6, 0.2)
 """What an assistant says is chosen if so much of it was not said by what is chosen already; where
 room is left, then what is less new."""
+OUTCOME_NEW_SHARE = 0.4
+"""Of what came of a request less need be new: it is told in the words of the request."""
 COST_POWER = 0.75
 """How much a statement is worth less for being longer; 1: as it is longer."""
 LINE_TOKENS = 4
@@ -247,7 +251,7 @@ class _Candidate:
 
     Attributes:
         key: Whose it is: its message, and who speaks there.
-        whose: "person", "assistant" or "tool".
+        whose: A name in `WORTH`.
         words: Its content words, each once.
         cost: About how many tokens it takes in a line of its own.
         worth: Of a word in it, by who said it, of what kind it is, and what it costs.
@@ -330,9 +334,11 @@ def _share_of_worth(said: Statement, whose: str, words: Set[bytes]) -> float:
     """Return what a statement is worth beside others of its speaker."""
     if whose == "person":
         if looks_like_code(said.text):
-            return PASTED
+            return LIKE_CODE
         return OWN if speaks_of_self(said.text, words) else 1.0
-    return ERROR if whose == "tool" and said.who[0] == "r" and has_error(said.text) else 1.0
+    if whose == "outcome":
+        return 1 + SHORT / max(1, len(words))
+    return ERROR if said.is_tools and said.who[0] != "c" and has_error(said.text) else 1.0
 
 
 def _is_dull(text: str) -> bool:
@@ -345,7 +351,9 @@ def _is_dull(text: str) -> bool:
 
 def _whose(said: Statement) -> str:
     if said.is_tools:
-        return "tool"
+        return PASTED if said.who == PASTED else "tool"
+    if said.is_outcome:
+        return "outcome"
     return ASSISTANT if said.who == ASSISTANT else "person"
 
 
@@ -414,9 +422,10 @@ class _Filling:
             if cost > self.room_tokens or one.said.text in self.texts:
                 continue
             new = was_new
-            if one.whose != "person" and new > least_new:
+            least = min(least_new, OUTCOME_NEW_SHARE) if one.whose == "outcome" else least_new
+            if one.whose != "person" and new > least:
                 new = _new_share(one, self.known, self.weights)
-            if new <= least_new:
+            if new <= least:
                 left.append((new, one))
                 continue
             self.room_tokens -= cost

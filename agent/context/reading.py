@@ -1,20 +1,31 @@
 """What was said in messages, statement by statement: the material of an extract.
 
 Of each message its sentences; of a call of a tool what it was called with; of a result how it
-began, how it ended, and its errors. Of very much text less is read of each message. Secrets are
-masked here, where the words around them still tell what they are.
+began, how it ended, and its errors. What came of a request is told apart from what else an
+assistant says, and what a person pasted from what they say. Of very much text less is read of each
+message. Secrets are masked here, where the words around them still tell what they are.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
 
 from agent.context.sentences import MAX_CHARS, Unit, units
-from agent.context.statements import has_error, looks_like_code
+from agent.context.statements import (
+    has_error,
+    is_courtesy,
+    is_question,
+    looks_like_code,
+    quick_words,
+    speaks_of_self,
+    tells_outcome,
+    without_function_words,
+)
 from agent.messages import text_of
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.view.view import Entry
@@ -34,6 +45,37 @@ LEAST_CHARS = 200
 RESULT_LINES = 3
 
 ASSISTANT = "assistant"
+OUTCOME = "outcome"
+SO_FAR = "so far"
+"""Who says what came of a request, and where somebody still works on it."""
+PASTED = "pasted"
+LAST_ANSWERS = 3
+"""Where tools are used the outcome may stand in a text before the last one."""
+OUTCOME_UNITS = 8
+"""So many sentences are looked at; a longer answer without any tool is an explanation."""
+OUTCOME_WORDS = 2
+OUTCOME_CHARS = 250
+LEAST_CHARS_WITHOUT = 30
+"""A sentence without a word for success or failure is no outcome if it is shorter."""
+PASTED_SHARE = 0.4
+PASTED_UNITS = 3
+"""A message of so many lines at least, so many of them pasted, is all pasted but its sentences."""
+_SENTENCE_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f")
+_CLOSERS = "*_`\"')\u201d\u00bb"
+_INTENT = re.compile(
+    r"(?:\w+, )?(?:let me|let's|let us|i'll|i will|i'm going|we'll|next|now |would you|please"
+    r"|if |once you|you (?:can|could|may) |before |after |feel free|to proceed|wenn |falls |bitte "
+    r"|ich werde|si |je vais|voy a|por favor|se )",
+    re.IGNORECASE,
+)
+"""Who begins so tells what will be done, or asks for it."""
+_PROMPT = re.compile(r"(?:\S+@\S+[#$%>]|(?:[~/]\S*|bash\S*)?\$|[\u279c\u276f]) ")
+"""How the line of a shell begins: what it did stands in the lines behind it."""
+_OUTPUT = re.compile(
+    r"\[[^\]\s][^\]]*\]|\([A-Z][\w ]+: |\d{4}-\d\d-\d\d[T ]\d\d:"
+    r"|\d\d:\d\d:\d\d|at \S+ \(|\w*(?:Error|Exception)\b|Traceback|\d+[:|]|diff --git|</?\w"
+)
+"""How lines of a shell, a log, a trace of calls, a numbered file or a page begin."""
 _SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
 _DIGIT = re.compile("[0-9]")
 _LINE_ENDS = re.compile(r"\n(?![a-z])")
@@ -47,8 +89,8 @@ class Statement(NamedTuple):
     """A sentence of a message, or what a call or a result comes to.
 
     Attributes:
-        who: "" for the user, else "assistant", the name of somebody in a group, or what a tool did:
-            "called NAME", "result of NAME".
+        who: "" for the user, else "assistant", the name of somebody in a group, what a tool did
+            ("called NAME", "result of NAME"), or `OUTCOME`, `SO_FAR`, `PASTED`.
         place: In its message; statements of one message stand in this order.
     """
 
@@ -60,12 +102,17 @@ class Statement(NamedTuple):
     @property
     def is_persons(self) -> bool:
         """Whether a person said it."""
-        return self.who != ASSISTANT and not self.is_tools
+        return self.who != ASSISTANT and not (self.is_outcome or self.is_tools)
+
+    @property
+    def is_outcome(self) -> bool:
+        """Whether an assistant tells what came of a request."""
+        return self.who in {OUTCOME, SO_FAR}
 
     @property
     def is_tools(self) -> bool:
-        """Whether it tells of a tool."""
-        return self.who.startswith(("called ", "result of "))
+        """Whether it tells of a tool, here or where somebody pasted it from."""
+        return self.who.startswith(("called ", "result of ", PASTED))
 
 
 def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
@@ -91,13 +138,81 @@ def read(entries: Sequence[Entry], *, share: float = 1.0) -> list[Statement]:
     called = _called(told) if most["tool"] else {}
     names: dict[str, str] = {}
     found: list[Statement] = []
+    work = _Work()
     for entry, end in zip(told, ends, strict=True):
         said = [next(masked) for _ in end]
+        if entry.message["role"] == "user":
+            work.end(found, OUTCOME)
+        if entry.message["role"] == ASSISTANT:
+            work.answers.append((len(found), _whole(said)))
         found += _of_message(entry, said, people, names)
         if calls := entry.message.get("tool_calls"):
+            work.has_acted = True
             names = {call["id"]: call["function"]["name"] for call in calls}
             found += called.get(entry.seq, ())
+    is_answered = (
+        told and told[-1].message["role"] == ASSISTANT and not told[-1].message.get("tool_calls")
+    )
+    work.end(found, OUTCOME if is_answered else SO_FAR)
     return found
+
+
+@dataclass(slots=True)
+class _Work:
+    """What an assistant said since it was last asked for something, and whether it used a tool.
+
+    Attributes:
+        answers: Its texts in units, with the place of the first one among the statements.
+    """
+
+    answers: list[tuple[int, list[Unit]]] = field(default_factory=list)
+    has_acted: bool = False
+
+    def end(self, found: list[Statement], who: str) -> None:
+        """Name what came of it; begin anew."""
+        for start, told in self._looked_at():
+            if (place := _outcome(told, has_acted=self.has_acted)) is not None:
+                found[start + place] = found[start + place]._replace(who=who)
+                break
+        self.answers.clear()
+        self.has_acted = False
+
+    def _looked_at(self) -> Iterator[tuple[int, list[Unit]]]:
+        """Yield the last texts, the last one first, as far as they are looked at."""
+        if self.has_acted:
+            yield from self.answers[: -LAST_ANSWERS - 1 : -1]
+        elif self.answers and len(self.answers[-1][1]) <= OUTCOME_UNITS:
+            yield self.answers[-1]
+
+
+def _outcome(told: Sequence[Unit], *, has_acted: bool) -> int | None:
+    """Return the place of the sentence of an answer that tells what came of it; None for none.
+
+    That is the last one with a word for success or failure. Where a tool was used and no sentence
+    has one it is the last of some length.
+    """
+    last = None
+    for place in range(len(told) - 1, max(-1, len(told) - 1 - OUTCOME_UNITS), -1):
+        text, form = told[place]
+        if form not in {"prose", "item"} or not _may_tell_outcome(text, has_acted=has_acted):
+            continue
+        if tells_outcome(text):
+            return place
+        if last is None and form == "prose" and len(text) >= LEAST_CHARS_WITHOUT:
+            last = place
+    return last if has_acted else None
+
+
+def _may_tell_outcome(text: str, *, has_acted: bool) -> bool:
+    """Whether a sentence tells something; without a tool only of whoever answers."""
+    if len(text) > OUTCOME_CHARS or text.rstrip(_CLOSERS)[-1:] not in _SENTENCE_ENDS:
+        return False
+    if is_question(text) or _INTENT.match(text):
+        return False
+    words = quick_words(text)
+    if len(without_function_words(words)) < OUTCOME_WORDS or is_courtesy(text, words):
+        return False
+    return has_acted or speaks_of_self(text, words)
 
 
 def _is_ours(entry: Entry) -> bool:
@@ -200,9 +315,35 @@ def _of_message(
     if people and message["role"] == "user":
         yield from _of_group(seq, said, people)
         return
+    told = _whole(said)
     who = ASSISTANT if message["role"] == ASSISTANT else ""
-    for place, unit in enumerate(_whole(said)):
-        yield Statement(seq, who, place, unit.text)
+    pasted = () if who else _pasted(told)
+    for place, unit in enumerate(told):
+        if place not in pasted:
+            yield Statement(seq, who, place, unit.text)
+        elif _PROMPT.match(unit.text) is None:
+            yield Statement(seq, PASTED, place, unit.text)
+
+
+def _pasted(told: Sequence[Unit]) -> Set[int]:
+    """Return the places of what a person pasted among their words: code, tables, output of tools.
+
+    Of a message that is rather output it is all but whole sentences, of another one what looks
+    like it, and single lines within that.
+    """
+    if len(told) < PASTED_UNITS:
+        return set()
+    marked = {n for n, unit in enumerate(told) if _is_output(unit)}
+    if len(marked) >= PASTED_SHARE * len(told):
+        return marked | {n for n, unit in enumerate(told) if unit.text[-1] not in _SENTENCE_ENDS}
+    return marked | {n + 1 for n in marked if n + 2 in marked}
+
+
+def _is_output(unit: Unit) -> bool:
+    if unit.form in {"code", "row"}:
+        return True
+    text = unit.text
+    return any(each.match(text) for each in (_OUTPUT, _PROMPT)) or looks_like_code(text)
 
 
 def _whole(said: Sequence[str]) -> list[Unit]:

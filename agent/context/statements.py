@@ -186,6 +186,16 @@ _ERROR_WORDS = (
     "|失敗|오류|실패"
 )
 """Some lack their first letter, which may be a capital."""
+_OUTCOME_WORDS = (
+    "nfortunately|nable to|ould not|ouldn't|id not|idn't|ot enough|ot available|ot possible"
+    "|uccessful|ixed|orks|ompleted|as been|ave been|onfirmed|ooked|assed|ommitted|s now|re now"
+    "|found|reated|emoved|pdated|changed|suggests|turned out|root cause|leider|icht möglich"
+    "|konnte|wurde|erledigt|fertig|funktioniert|gefunden|alheureusement|mpossible|terminé|trouvé"
+    "|amentablemente|esafortunadamente|encontr|listo|urtroppo|trovato|fatto|nfelizmente|pronto"
+    "|helaas|gelukt|iestety|gotowe|ожалению|е удалось|отово|айден|аправ|Maalesef|amamland|yvärr"
+    "|klart|alitettavasti|almis|抱歉|无法|完成|找到|已经|できません|ました|죄송|할 수 없|완료"
+)
+"""How what came of something is told, well or badly."""
 _UNITS = """
     $=usd dollars=usd dollar=usd bucks=usd usd=usd €=eur euro=eur euros=eur eur=eur £=gbp pounds=gbp
     gbp=gbp ¥=jpy yen=jpy 円=jpy 元=cny chf=chf ₹=inr ₽=rub ₩=krw ₺=try percent=% prozent=% pct=%
@@ -217,6 +227,7 @@ _PATH = re.compile(
 )
 _COMMAND = re.compile(rf"(?:^|[`$] ?|\brun(?:ning)? )(?:sudo )?(?:{_PROGRAMS}) [^\s`]")
 _ERRORS = tuple(_ERROR_WORDS.split("|"))
+_OUTCOMES = tuple(_OUTCOME_WORDS.split("|"))
 
 _MONTHS = frozenset(re.findall(r"\w+", _MONTH_NAMES))
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
@@ -411,6 +422,11 @@ def has_digit(text: str) -> bool:
 def has_error(text: str) -> bool:
     """Whether a text tells that something went wrong."""
     return any(sign in text for sign in _ERRORS)
+
+
+def tells_outcome(text: str) -> bool:
+    """Whether a text tells that something was done, was found, or went wrong."""
+    return has_error(text) or any(sign in text for sign in _OUTCOMES)
 
 
 def values_of(sentence: str) -> list[Value]:

@@ -11,7 +11,7 @@ import asyncio
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from pathlib import Path
 from sqlalchemy import Connection, update
 
 from agent.context.facts import facts_in
-from agent.messages import ChatMessage, assistant_message, user_message
+from agent.messages import ChatMessage, assistant_message, text_of, user_message
 from agent.tools.builtin.history import told_of
 from agent.tools.context import SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
@@ -28,14 +28,18 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people import notebook, remembered
 from gateway.storage.people.remembered import FoundWords, Learned
 from gateway.storage.schema import memory, message
+from tests.bench.conversations import pi
 from tests.bench.figures import Figure
 from tests.support.searching import chat, feed, tell
+from tests.support.shared import SHARED
 from tests.support.storage import Store
 
 PROBES = Path(__file__).parent / "probes"
 FACTS, TOPICS = PROBES / "facts.txt", PROBES / "topics.txt"
 LEAST = 0.8
 MOST_SHOWN = 30
+RECORDED = " in a recorded session"
+RECORDED_ON = "2026-01-10"
 _SPAN = re.compile(r" #(\d+)-#(\d+), ")
 _MARK = re.compile(r"\[\[(\w+): (.*?)\]\]")
 
@@ -152,9 +156,9 @@ class TopicChat:
 
 
 def topic_chats() -> Iterator[TopicChat]:
-    """Yield the chats of topics.txt."""
+    """Yield the chats of topics.txt that are written there."""
     for part in _parts(TOPICS):
-        lines = [(day, line) for day, line in part if line[0] != "?"]
+        lines = [(day, line) for day, line in part if line[0] not in "?@"]
         labels = [line[1:].split(" ")[0] if line[0] == "*" else "" for _, line in lines]
         questions = [line[2:].split(" | ") for _, line in part if line[0] == "?"]
         yield TopicChat(
@@ -167,15 +171,31 @@ def topic_chats() -> Iterator[TopicChat]:
         )
 
 
+def recorded_chats() -> Iterator[TopicChat]:
+    """Yield the recorded sessions of topics.txt: what people and the assistant said."""
+    for line in TOPICS.read_text("utf-8").splitlines() if SHARED else ():
+        if line.startswith("@ "):
+            name, first, last, labels = line[2:].split(" | ")
+            numbered = list(enumerate(pi(name), 1))[int(first) - 1 : int(last)]
+            said = [(n, each["role"], text_of(each)) for n, each in numbered]
+            told = [(n, role, text) for n, role, text in said if role != "tool" and text]
+            wanted = set(map(int, labels.split()))
+            yield TopicChat(
+                [(RECORDED_ON, ChatMessage(role=role, content=text)) for _, role, text in told],
+                [place for place, (n, _, _) in enumerate(told, 1) if n in wanted],
+                (),
+            )
+
+
 def _said(line: str) -> ChatMessage:
     text = line.split(" ", 1)[1]
     return assistant_message(text) if line[0] == "<" else user_message(text)
 
 
-async def scored_topics() -> tuple[Score, Score]:
+async def scored_topics(chats: Iterable[TopicChat]) -> tuple[Score, Score]:
     """Return where topics begin by the tool, and which of those that are asked for it tells."""
     begun, asked = [], []
-    for each in topic_chats():
+    for each in chats:
         answers = await _topics_told(each)
         spans = [span for line in answers[0] for span in _SPAN.findall(line)]
         begun.append(_compared([first for first, _ in spans], [str(n) for n in each.begins]))
@@ -237,19 +257,23 @@ def measure() -> Iterator[Figure]:
     name = f"{len(facts.right) + len(facts.missed)} facts with their days"
     yield Figure(f"{name}: precision", facts.precision, "", at_least=LEAST)
     yield Figure(f"{name}: recall", facts.recall, "", at_least=LEAST)
-    begun, asked = asyncio.run(scored_topics())
-    name = f"{len(begun.right) + len(begun.missed)} beginnings of topics"
-    yield Figure(f"{name}: precision", begun.precision, "", at_least=LEAST)
-    yield Figure(f"{name}: recall", begun.recall, "", at_least=LEAST)
+    begun, asked = asyncio.run(scored_topics(topic_chats()))
+    for score, where in ((begun, ""), (asyncio.run(scored_topics(recorded_chats()))[0], RECORDED)):
+        if count := len(score.right) + len(score.missed):
+            name = f"{count} beginnings of topics{where}"
+            yield Figure(f"{name}: precision", score.precision, "", at_least=LEAST)
+            yield Figure(f"{name}: recall", score.recall, "", at_least=LEAST)
     count = len(asked.right) + len(asked.missed)
     yield Figure(f"{count} topics asked for in order: told", asked.recall, "", at_least=LEAST)
 
 
 def main() -> None:
     """Print what is missed and what is wrong."""
-    begun, asked = asyncio.run(scored_topics())
+    begun, asked = asyncio.run(scored_topics(topic_chats()))
+    recorded, _ = asyncio.run(scored_topics(recorded_chats()))
     facts = asyncio.run(scored_facts())
-    for name, score in (("facts", facts), ("topics", begun), ("order", asked)):
+    named = (("facts", facts), ("topics", begun), ("recorded", recorded), ("order", asked))
+    for name, score in named:
         print(f"{name}: precision {score.precision:.2f}, recall {score.recall:.2f}")
         sys.stdout.writelines(f"  missed {line}\n" for line in score.missed)
         sys.stdout.writelines(f"  wrong  {line}\n" for line in score.wrong)

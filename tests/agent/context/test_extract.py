@@ -115,6 +115,22 @@ def test_commands_results_and_errors() -> None:
     assert "1 failed in 2.1s" in text
 
 
+def test_what_came_of_it_stands_with_the_request() -> None:
+    """It is known for what it is when the notes are read back, and thinned."""
+    look = calling("look", '{"name": "HAT271"}')
+    said = entries(
+        user_message("Please book flight HAT271 for two people on May 26."),
+        look,
+        tool_message("c", "look", "[]"),
+        assistant_message("HAT271 is booked under HATHAT.\n\n" + FILLER),
+        user_message("Thanks, and my brother needs an aisle seat."),
+    )
+    text = extract(said, "", 400).text
+    assert "#7 (outcome) HAT271 is booked under HATHAT." in text
+    again = parsed(extract((), text, 130).text)
+    assert [each.seq for part in again.parts for each in part.said if each.is_outcome] == [7]
+
+
 def test_changed_values_stand_in_a_ledger() -> None:
     """Old and new, with where; the newest where there is no room for all."""
     said = chat(

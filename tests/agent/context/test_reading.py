@@ -146,3 +146,73 @@ def test_secrets_are_masked() -> None:
     assert len(texts) == 2
     assert "hunter2secret" not in texts[0]
     assert key not in texts[1]
+
+
+def outcomes(*messages: ChatMessage) -> list[tuple[int, str, str]]:
+    """Return what came of requests, as far as it is told."""
+    return [(each.seq, each.who, each.text) for each in read(entries(*messages)) if each.is_outcome]
+
+
+def test_what_came_of_a_request_is_told_apart() -> None:
+    """The last sentence of the answer that says so, well or badly; no question, no intention."""
+    worked = assistant_message("The build passed. Let me know more. Shall I push it?")
+    failed = assistant_message("All of it took a minute. HAT139 has not enough seats left. Go on?")
+    asked = user_message("Build it.")
+    looked = tool_message("c", "bash", "ok")
+    call = calling("bash", '{"command": "make"}')
+    assert outcomes(asked, call, looked, worked, asked, call, looked, failed) == [
+        (4, "outcome", "The build passed."),
+        (8, "outcome", "HAT139 has not enough seats left."),
+    ]
+
+
+def test_work_that_goes_on_has_come_so_far() -> None:
+    """Where the last message is no answer; a step without a word leaves the text before it."""
+    told = assistant_message("The tests of the parser failed twice.")
+    call = calling("bash", '{"command": "make"}')
+    said = [user_message("Build it."), call, tool_message("c", "bash", "ok"), told, call]
+    assert outcomes(*said) == [(4, "so far", "The tests of the parser failed twice.")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("I couldn't find your reservation, sorry.", ["I couldn't find your reservation, sorry."]),
+        ("A scope has been nested in another one since the beginning.", []),
+        ("I found it in a book. " + "Names are bound in blocks of code. " * 9, []),
+        ("You're welcome!", []),
+    ],
+)
+def test_without_a_tool_an_answer_tells_of_itself(answer: str, told: list[str]) -> None:
+    """An explanation is no outcome, nor is politeness."""
+    assert [
+        text for _, _, text in outcomes(user_message("And?"), assistant_message(answer))
+    ] == told
+
+
+def test_what_is_pasted_is_told_apart() -> None:
+    """Output of a shell, code and tables; the words around them are the person's."""
+    text = (
+        "Why does it fail here?\n$ make test\nValueError: no such day: 31\n"
+        "| day | runs |\nIt worked on Monday."
+    )
+    said = [(each.who, each.text) for each in read(entries(user_message(text)))]
+    assert said == [
+        ("", "Why does it fail here?"),
+        ("pasted", "ValueError: no such day: 31"),
+        ("pasted", "| day | runs |"),
+        ("", "It worked on Monday."),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Milk\nBread\nEggs",
+        "US$ 500 for the flight\n20% off on Monday\n3. the hotel",
+        "Hello,\n\nthe fair begins on May 3.\n\nBest,\nAnna",
+    ],
+)
+def test_lines_that_people_write_are_their_own(text: str) -> None:
+    """Lists, prices and letters are no output."""
+    assert {each.who for each in read(entries(user_message(text)))} == {""}
