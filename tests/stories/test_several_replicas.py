@@ -33,6 +33,8 @@ from tests.support.recording_adapter import Watch
 HERE = Receiving("telegram", "default")
 ANN = {"is_bot": False, "first_name": "Ann"}
 MARK = "(re-sent)"
+LATE_S = 0.5
+"""Replicas that shared no limits would be found all the same."""
 STANDBY = ("standby", "standby")
 Start = Callable[..., AbstractAsyncContextManager[BotReplica]]
 
@@ -108,7 +110,7 @@ async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, a
         assert [answers(api, each) for each in range(100, 190)] == [["re: hello"]] * 90
         # Who polls takes what it has places for, and the others what it has not.
         assert await senders(one.gateway) > 1
-    assert api.excesses() == []
+    assert api.excesses(LATE_S) == []
 
 
 async def test_conversations_of_one_group_share_its_limits(
@@ -133,7 +135,7 @@ async def test_conversations_of_one_group_share_its_limits(
         await api.wait_for(lambda: len(api.shown(group)) >= len(people), WITHIN_S)
         assert await senders(one.gateway) > 1
     assert len(api.shown(group)) == len(people)
-    assert api.excesses() == []
+    assert api.excesses(LATE_S) == []
 
 
 async def test_a_kill_costs_no_update_and_no_answer(

@@ -293,9 +293,9 @@ class BotApi:
             if call.method in SHOWING and call.params.get("chat_id") == str(chat)
         ]
 
-    def excesses(self) -> list[str]:
+    def excesses(self, late_s: float = 0.0) -> list[str]:
         """Return where requests came faster than Telegram allows."""
-        return excesses(self.calls)
+        return excesses(self.calls, late_s)
 
     async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 30.0) -> None:
         """Wait until the predicate holds; it is looked at after every request."""
