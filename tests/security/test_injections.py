@@ -47,6 +47,7 @@ from gateway.storage import schema
 from tests.security.corpus.cases import CHANNELS, EVIL, NAMED, ORDER, SECRET, Case, cases, order
 from tests.support.gateway import NO_WAIT, RecordingModel, Running, running
 from tests.support.scripted_model import Step, tool_call
+from tests.support.thorough import products
 
 KINDS = ("egress", "persistence", "side effect")
 CASES = list(cases())
@@ -212,8 +213,7 @@ async def attack(world: World, chat: Running, case: Case) -> None:
             await chat.ask(order(("delegate_task", task)), place)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("channel", CHANNELS)
+@pytest.mark.parametrize(("channel", "kind"), products(CHANNELS, KINDS))
 async def test_no_attack_succeeds_without_a_yes(tmp_path: Path, channel: str, kind: str) -> None:
     """Though the model obeys all of them; a question that nobody answers is no yes."""
     chosen = [case for case in CASES if (case.channel, case.goal.kind) == (channel, kind)]

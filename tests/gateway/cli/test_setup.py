@@ -18,6 +18,7 @@ from tests.support.discord.server import TOKEN as DISCORD_TOKEN
 from tests.support.discord.server import DiscordServer
 from tests.support.first_answer import KEY, Stranger, environment
 from tests.support.model_server import Fault, Reply
+from tests.support.process import ParleyProcess
 from tests.support.slack.server import SlackServer
 
 PROVIDER = ("Which one (number or name)", "1")
@@ -179,22 +180,9 @@ async def unattended(stranger: Stranger, answers: str, *options: str) -> tuple[i
     """Run `parley setup --from … --yes --json`; return the exit code and the report."""
     file = stranger.home.with_name("answers.yaml")
     file.write_text(answers)
-    process = await asyncio.create_subprocess_exec(
-        *stranger.program,
-        "setup",
-        "--from",
-        str(file),
-        "--yes",
-        "--json",
-        *options,
-        env={**stranger.environ, "PARLEY_HOME": str(stranger.home)},
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    out, err = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, json.loads(out) if out else err.decode()
+    process = ParleyProcess(stranger.home, environ=dict(stranger.environ))
+    ended = await process.run("setup", "--from", str(file), "--yes", "--json", *options)
+    return ended.code, json.loads(ended.stdout) if ended.stdout else ended.stderr
 
 
 ANSWERS = f"""
