@@ -35,8 +35,11 @@ from gateway.storage.queue.replicas import Surroundings
 
 log = structlog.get_logger()
 
-LOOK_S = 0.4
-"""How often it looks around: the death of a process goes unnoticed for twice that at most."""
+LOOK_S = 0.7
+"""How often it looks around at rest."""
+AGAIN_S = 0.3
+"""How soon it looks again where a lock was free: the death of a process goes unnoticed for a second
+at most, and who has only lost its session has so long to say so."""
 TROUBLED_FOR_S = 3.0
 """How long after trouble with the server neither a free lock nor a time that is over proves it."""
 TRY_AGAIN_S = 0.1
@@ -128,7 +131,7 @@ class SharedReplica(Replica):
                 await self._begin_anew(loss)
                 continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(AGAIN_S if self._free else LOOK_S):
                     await self._wake.wait()
             self._wake.clear()
 

@@ -47,7 +47,7 @@ from gateway.storage.tables.files import (
     is_large,
     stored_object,
 )
-from gateway.storage.tables.functions import greatest, iso_time, now, now_s, octets
+from gateway.storage.tables.functions import greatest, iso_time, now, now_s, octets, of_key
 from gateway.storage.tables.people import (
     audit_head,
     audit_log,
@@ -77,7 +77,15 @@ from gateway.storage.tables.queue import (
     quarantine,
     replica,
 )
-from gateway.storage.tables.turns import inquiry, is_of_tool, is_running, is_unanswered, step, turn
+from gateway.storage.tables.turns import (
+    inquiry,
+    is_of_tool,
+    is_running,
+    is_unanswered,
+    step,
+    still_runs,
+    turn,
+)
 
 __all__ = [
     "FLOOR",
@@ -130,6 +138,7 @@ __all__ = [
     "now",
     "now_s",
     "octets",
+    "of_key",
     "outbox",
     "pairing",
     "prompt_base",
@@ -143,6 +152,7 @@ __all__ = [
     "spent_by",
     "spent_slot",
     "step",
+    "still_runs",
     "stored_object",
     "summary_candidate",
     "summary_part",

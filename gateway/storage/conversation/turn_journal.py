@@ -40,7 +40,7 @@ from gateway.storage.queue.outbox import OutboxPart, file_part
 from gateway.storage.queue.sending import Due
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
-from gateway.storage.schema import Whole, is_running, now_s, step, turn
+from gateway.storage.schema import Whole, is_running, now_s, step, still_runs, turn
 from gateway.storage.statements import built_once, kept
 
 
@@ -168,7 +168,7 @@ def _fenced_step(
     turn_id: int, conversation_id: int, replica_id: int, epoch: int, upto_seq: int
 ) -> Any:
     fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
-    further = update(turn).where(turn.c.id == turn_id, is_running, fenced)
+    further = update(turn).where(turn.c.id == turn_id, still_runs, fenced)
     return further.values(progress=turn.c.progress + 1).returning(turn.c.progress)
 
 
@@ -280,7 +280,7 @@ def _announce_preview(
 ) -> Any:
     fenced = leases.fenced(conversation_id, replica_id, epoch)
     here = turn.c.id == turn_id
-    return update(turn).where(here, is_running, fenced).values(preview_ref=mark)
+    return update(turn).where(here, still_runs, fenced).values(preview_ref=mark)
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:

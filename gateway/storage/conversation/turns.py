@@ -23,7 +23,16 @@ from gateway.storage.conversation.transcript import END, MessagePlace
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
-from gateway.storage.schema import Whole, greatest, is_running, message, now_s, step, turn
+from gateway.storage.schema import (
+    Whole,
+    greatest,
+    is_running,
+    message,
+    now_s,
+    step,
+    still_runs,
+    turn,
+)
 from gateway.storage.statements import built_once, kept
 
 PREVIEW_INTENT = "?"
@@ -342,7 +351,7 @@ def _move_on(
 ) -> Any:
     fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
     return (
-        update(turn).where(turn.c.id == turn_id, is_running, fenced).values(session_id=session_id)
+        update(turn).where(turn.c.id == turn_id, still_runs, fenced).values(session_id=session_id)
     )
 
 

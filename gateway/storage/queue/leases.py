@@ -7,6 +7,7 @@ stopped for a minute and wakes up finds its token stale and writes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -17,11 +18,12 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    false,
     func,
     null,
+    or_,
     select,
     true,
-    tuple_,
     update,
 )
 
@@ -51,8 +53,10 @@ from gateway.storage.schema import (
     is_unanswered,
     is_unsent,
     now_s,
+    of_key,
     outbox,
     replica,
+    still_runs,
     turn,
 )
 from gateway.storage.statements import built_once, kept
@@ -194,13 +198,16 @@ def register(conn: Connection, name: str) -> int:
 
 def heartbeat(conn: Connection, replica_id: int) -> bool:
     """Renew; False means that this replica was reaped and must take a new identity."""
-    renewed = conn.execute(
-        update(replica).where(replica.c.id == replica_id).values(heartbeat_until=now_s() + LEASE_S)
-    )
-    return renewed.rowcount == 1
+    return conn.execute(*_renew(replica_id)).rowcount == 1
 
 
-def lives(replica_id: int) -> ColumnElement[bool]:
+@built_once
+def _renew(replica_id: int) -> Any:
+    this = update(replica).where(replica.c.id == replica_id)
+    return this.values(heartbeat_until=now_s() + LEASE_S)
+
+
+def lives(replica_id: Any) -> ColumnElement[bool]:
     """Return the condition that a replica was not reaped, for statements about other tables.
 
     On PostgreSQL nobody can reap it then before the transaction has ended.
@@ -274,32 +281,30 @@ def claim(
     Returns:
         Everything that the replica owns now, also what it took in a claim whose answer was lost.
     """
-    conn.execute(*_take_ready(replica_id, accounts, limit))
+    conn.execute(_take_ready(tuple(accounts)), {"taker": replica_id, "most": limit})
     owned = (Conversation(*row) for row in conn.execute(*_owned(replica_id)))
     return [
         Lease(here.id, replica_id, here.epoch, here.address, here.user is None) for here in owned
     ]
 
 
-@built_once
-def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int) -> Any:
+@cache
+def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
+    # Those of a process stay the same. A statement with a list would be compiled, and planned, each
+    # time; this one is run once a second by a replica at rest.
+    place, replica_id = conversation.c, bindparam("taker", type_=Whole)
+    ours = [and_(place.platform == platform, place.account == name) for platform, name in accounts]
     ready = (
         select(conversation.c.id)
-        .where(
-            *_is_ready,
-            tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
-        )
+        .where(*_is_ready, or_(false(), *ours))
         .order_by(conversation.c.ready_no)
-        .limit(limit)
+        .limit(bindparam("most", type_=Whole))
         .with_for_update(skip_locked=True)
         # It reads the table that the update changes: SQLAlchemy would take both for one.
         .correlate(None)
     )
-    return (
-        update(conversation)
-        .where(conversation.c.id.in_(ready), lives(replica_id))
-        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
-    )
+    taken = update(conversation).where(conversation.c.id.in_(ready), lives(replica_id))
+    return kept(taken.values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None))
 
 
 _is_ready = (
@@ -391,7 +396,7 @@ def _is_leased(
 ) -> tuple[ColumnElement[bool], ...]:
     return (
         conversation.c.id == conversation_id,
-        conversation.c.owner == replica_id,
+        of_key(conversation.c.owner, "0") == replica_id,
         conversation.c.epoch == epoch,
     )
 
@@ -550,11 +555,11 @@ def _taking_seqs() -> Any:
     own_id, running_id = bindparam("own_id", type_=Whole), bindparam("running_id", type_=Whole)
     may_write = select(held.c.id).where(
         held.c.id == bindparam("held_id"),
-        held.c.owner == bindparam("replica"),
+        of_key(held.c.owner, "0") == bindparam("replica"),
         held.c.epoch == bindparam("held_epoch"),
         held.c.cancel_upto_seq < bindparam("upto_seq"),
     )
-    runs = select(turn.c.id).where(turn.c.id == running_id, is_running)
+    runs = select(turn.c.id).where(turn.c.id == running_id, still_runs)
     pending = select(inbox.c.seq).where(
         inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )

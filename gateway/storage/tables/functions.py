@@ -1,11 +1,21 @@
 """SQL functions that the databases know by different words, and times."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import BigInteger, Connection, Double, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Double,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
+
+T = TypeVar("T")
 
 
 class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
@@ -58,6 +68,19 @@ def _sqlite_octets(element: octets, compiler: Any, **how: Any) -> str:
 @compiles(octets, "postgresql")
 def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
     return f"octet_length({compiler.process(element.clauses, **how)})"
+
+
+def of_key(column: ColumnElement[T], nothing: str) -> ColumnElement[T]:
+    """Return what a column holds in a row that is found by its key, whatever index has the column.
+
+    Before PostgreSQL has counted it takes a partial index for a small one, and reads all of it: all
+    conversations that are worked on, all turns that run, and what is left of those that did.
+
+    Args:
+        column: It holds something, where the row is one that is looked for.
+        nothing: A value that it never has, as SQL.
+    """
+    return func.nullif(column, literal_column(nothing), type_=column.type)
 
 
 def now(conn: Connection) -> float:

@@ -20,6 +20,7 @@ from gateway.storage.tables.columns import (
     metadata,
     partial_index,
 )
+from gateway.storage.tables.functions import of_key
 
 turn = Table(
     "turn",
@@ -58,6 +59,8 @@ turn = Table(
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == "running"
+still_runs = of_key(turn.c.state, "''") == "running"
+"""The same of a turn that is found by its id."""
 """Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 # For the foreign key: without it each segment that is erased costs a look at all turns.
