@@ -145,7 +145,7 @@ def _all(replica_id: int) -> Any:
         # A session could always take its own lock once more.
         and_(replica.c.id != replica_id, _is_unlocked()).label("unlocked"),
         literal_column(up_s, Double).label("server_up_s"),
-        # With each row the same: all is one statement, which idle replicas make twice a second.
+        # With each row the same: all is one statement, which idle replicas make all the time.
         adapter_leases.everyone().label("receivers"),
         blame.trials().label("trials"),
     )
