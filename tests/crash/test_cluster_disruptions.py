@@ -21,7 +21,7 @@ CHATS = "abcdef"
 EVERYTHING = "note put look parts"
 SHORT_LEASE_S = 1.0
 DISK_MB = 90
-MINUTE_S = 3.0
+MINUTE_S = 6.0
 """Of the alerts."""
 
 
@@ -52,7 +52,7 @@ async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster)
     for chat in CHATS:
         await cluster.write(chat, "gate note")
     await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
-    await cluster.restart_database("immediate", away_s=4 * SHORT_LEASE_S)
+    await cluster.restart_database("immediate", away_s=8 * SHORT_LEASE_S)
     await cluster.platform.open_gate()
     await cluster.platform.wait_for(cluster.all_answered, 120.0)
     await cluster.settle(len(cluster.replicas))

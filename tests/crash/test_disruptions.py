@@ -20,7 +20,7 @@ from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, Nursery, describ
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.postgres import small_disk
 
-MINUTE_S = 2.0
+MINUTE_S = 4.0
 """Of the alerts. Two calm ones are more than a busy machine takes for a start."""
 DISK_MB, LEAST_MB = 80, 20
 

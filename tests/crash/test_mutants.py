@@ -80,7 +80,7 @@ async def test_a_wrong_alert_is_caught(
     crashes: Crashes, monkeypatch: pytest.MonkeyPatch, mutant: str, told: str
 ) -> None:
     """One that owners are told of in each process, that stays open, or that ends in silence."""
-    monkeypatch.setattr(crash, "SETTLED_IN_S", 6.0)
+    monkeypatch.setattr(crash, "SETTLED_IN_S", 10.0)
     await refuse_for_three_lives(crashes, mutant=mutant)
     found = crashes.violations()
     assert any(each.startswith(f"alert adapter-stopped: {told}") for each in found), found

@@ -38,7 +38,7 @@ ENDED_IN_S = 100.0
 TRIED_AFTER_S = 3.0
 """A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
-SETTLED_IN_S = 30.0
+SETTLED_IN_S = 60.0
 LOOKS = 2
 """At alerts, of each process, before nobody is to be told any more."""
 
