@@ -52,7 +52,7 @@ async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
     ):
         await running.serving.chat.ask("act", **GROUP)
         assert (
-            'href="/admin/conversations/1?before=22#t1">turn 1</a>'
+            'href="/admin/conversations/1?before=22#t1">1, turn 1</a>'
             in (await browser.get("/admin/calls")).text
         )
         assert 'id="t1"' in (await browser.get("/admin/conversations/1?before=22")).text
