@@ -20,6 +20,7 @@ import structlog
 
 from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
+from agent.models.base import ChatModel
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
 from agent.tokens.tiktoken import load_beside
@@ -201,37 +202,49 @@ async def run(
     stop, force = _stops_at_signals(journal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
-    checked, (told, others), _, _ = await asyncio.gather(
-        learn_windows(line),
-        with_told_windows(settings),
-        # While the providers take their time to answer.
-        asyncio.to_thread(load_adapters, settings),
-        load_beside(models_of(line)[0].name),
-    )
-    restore_modes(settings)
-    plugins = load_plugins(settings.plugins, settings.home)
-    journal.tell_of_the_one_before()
-    opened = open_locked(location_of(settings), settings.home)
-    async with opened as database, open_tools(settings) as foreign:
-        agent = build_agent(settings, line, plugins, foreign)
-        start_checks.note(agent.recovery.rests, checked)
-        accounts = build_accounts(settings)
-        origin = AgentOrigin(plugins, foreign, line, source)
-        async with assembled(
-            told, database, agent, accounts, origin, death=journal.owed
-        ) as gateway:
-            # The turns that the last death interrupted are charged with it by now, once.
-            journal.settled()
-            settle_memory()
-            await _note_settings(database, whole or settings)
-            welcome = await _welcome(settings, gateway, agent, origin)
-            await serve(
-                *(gateway, stop, force),
-                lambda port, found: on_ready(
-                    replace(welcome, port=port, checks=(*checked, *others, *found))
-                ),
-                lambda: _until_the_process_ends(gateway, journal),
-            )
+    async with _closed_if_it_fails(models_of(line)):
+        checked, (told, others), _, _ = await asyncio.gather(
+            learn_windows(line),
+            with_told_windows(settings),
+            # While the providers take their time to answer.
+            asyncio.to_thread(load_adapters, settings),
+            load_beside(models_of(line)[0].name),
+        )
+        restore_modes(settings)
+        plugins = load_plugins(settings.plugins, settings.home)
+        journal.tell_of_the_one_before()
+        opened = open_locked(location_of(settings), settings.home)
+        async with opened as database, open_tools(settings) as foreign:
+            agent = build_agent(settings, line, plugins, foreign)
+            start_checks.note(agent.recovery.rests, checked)
+            accounts = build_accounts(settings)
+            origin = AgentOrigin(plugins, foreign, line, source)
+            async with assembled(
+                told, database, agent, accounts, origin, death=journal.owed
+            ) as gateway:
+                # The turns that the last death interrupted are charged with it by now, once.
+                journal.settled()
+                settle_memory()
+                await _note_settings(database, whole or settings)
+                welcome = await _welcome(settings, gateway, agent, origin)
+                await serve(
+                    *(gateway, stop, force),
+                    lambda port, found: on_ready(
+                        replace(welcome, port=port, checks=(*checked, *others, *found))
+                    ),
+                    lambda: _until_the_process_ends(gateway, journal),
+                )
+
+
+@asynccontextmanager
+async def _closed_if_it_fails(models: Sequence[ChatModel]) -> AsyncIterator[None]:
+    """Close the models where the body fails: they were asked before the parts that close them."""
+    try:
+        yield
+    except BaseException:
+        for model in models:
+            await model.close()
+        raise
 
 
 def _prepare_process() -> None:

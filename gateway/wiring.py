@@ -193,6 +193,7 @@ def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
         )
     for each in block.models:
         each.context_length = min(wanted or window, window)
+        each.facts = replace(each.facts, context_length=window)
 
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:

@@ -59,12 +59,14 @@ class Models:
         configured: All that may be asked.
         answered: Those whose newest call was answered.
         accepted: Those whose key was taken last.
+        line: Those of the configured that answer people.
     """
 
     configured: frozenset[str] = frozenset()
     failing: Mapping[str, Failing] = field(default_factory=dict)
     answered: frozenset[str] = frozenset()
     accepted: frozenset[str] = frozenset()
+    line: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +203,10 @@ def trouble(  # noqa: PLR0913 - what a trouble is
     "adapter-stopped",
     "{subject} has stopped: {reason}",
     over="{subject} works again",
-    remedy="correct its token in parley.yaml, which is read again when it is saved; or its rights"
-    " on the platform, then `parley adapter restart`",
+    remedy="do what the reason says. An intent, a scope or a mode is switched on at the platform:"
+    " then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in"
+    " parley.yaml, which is read again when it is saved, or where its reference points, then run"
+    " `parley secrets reload`",
     quiet_s=120.0,
 )
 def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -217,8 +221,9 @@ def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "adapter-unreachable",
     "{subject} has had no connection for {minutes}: {reason}",
     over="{subject} is connected again",
-    remedy="look whether this machine reaches the platform, and at the platform's status page;"
-    " Parley tries again by itself",
+    remedy="where the reason names another program, stop that one; if you cannot find it, revoke"
+    " the token and enter the new one. Else look whether this machine reaches the platform, and at"
+    " its status page. Parley tries again by itself",
     quiet_s=120.0,
 )
 def _unreachable(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -235,10 +240,12 @@ def _unreachable(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "adapter-silent",
-    "{subject} takes no messages: {waiting} waiting, none taken for {minutes}",
+    "{subject} takes no messages: {waiting} waiting, none taken for {minutes}; last error:"
+    " {reason}",
     over="{subject} takes messages again",
-    remedy="look whether this machine reaches the platform; `parley logs --level warning` has what"
-    " it says. What waits is sent once it does",
+    remedy="a status of 500 and above is the platform's trouble, or that of a proxy in front of it:"
+    " look at its status page. Else look whether this machine reaches the platform. What waits is"
+    " sent once it does",
     quiet_s=120.0,
 )
 def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -253,13 +260,14 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
             yield Unsure(name)
         # What tells of a trouble and cannot be shown is no trouble of its own.
         elif (waiting := facts.stored.unsent.get(account)) is not None:
-            values = _minutes(health.silent_s, waiting=count(waiting.count, "answer"))
+            answers, reason = count(waiting.count, "answer"), health.last_error or "none yet"
+            values = _minutes(health.silent_s, waiting=answers, reason=reason)
             yield Evidence(name, values, health.silent_s)
 
 
 @trouble(
     "key-refused",
-    "the provider refuses the key of {subject}: {reason}",
+    "the provider refuses the key of {subject}: {reason}; {instead}",
     over="{subject} answers again",
     remedy="put a valid key into parley.yaml, which is read again when it is saved; one that is"
     " kept elsewhere is read again by `parley secrets reload`",
@@ -284,10 +292,11 @@ def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "model-failing",
-    "{subject} has failed for {minutes}: {reason}",
+    "{subject} has failed {lasting}: {reason}",
     over="{subject} answers again",
-    remedy="where the reason names a setting, correct it; else look at the provider's status page,"
-    " and name another model below `fallbacks`",
+    remedy="a model that is not found has another name, or its provider has withdrawn it: correct"
+    " `model.name`, or the fallback's `name`. Where the reason names another setting, correct that."
+    " Else look at the provider's status page, and name another model below `fallbacks`",
 )
 def _failing(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_models(facts, lambda each: not _is_refused(each) and _lasts(each))
@@ -314,7 +323,15 @@ def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[
         failing = models.failing.get(label)
         if failing is not None and is_it(failing):
             reason = str(failing.failure) or type(failing.failure).__name__
-            yield Evidence(label, _minutes(failing.for_s, reason=reason), failing.for_s)
+            others = " or ".join(sorted(models.answered & models.line))
+            values = {
+                "reason": reason,
+                "instead": f"{others or 'no other model'} answers instead",
+                "lasting": f"for {_minutes(failing.for_s)['minutes']}"
+                if failing.for_s >= FAILING_S
+                else "at once",
+            }
+            yield Evidence(label, values, failing.for_s)
         elif label not in models.answered:
             # An answer alone shows that it is over: another failure or a restart does not.
             yield Unsure(label)

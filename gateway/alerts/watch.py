@@ -56,14 +56,14 @@ class AlertSources:
 
     Attributes:
         health: Of database and accounts.
-        models: Returns all that may be asked, and how they stand.
+        models: Returns all that may be asked, those that answer people, and how they stand.
         places: A folder of each disk that is written to.
         refused: Returns what `Upkeep.refused` is.
         backup: Returns what `Upkeep.backup_s` is; it reads files.
     """
 
     health: Health
-    models: Callable[[], tuple[Sequence[ChatModel], Rests]]
+    models: Callable[[], tuple[Sequence[ChatModel], Sequence[ChatModel], Rests]]
     budgets: Budgets
     refused: Callable[[], tuple[str, str] | None] = lambda: None
     places: Sequence[Path] = ()
@@ -185,8 +185,8 @@ class AlertWatch:
         if (for_s := self.memory.lasts("database", is_so=state != "writable")) is not None:
             # It stands here until chats could be told of it.
             self.memory.outage = state, for_s
-        models, rests = sources.models()
-        labels = frozenset(each.label for each in models)
+        models, line, rests = sources.models()
+        labels, answering = (frozenset(each.label for each in some) for some in (models, line))
         # Where another replica makes the backups, what lies here says nothing.
         is_ours = stored is not None and stored.makes_backups
         backup_s = await asyncio.to_thread(sources.backup) if is_ours else None
@@ -194,7 +194,7 @@ class AlertWatch:
             settings=self.telling.settings,
             adapters={each.name: self._state_of(each) for each in sources.health.adapters},
             accounts=accounts,
-            models=Models(labels, rests.failing, rests.answered, rests.accepted),
+            models=Models(labels, rests.failing, rests.answered, rests.accepted, answering),
             room=await self._room(),
             database=self.memory.outage,
             stored=stored,

@@ -16,6 +16,8 @@ from gateway.wiring import Configured
 
 OFFLINE = "offline"
 SMALL_TOKENS = 16_000
+SMALL_SHARE = 0.25
+"""Of what the model could hold."""
 LARGEST_OUTPUT_SHARE = 0.5
 NEAR_SHARE = 0.8
 _LEVELS: dict[Outcome, Level] = {
@@ -75,9 +77,13 @@ def _window(examined: Examined) -> Iterator[Sight]:
 )
 def _small(examined: Examined) -> Iterator[Sight]:
     for block in examined.line:
-        tokens = block.models[0].context_length
-        if tokens < SMALL_TOKENS:
-            yield Sight("warning", f"{block.models[0].name} holds {tokens:,} tokens")
+        model, wanted = block.models[0], block.settings.context_length
+        tokens, could = model.context_length, model.facts.context_length or 0
+        text = f"{model.name} holds {tokens:,} tokens"
+        if wanted is not None and could > tokens:
+            text += f", as {block.place}.context_length says; without it {could:,}"
+        if tokens < max(SMALL_TOKENS, could * SMALL_SHARE):
+            yield Sight("warning", text)
 
 
 @check(

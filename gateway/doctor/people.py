@@ -66,15 +66,17 @@ def _hangs(examined: Examined) -> Iterator[Sight]:
     "platform-connected",
     "Each platform is connected",
     why="Messages wait there, or are lost if the platform does not keep them.",
-    remedy="The line says what the platform answered; correct its token or its intents.",
+    remedy="Do what the line says: it has what the platform answered.",
     needs="gateway",
 )
 def _connected(examined: Examined) -> Iterator[Sight]:
     states = _part(examined, "adapters")
     for name, state in states.items():
-        if state == "connecting":
-            remedy = "`parley logs --event adapter_disconnected` says why; it is tried again."
-            yield Sight("warning", f"{name} is not connected", remedy)
+        kind, _, reason = str(state).partition(": ")
+        if kind == "connecting":
+            remedy = "It is tried again. Where the line names another program, stop that one, or"
+            remedy += " revoke the token; else look whether this machine reaches the platform."
+            yield Sight("warning", f"{name} is not connected: {reason or 'no answer yet'}", remedy)
         elif state not in WORKING:
             yield Sight("wrong", f"{name}: {state}")
 
@@ -90,7 +92,8 @@ def _heard(examined: Examined) -> Iterator[Sight]:
     for name, each in _part(examined, "accounts").items():
         if isinstance(each, Mapping) and each.get("silent_s") is not None:
             for_s = f"{each['silent_s']:,.0f} s"
-            yield Sight("wrong", f"{name} has taken no message for {for_s}, and some wait")
+            error = f"; last error: {each['last_error']}" if each.get("last_error") else ""
+            yield Sight("wrong", f"{name} has taken no message for {for_s}, and some wait{error}")
 
 
 @check(

@@ -12,6 +12,8 @@ from gateway.settings.loading import Loaded
 
 HYGIENE = 0.85
 """Where the check before each turn compacts."""
+SHORT_MINUTES = 10
+"""Sooner nobody expects to be forgotten."""
 
 
 @check(
@@ -36,6 +38,10 @@ def _readable(examined: Examined) -> Iterator[Sight]:
 def _effect(examined: Examined) -> Iterator[Sight]:
     for warning in examined.loaded.warnings:
         yield Sight("warning", warning)
+    sessions = examined.settings.sessions
+    if sessions.reset in {"idle", "both"} and sessions.idle_minutes < SHORT_MINUTES:
+        text = f"after sessions.idle_minutes ({sessions.idle_minutes}) a chat forgets what was said"
+        yield Sight("warning", text, "Raise it; 1440, a day, is the default.")
 
 
 @check(

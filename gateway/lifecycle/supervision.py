@@ -58,6 +58,7 @@ class AccountTimes:
         received: When something that came in was last stored; None before the first time.
         failing: Since when each conversation has failed whose newest attempt did.
         asked: Until when each conversation waits because somebody asked for it.
+        error: Why the newest message was not taken; None since one was.
     """
 
     began: float
@@ -65,6 +66,7 @@ class AccountTimes:
     received: float | None = None
     failing: dict[int, float] = field(default_factory=dict)
     asked: dict[int, float] = field(default_factory=dict)
+    error: str | None = None
 
     def silent_since(self, waiting: Backlog, now: float) -> float:
         """Return since when nothing was sent although this conversation waits; `now` for no time.
@@ -109,7 +111,7 @@ class Traffic:
     def sent(self, account: Account, conversation: int) -> None:
         """Note that the platform took a message."""
         times = self.of(account)
-        times.sent = self.clock()
+        times.sent, times.error = self.clock(), None
         times.failing.pop(conversation, None)
         times.asked.pop(conversation, None)
 
@@ -117,14 +119,18 @@ class Traffic:
         """Note that a message came in and is stored."""
         self.of(account).received = self.clock()
 
-    def failed(self, account: Account, conversation: int, asked_s: float | None) -> None:
+    def failed(
+        self, account: Account, conversation: int, error: str, asked_s: float | None = None
+    ) -> None:
         """Note that a message was not taken.
 
         Args:
             account: Whose message it is.
+            error: Why not.
             asked_s: In how many seconds it may be tried again; None where nobody asked to wait.
         """
         times, now = self.of(account), self.clock()
+        times.error = error
         if asked_s is None:
             times.failing.setdefault(conversation, now)
         else:
@@ -142,6 +148,7 @@ class AccountHealth:
         last_received_s: How long ago this process last stored something from the platform.
         silent_s: For how long it has been silent.
         pool: The connections behind its requests; None where it has none.
+        last_error: Why the newest message was not taken; None since one was.
     """
 
     waiting: int
@@ -150,6 +157,7 @@ class AccountHealth:
     last_received_s: float | None
     silent_s: float | None
     pool: PoolUse | None
+    last_error: str | None = None
 
 
 class Watch:
@@ -221,6 +229,7 @@ class Watch:
             last_received_s=None if times.received is None else now - times.received,
             silent_s=None if since is None else now - since,
             pool=self._adapters[account].pool,
+            last_error=times.error,
         )
         self._note(account, before, since, health.waiting)
         return health
@@ -307,12 +316,14 @@ class Supervised:
 
     @property
     def state(self) -> str:
-        """What /readyz shows: connected, standby, connecting, or why it was stopped."""
+        """What /readyz shows: connected, standby, or connecting or stopped and why."""
         if self.stopped is not None:
             return f"stopped: {self.stopped}"
         if self.is_standby:
             return "standby"
-        return "connected" if self.connected else "connecting"
+        if self.connected:
+            return "connected"
+        return f"connecting: {self.trouble}" if self.trouble else "connecting"
 
     @property
     def is_standby(self) -> bool:

@@ -369,12 +369,12 @@ class Delivery:
         except ChatMoved as exc:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
-            self._traffic.failed(due.account, message.conversation, exc.retry_after_s)
+            self._traffic.failed(due.account, message.conversation, str(exc), exc.retry_after_s)
             await self._delay(due, exc.retry_after_s, str(exc))
         except SendRejected as exc:
             await self._bury(due, str(exc), "refused")
         except SendUnknown as exc:
-            self._traffic.failed(due.account, message.conversation, None)
+            self._traffic.failed(due.account, message.conversation, str(exc))
             await self._doubt(due, str(exc))
         except Exception as exc:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)

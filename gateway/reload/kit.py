@@ -90,9 +90,9 @@ class Mind:
     readers: tuple[ChatModel, ...] = ()
 
     @property
-    def standing(self) -> tuple[Sequence[ChatModel], Rests]:
-        """All models, and which of them fail."""
-        return self.models, self.agent.recovery.rests
+    def standing(self) -> tuple[Sequence[ChatModel], Sequence[ChatModel], Rests]:
+        """All models, those that answer people, and which of them fail."""
+        return self.models, self.agent.models, self.agent.recovery.rests
 
 
 async def build_mind(

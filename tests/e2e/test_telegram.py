@@ -184,7 +184,8 @@ async def test_telegram_may_be_away_at_the_start(api: BotApi, tmp_path: Path) ->
     async with ParleyProcess(tmp_path, bot_settings(api)) as parley:
         await parley.event("adapter_disconnected")
         status, body = await parley.health()
-        assert (status, body["adapters"]["telegram:default"]) == (503, "connecting")
+        assert status == 503
+        assert body["adapters"]["telegram:default"].startswith("connecting: ")
         await parley.event("telegram_connected")
         # It counts as connected once a poll was answered.
         api.push_text(ANN, "what is 12*7?")

@@ -18,11 +18,12 @@ from agent.models.catalog import ModelFacts
 from agent.processes import descriptors
 from agent.usage import Prices, Usage
 from gateway.app import Welcome, run
-from gateway.errors import GatewayError, SettingsError
+from gateway.errors import GatewayError, SettingsError, StorageUnavailable
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import own_home
 from gateway.settings.tree import Settings
 from gateway.storage import schema
+from gateway.wiring import build_line
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.faulty_models import forget_certificates
 from tests.support.gateway import (
@@ -166,6 +167,28 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
                 await run(settings, lambda *_: None, journal)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
+
+
+async def test_a_start_without_its_database_closes_what_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models were asked about their windows by then."""
+    settings, closed = settings_of(tmp_path), asyncio.Event()
+    line = build_line(settings)
+
+    async def close() -> None:
+        closed.set()
+
+    def refuse(*_: object) -> None:
+        raise StorageUnavailable("too many clients already")
+
+    monkeypatch.setattr(line[0].models[0], "close", close)
+    monkeypatch.setattr("gateway.app.build_line", lambda _: line)
+    monkeypatch.setattr("gateway.app.open_locked", refuse)
+    async with log_lines(Watch()):
+        with own_home(settings) as journal, pytest.raises(StorageUnavailable, match="too many"):
+            await run(settings, lambda *_: None, journal)
+    assert closed.is_set()
 
 
 async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:

@@ -152,7 +152,8 @@ def _first(found: dict[str, Any]) -> Line:
     if found["trouble"]:
         return found["trouble"], "bold red"
     if process is None:
-        return f"no gateway runs in {found['home']}; this is from the database", "bold yellow"
+        source = "" if "trouble" in found["database"] else "; this is from the database"
+        return f"no gateway runs in {found['home']}{source}", "bold yellow"
     since = span(time.time() - process["started_at"])
     head = f"parley {process['version']} runs in {found['home']} since {since}"
     if found["ready"]:

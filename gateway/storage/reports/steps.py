@@ -132,6 +132,7 @@ class Sent:
 
     Attributes:
         text: What was to be shown.
+        next_at: When it is tried again, where it waits; 0 before the first try.
         error: Of the last try.
     """
 
@@ -140,7 +141,7 @@ class Sent:
     source_key: str
     text: str
     state: str
-    failures: int
+    next_at: float
     error: str | None
     at: float
     sent_at: float | None
@@ -284,7 +285,7 @@ def _sent(first: str, end: str) -> Any:
             outbox.c.source_key,
             outbox.c.payload,
             outbox.c.state,
-            outbox.c.failures,
+            outbox.c.next_at,
             outbox.c.error,
             outbox.c.at,
             outbox.c.sent_at,

@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import CredentialsRefused
+from agent.models.recovery import Failing
 from gateway.alerts.troubles import (
     OF_DATABASE,
     TROUBLES,
     AlertFacts,
+    Evidence,
+    Models,
     Stored,
     Unsure,
     page,
@@ -16,6 +20,7 @@ from gateway.alerts.troubles import (
 )
 from gateway.lifecycle.supervision import AccountHealth
 from gateway.settings.tree import AlertSettings
+from gateway.storage.reports.health import Waiting
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,3 +68,30 @@ def test_after_a_start_an_account_may_be_as_silent_as_before(
     health = AccountHealth(waiting, 30.0, last_sent_s, None, None, None)
     facts = AlertFacts(AlertSettings(), accounts={("telegram", "default"): health}, stored=Stored())
     assert list(TROUBLES["adapter-silent"].look(facts)) == expected
+
+
+def test_a_silent_account_says_what_the_platform_said() -> None:
+    """Who reads it at night knows then whose trouble it is."""
+    health = AccountHealth(2, 90.0, None, 1.0, 90.0, None, "HTTP status 502")
+    account = "telegram", "default"
+    stored = Stored(unsent={account: Waiting(2, 90.0)})
+    [seen] = TROUBLES["adapter-silent"].look(
+        AlertFacts(AlertSettings(), accounts={account: health}, stored=stored)
+    )
+    assert isinstance(seen, Evidence)
+    assert seen.values["reason"] == "HTTP status 502"
+
+
+@pytest.mark.parametrize(
+    ("answered", "said"),
+    [({"b", "summary"}, "b answers instead"), ({"summary"}, "no other model answers instead")],
+)
+def test_a_refused_key_says_who_answers_instead(answered: set[str], said: str) -> None:
+    """A model that only writes summaries answers nobody."""
+    failing = {"a": Failing(CredentialsRefused("401"), 1, 0.0)}
+    models = Models(
+        frozenset({"a", "b", "summary"}), failing, frozenset(answered), line=frozenset({"a", "b"})
+    )
+    [seen, *_] = TROUBLES["key-refused"].look(AlertFacts(AlertSettings(), models=models))
+    assert isinstance(seen, Evidence)
+    assert seen.values["instead"] == said

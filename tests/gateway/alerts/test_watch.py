@@ -180,7 +180,7 @@ async def test_a_model_that_its_provider_does_not_know_is_told_of_at_once(tmp_pa
         await chat.ask("hello")
         fail(chat, ModelNotFound("404"))
         [alert] = (await look(chat)).begun
-        assert "has failed for less than a minute: 404" in alert.text
+        assert "has failed at once: 404" in alert.text
 
 
 async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
         await chat.ask("hello")
         here, rests = watch_of(chat), chat.agent.recovery.rests
         named = [ScriptedModel([], name=f"m{n}") for n in range(4)]
-        here.sources = replace(here.sources, models=lambda: (named, rests))
+        here.sources = replace(here.sources, models=lambda: (named, named, rests))
         for each in named:
             rests.note_failure(each.label, CredentialsRefused("401"))
         assert len((await look(chat)).begun) == 4
@@ -372,7 +372,7 @@ async def test_more_than_there_is_room_for_is_one_line(tmp_path: Path) -> None:
         await chat.execute(update(schema.alert).where(schema.alert.c.id == 4).values(told_at=None))
         await look(chat)
         assert "m3" in (await chat.answers(5))[4]
-        here.sources = replace(here.sources, models=lambda: ([], rests))
+        here.sources = replace(here.sources, models=lambda: ([], [], rests))
         assert len((await look(chat)).ended) == 4
         assert len(await chat.answers(6)) == 6
 

@@ -10,7 +10,7 @@ import pytest
 from gateway.doctor import checks
 from gateway.doctor.checks import CHECKS, Check, Examined, Result, Sight, exit_code, made
 from gateway.storage.schema import REVISION
-from tests.gateway.doctor.patients import Patient, revision_of, sound
+from tests.gateway.doctor.patients import READY, Patient, revision_of, sound
 from tests.gateway.doctor.planted import FAULTS, advisories
 from tests.support.command_line import Run as Parley
 from tests.support.storage import migrated_file, outdated_file
@@ -63,6 +63,27 @@ def test_a_planted_fault_is_found(
     found = patient.result(name)
     assert found.level == planted.level, found.seen
     assert all(each.remedy or found.check.remedy for each in found.seen)
+
+
+def test_what_is_not_connected_or_silent_says_why(patient: Patient) -> None:
+    """As the gateway says it."""
+    silent = {"silent_s": 90, "last_error": "HTTP status 502"}
+    states = {"telegram:default": "connecting: another program receives"}
+    patient.running = {**READY, "adapters": states, "accounts": {"telegram:default": silent}}
+    [connected], [heard] = (
+        patient.result(name).seen for name in ("platform-connected", "platform-heard")
+    )
+    assert connected.text == "telegram:default is not connected: another program receives"
+    assert heard.text.endswith("; last error: HTTP status 502")
+
+
+def test_a_setting_that_makes_it_forget_is_named(patient: Patient) -> None:
+    """A window far below what the model holds, and a very short idle time."""
+    patient.set(model__context_length=20_000, sessions={"reset": "idle", "idle_minutes": 2})
+    [small] = patient.result("model-window-small").seen
+    assert "holds 20,000 tokens, as model.context_length says; without it " in small.text
+    [short] = patient.result("settings-effect").seen
+    assert short.text == "after sessions.idle_minutes (2) a chat forgets what was said"
 
 
 def test_an_owner_who_never_wrote_is_told_nothing(patient: Patient) -> None:

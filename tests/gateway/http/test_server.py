@@ -187,7 +187,7 @@ async def test_ready_tells_how_accounts_stand(tmp_path: Path) -> None:
         await gateway.chat.logged("message_sent")
         _, after = await gateway.get("/readyz")
         unsent = {"waiting": 0, "oldest_unsent_s": None, "silent_s": None, "pool": None}
-        never = {"last_sent_s": None, "last_received_s": None}
+        never = {"last_sent_s": None, "last_received_s": None, "last_error": None}
         assert before["accounts"] == {"telegram:default": unsent | never}
         account = after["accounts"]["telegram:default"]
         assert account["last_received_s"] >= account["last_sent_s"] >= 0

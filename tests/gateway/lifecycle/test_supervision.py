@@ -135,6 +135,8 @@ def test_the_state_follows_the_connection() -> None:
     assert Supervised(adapter).state == "connected"
     adapter.connected = False
     assert Supervised(adapter).state == "connecting"
+    lost = Supervised(adapter, trouble="another program receives")
+    assert lost.state == "connecting: another program receives"
 
 
 async def test_pauses_stay_finite(

@@ -79,6 +79,13 @@ def test_without_a_gateway_the_database_is_asked(parley: Parley, tmp_path: Path)
     assert "nothing waits for an answer" in result.out
 
 
+def test_a_database_that_says_nothing_is_no_source() -> None:
+    """Only that it cannot be reached is told, and once."""
+    first, *others = shown(running=False, ready=False, process=None)
+    assert first == "no gateway runs in /h"
+    assert ["it is gone" in each for each in others] == [False, True, False]
+
+
 def test_without_anything_it_says_so(parley: Parley) -> None:
     """A new home has no database."""
     result = parley("status")

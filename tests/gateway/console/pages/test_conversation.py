@@ -1,5 +1,6 @@
 """One conversation: each step of its turns, its segments, whole texts, and nothing that runs."""
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,13 +9,16 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy import Connection
 
+from adapters.errors import SendDelayed
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 from agent.view.view import Summary, ViewPlan
+from gateway.storage import schema
 from gateway.storage.conversation import sessions, transcript
 from gateway.storage.schema import attachment
 from tests.support.console import ConsoleBrowser, ConsoleGateway, console
 from tests.support.gateway import RecordingModel, agent_of
+from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import tool_call
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
@@ -57,6 +61,18 @@ async def test_each_step_is_shown_and_nothing_runs(tmp_path: Path) -> None:
         assert "<script>alert" not in found
         assert "<img src=x" not in found
         assert "All " in found
+
+
+async def test_what_waits_says_when_it_is_tried_again(tmp_path: Path) -> None:
+    """And no number of tries: a long pause counts as all that would fit into it."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] = deque([SendDelayed("busy", 1800.0)])
+    async with console(tmp_path, adapter=adapter) as running, running.browser() as browser:
+        await running.serving.chat.say("one")
+        await running.serving.chat.until_rows(schema.outbox, lambda rows: rows and rows[0].failures)
+        found = (await browser.get("/admin/conversations/1")).text
+        assert ", tried again at <time" in found
+        assert "failed tries" not in found
 
 
 async def test_a_whole_text_has_its_own_page(tmp_path: Path) -> None:
