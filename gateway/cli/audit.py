@@ -217,6 +217,7 @@ def _as_json(row: AuditRow, redactor: Redactor) -> dict[str, Any]:
     facts = asdict(row)
     facts["at"] = _time(row.at)
     facts["decided_at"] = None if row.decided_at is None else _time(row.decided_at)
+    facts["said"] = redactor.known(row.said)[0]
     facts["arguments"] = _shortened(_masked(row.arguments, redactor), JSON_CHARS)
     return facts
 

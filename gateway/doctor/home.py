@@ -16,6 +16,8 @@ from urllib.request import getproxies
 from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
 from gateway.lifecycle import backups
 from gateway.lifecycle.home import WEB_TOKEN
+from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
+from gateway.logging.setup import log_path, predecessors
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
 
 FULL_BYTES, SCARCE_BYTES = 200_000_000, 2_000_000_000
@@ -24,6 +26,7 @@ LEAST_MEMORY = 300_000_000
 LEAST_DESCRIPTORS = 1024
 LARGE_LOG = 5_000_000_000
 AHEAD_S = 120.0
+MOST_EVENTS = 5
 
 
 @check(
@@ -166,6 +169,24 @@ def _log_size(examined: Examined) -> Iterator[Sight]:
     size = sum(each.stat().st_size for each in folder.glob(name))
     if size > LARGE_LOG:
         yield Sight("warning", f"the log in {folder} takes {size / 1e9:.1f} GB")
+
+
+@check(
+    "log-warnings",
+    f"The log has no warnings of the last {LATELY_S // 60} minutes",
+    why="Something that Parley needs did not answer, or was refused, though Parley itself goes on.",
+    remedy="See what they say: `parley logs --level warning --since 15m`.",
+)
+def _log_warnings(examined: Examined) -> Iterator[Sight]:
+    path = log_path(examined.settings.logging, examined.home)
+    if path is None:
+        yield Sight("unknown", "skipped: no log file is written (logging.file is false)")
+        return
+    found = tallied(newest(RecentLines(), (path, *predecessors(path)[:1]), lately(), MOST_LINES))
+    often = ", ".join(f"{each.count:,} of {each.name}" for each in found[:MOST_EVENTS])
+    rest = f", and {len(found) - MOST_EVENTS} other events" if len(found) > MOST_EVENTS else ""
+    if found:
+        yield Sight("warning", f"warnings and errors of the last 15 minutes: {often}{rest}")
 
 
 @check(

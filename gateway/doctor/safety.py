@@ -1,5 +1,6 @@
 """Whether tools do only what they may, and what in the settings weakens that."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -161,9 +162,9 @@ def _fetch(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "workspace-apart",
-    "Workspaces have a folder of their own",
-    why="A tool that works there must not find anything else.",
-    remedy="Set `tools.workspace.root` to an empty folder, or to null.",
+    "Workspaces have a folder of their own, which this user can write",
+    why="A tool that works there must not find anything else, and fails where it cannot write.",
+    remedy="Set `tools.workspace.root` to an empty folder of this user, or to null.",
 )
 def _workspace(examined: Examined) -> Iterator[Sight]:
     root = examined.settings.tools.workspace.root
@@ -173,6 +174,15 @@ def _workspace(examined: Examined) -> Iterator[Sight]:
         yield Sight("wrong", f"{root} is no folder")
     elif root.resolve() in {Path.home().resolve(), Path("/")}:
         yield Sight("wrong", f"{root} is the folder of a user, or of the machine")
+    elif not os.access(_there(root), os.W_OK | os.X_OK):
+        yield Sight(
+            "wrong", f"{root} cannot be {'written' if root.exists() else 'made'} by this user"
+        )
+
+
+def _there(path: Path) -> Path:
+    """Return what is there of a path: it, or the folder above that is."""
+    return next(each for each in (path, *path.parents) if each.exists())
 
 
 @check(

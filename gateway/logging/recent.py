@@ -4,10 +4,12 @@ What is kept is what the outputs get: a line that is made, redacted and bounded 
 also where no log file is written (`logging.file: false`).
 """
 
+import re
 import threading
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
@@ -23,6 +25,8 @@ LONGEST_LINE = 20_000
 SEARCHED_BYTES = 6_000_000
 """As much of the end of the log file is looked at, about 20,000 lines; 100 ms."""
 LEVELS = ("debug", "info", "warning", "error")
+_TELLING = ("plugin", "call", "server", "tool", "model", "adapter", "reason", "error", "problems")
+"""Fields that say what a line is about, in this order."""
 _PLACES = ("conversation", "session", "session_id", "chat", "parent")
 
 
@@ -92,6 +96,7 @@ class LineFilter:
         place: The id of a conversation, or of a chat.
         turn: The id of a turn.
         text: Stands anywhere in the line, in small or capital letters.
+        since: The first moment, as in the field timestamp without its Z.
     """
 
     level: str = ""
@@ -99,13 +104,18 @@ class LineFilter:
     place: str = ""
     turn: str = ""
     text: str = ""
+    since: str = ""
     _needles: tuple[bytes, ...] = field(init=False, repr=False)
+    _level: re.Pattern[bytes] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         # What must stand in the line in any case: most lines need not be parsed.
         named = (self.place, self.turn, "" if set(self.event) & set("*?[") else self.event)
         needles = tuple(each.encode(errors="replace") for each in named if each)
         object.__setattr__(self, "_needles", needles)
+        levels = "|".join(LEVELS[rank(self.level) :]) if self.level else ""
+        pattern = rf'"level":\s*"(?:{levels})"' if levels else ""
+        object.__setattr__(self, "_level", re.compile(pattern.encode()))
 
     def admits(self, line: bytes) -> dict[str, Any] | None:
         """Return the fields of a line that is wanted, None for any other and for what is no line.
@@ -113,6 +123,8 @@ class LineFilter:
         Raises nothing: a file may hold anything.
         """
         if not all(needle in line for needle in self._needles):
+            return None
+        if not self._level.search(line):
             return None
         if self.text and self.text.casefold() not in line.decode(errors="replace").casefold():
             return None
@@ -128,7 +140,49 @@ class LineFilter:
             and (not self.event or fnmatchcase(str(record["event"]), self.event))
             and (not self.place or any(str(record.get(name)) == self.place for name in _PLACES))
             and (not self.turn or str(record.get("turn")) == self.turn)
+            and (not self.since or str(record.get("timestamp")) >= self.since)
         )
+
+
+LATELY_S = 900
+"""How long a warning is news."""
+
+
+def lately() -> LineFilter:
+    """Return what wants the warnings and errors of the last `LATELY_S` seconds."""
+    began = datetime.now(UTC) - timedelta(seconds=LATELY_S)
+    return LineFilter(level="warning", since=f"{began:%Y-%m-%dT%H:%M:%S.%f}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many lines there are of a name, and when and why the newest was written.
+
+    Attributes:
+        at: As in its field timestamp.
+        why: What it is about and the reason, as far as it says, at most 300 characters.
+    """
+
+    name: str
+    count: int
+    at: str
+    why: str
+
+
+def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Tally]:
+    """Return lines, the oldest first, by what one of their fields says; the most frequent first."""
+    names = [str(record.get(by)) for record in records]
+    last = dict(zip(names, records, strict=True))
+    return [
+        Tally(name, count, str(last[name].get("timestamp")), _why(last[name]))
+        for name, count in Counter(names).most_common()
+    ]
+
+
+def _why(record: Mapping[str, Any]) -> str:
+    found = (record[name] for name in _TELLING if record.get(name))
+    parts = (each if isinstance(each, str) else orjson.dumps(each).decode() for each in found)
+    return ": ".join(parts)[:300]
 
 
 def rank(level: str) -> int:

@@ -287,6 +287,7 @@ class Connection:
         self._on_listed = on_listed
         self._client: Client | None = None
         self._lost = asyncio.Event()
+        self._unanswered = ""
         self._has_changed = False
 
     async def run(self) -> None:
@@ -304,7 +305,8 @@ class Connection:
             self.said = "" if self.problem is None else tail.text.strip()
             self.problem = reason
             self.tried.set()
-            log.warning("mcp_lost", server=self.name, reason=self.problem, said=self.said)
+            tool = self._unanswered
+            log.warning("mcp_lost", server=self.name, tool=tool, reason=reason, said=self.said)
             failures = 1 if time.monotonic() - began > STABLE_S else failures + 1
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))
 
@@ -317,6 +319,7 @@ class Connection:
         client = self._client
         if client is None:
             raise ToolError(f"the MCP server {self.name} is not connected now; try again later")
+        self._unanswered = tool
         try:
             result = await client.call_tool(tool, arguments)
         except MCPError as exc:
@@ -324,6 +327,7 @@ class Connection:
         except (ValidationError, RuntimeError) as exc:
             # What it quotes of the answer is of no use to anybody.
             raise ToolError(f"the MCP server {self.name} answered with what is no result") from exc
+        self._unanswered = ""
         text = text_of(result)
         if result.is_error:
             raise ToolError(text)
@@ -341,7 +345,7 @@ class Connection:
     async def _connect(self, tail: transports.Tail) -> None:
         """Connect, list the tools, and return when the connection is lost."""
         self._lost.clear()
-        self._has_changed = False
+        self._has_changed, self._unanswered = False, ""
         began = time.monotonic()
         async with AsyncExitStack() as stack:
             async with asyncio.timeout(self._server.start_timeout_s):

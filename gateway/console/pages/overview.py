@@ -15,6 +15,7 @@ from gateway.console.pages.setup import DEMO_NAME, SETUP
 from gateway.console.register import HOME, Ask, Inside, Result, Shown, page
 from gateway.console.wording import number, stretch
 from gateway.http.server import WORKING
+from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
 from gateway.storage.reports import conversation_list, costs, health
@@ -27,6 +28,8 @@ LATE_S = 300.0
 """What waits for longer should be looked at."""
 NEWEST = 6
 PAST_ALERTS = 5
+MOST_WARNINGS = 10
+"""Events of which warnings are shown, the most frequent ones."""
 _LOG, _LISTED = f"{HOME}/log?level=warning", f"{HOME}/conversations?state="
 PLACES: Mapping[str, str] = {
     "adapter-stopped": _LOG,
@@ -104,12 +107,15 @@ async def overview(ask: Ask) -> Result:
     look = await inside.health.look()
     read = await inside.database.read(_read, spans)
     opened = [each for each in read.alerts if each.over_at is None]
+    warnings = tallied(newest(RECENT, (), lately(), MOST_LINES))
     return Shown(
         "overview.html",
         {
             "health": look,
             "needs": [*_of_model(inside), *_of_health(look), *_of_database(read, opened)],
             "waiting": read.waiting,
+            "warnings": warnings[:MOST_WARNINGS],
+            "all_warnings": sum(each.count for each in warnings),
             "alerts": opened,
             "past_alerts": [each for each in read.alerts if each not in opened][:PAST_ALERTS],
             "today": read.spent[-1],

@@ -11,6 +11,8 @@ from agent.plugins.finding import PluginInfo
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, SettingsError
 from gateway.lifecycle.rotation import SettingsReloaded
+from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Tally, newest, tallied
+from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
 
@@ -51,7 +53,8 @@ async def settings(ask: Ask) -> Result:
         differences = await ask.inside.operator.settings.differences()
         problem = ""
     except SettingsError as exc:
-        differences, problem = [], str(exc)
+        differences, file = [], ask.inside.operator.settings.file
+        problem = "\n".join(await asyncio.to_thread(located, exc, file)) if file else str(exc)
     health = await ask.inside.health.look()
     return Shown(
         "settings.html",
@@ -124,6 +127,7 @@ async def plugins(ask: Ask) -> Result:
             "loaded": {each.name: each for each in ask.inside.plugins.loaded},
             "missing": [name for name in settings_.plugins.enabled if name not in known],
             "engine": settings_.context.engine,
+            "failed": _failures("plugin_failed", "plugin"),
         },
     )
 
@@ -132,7 +136,21 @@ async def plugins(ask: Ask) -> Result:
 async def servers(ask: Ask) -> Result:
     """Show how each MCP server stands, what it said last, and its tools."""
     off = [name for name, each in ask.inside.settings.tools.mcp.items() if not each.enabled]
-    return Shown("mcp.html", {"servers": ask.inside.looks.servers(), "off": sorted(off)})
+    return Shown(
+        "mcp.html",
+        {
+            "servers": ask.inside.looks.servers(),
+            "off": sorted(off),
+            "lost": _failures("mcp_lost", "server"),
+            "late": _failures("tool_timed_out", "tool"),
+        },
+    )
+
+
+def _failures(event: str, by: str) -> dict[str, Tally]:
+    """Return what the lines in memory say of an event, by one of its fields."""
+    lines = newest(RECENT, (), LineFilter(level="warning", event=event), MOST_LINES)
+    return {each.name: each for each in tallied(lines, by)}
 
 
 @page(DOCTOR, "Doctor", "System")

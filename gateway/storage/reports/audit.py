@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, Row, and_, func, or_, select
 
-from agent.messages import decode
+from agent.messages import decode, text_of
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import inquiry, is_of_tool, message, step, turn
 
 LARGEST_ID = 2**63 - 1
 MOST_TURNS = 200
 """That are read in one go."""
+LONGEST_ERROR = 2_000
+"""Characters of a result that is read beside its call."""
 NOT_RUN = frozenset({"refused", "vetoed", "denied"})
 """Outcomes of calls that had no effect, whatever that of their tool is."""
 
@@ -40,6 +42,7 @@ class AuditRow:
         senders: Whose words the turn holds.
         number: Which call of its turn it is, from 0 on; with `turn` it names the call.
         seq: Of the message that asked for it; 0 where that is not there.
+        said: What the model was told of a call that went wrong; empty where that is long.
     """
 
     at: float
@@ -56,6 +59,7 @@ class AuditRow:
     senders: tuple[str, ...]
     number: int = 0
     seq: int = 0
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +100,12 @@ def _wanted_of(
     ).all()
     steps = select(step).where(step.c.turn_id.in_(turn_ids), is_of_tool)
     asked = select(inquiry).where(inquiry.c.turn_id.in_(turn_ids))
-    given = select(message.c.turn_id, message.c.seq, message.c.body).where(
+    is_short = func.length(message.c.body) < LONGEST_ERROR
+    given = select(message.c.turn_id, message.c.seq, message.c.role, message.c.body).where(
         # There is no index by turns.
         message.c.conversation.in_({each.conversation for each in rows}),
         message.c.turn_id.in_(turn_ids),
-        message.c.role == "assistant",
+        or_(message.c.role == "assistant", and_(message.c.role == "tool", is_short)),
     )
     given = given.order_by(message.c.conversation, message.c.seq)
     parts = [_by_turn(conn, query) for query in (steps, asked, given)]
@@ -154,12 +159,15 @@ def _of_turn(
     current: Row[Any], steps: Sequence[Any], inquiries: Sequence[Any], messages: Sequence[Any]
 ) -> Iterator[AuditRow]:
     """Yield the calls of one turn."""
-    given = _given(messages)
+    given, results = _given(messages), _results(messages)
     asked = {row.call_id: row for row in inquiries}
-    seen: Counter[str] = Counter()
+    ids, seen = Counter(row.call_id for row in steps), Counter[str]()
     for row in sorted(steps, key=lambda row: row.n):
         key = _key(row.call_id, seen)
-        yield _ran(current, row, asked.pop(key, None), given.get(key, ("", 0)))
+        ran = _ran(current, row, asked.pop(key, None), given.get(key, ("", 0)))
+        # Some models give the same id to several calls: which was told what is not known then.
+        is_told = ran.outcome == "error" and ids[row.call_id] == 1
+        yield replace(ran, said=results.get(row.call_id, "")) if is_told else ran
     for key, question in asked.items():
         yield _asked(current, question, given.get(key, ("", 0)))
 
@@ -173,8 +181,15 @@ def _given(messages: Sequence[Any]) -> dict[str, tuple[str, int]]:
     return {
         _key(call["id"], seen): (call["function"]["arguments"], row.seq)
         for row in messages
+        if row.role == "assistant"
         for call in decode(row.body).get("tool_calls", ())
     }
+
+
+def _results(messages: Sequence[Any]) -> dict[str, str]:
+    """Return what the model was told of the calls of a turn, by their ids; nothing that is long."""
+    said = [decode(row.body) for row in messages if row.role == "tool"]
+    return {each["tool_call_id"]: text_of(each) for each in said}
 
 
 def _key(call_id: str, seen: Counter[str]) -> str:

@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any, Literal
 
 import pytest
+import structlog
 from pydantic import BaseModel, Field, RootModel, field_validator
 from structlog.testing import capture_logs
 
@@ -146,8 +147,10 @@ async def test_a_tool_that_takes_too_long_is_ended() -> None:
         await asyncio.Event().wait()
         return "never"
 
-    outcome = await outcome_of('{"left": 1}', run=hang, timeout_s=1)
+    with structlog.testing.capture_logs() as logs:
+        outcome = await outcome_of('{"left": 1}', run=hang, timeout_s=1)
     assert outcome == ("error", "Error: add did not finish within 1 s")
+    assert [(each["event"], each["tool"]) for each in logs] == [("tool_timed_out", "add")]
 
 
 @pytest.mark.parametrize("error", [RuntimeError("secret"), TimeoutError("secret")])

@@ -188,6 +188,13 @@ def _large_log(patient: Patient, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home, "LARGE_LOG", 20)
 
 
+@fault("log-warnings", "warning")
+def _warned(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    (patient.home / "logs").mkdir()
+    line = {"timestamp": "2999-01-01T00:00:00Z", "level": "warning", "event": "plugin_failed"}
+    (patient.home / "logs" / "parley.jsonl").write_text(json.dumps(line) + "\n")
+
+
 @fault("memory-free", "warning")
 def _no_memory(_: Patient, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(home, "LEAST_MEMORY", 10**15)

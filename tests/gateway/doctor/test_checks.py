@@ -1,7 +1,9 @@
 """`parley doctor`: each check finds its fault, and says nothing of a sound home."""
 
+import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
@@ -94,6 +96,32 @@ def test_an_owner_who_never_wrote_is_told_nothing(patient: Patient) -> None:
     patient.set(alerts__to=["telegram:7"])
     patient.config()
     assert patient.result("alerts-heard").level == "fine"
+
+
+def test_warnings_of_the_log_are_counted(patient: Patient) -> None:
+    """By their events, the five most frequent; old ones and what is no warning are left out."""
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+    events = [*("a" * 3), *"bcdefg"]
+    told = [{"timestamp": now, "level": "warning", "event": each} for each in events]
+    told += [{"timestamp": now, "level": "info", "event": "calm"}]
+    told += [{"timestamp": "2026-01-01T00:00:00Z", "level": "error", "event": "old"}]
+    (patient.home / "logs").mkdir()
+    file = patient.home / "logs" / "parley.jsonl"
+    file.write_text("\n".join(map(json.dumps, told)))
+    [seen] = patient.result("log-warnings").seen
+    assert seen.text.endswith(": 3 of a, 1 of b, 1 of c, 1 of d, 1 of e, and 2 other events")
+    patient.set(logging__file=False)
+    patient.config()
+    assert patient.result("log-warnings").level == "unknown"
+
+
+def test_a_workspace_that_cannot_be_written_is_found(patient: Patient) -> None:
+    """Also one that is not there yet; the path is named."""
+    (patient.home / "file").write_text("")
+    root = patient.home / "file" / "workspaces"
+    patient.set(tools__workspace={"root": str(root)})
+    [seen] = patient.result("workspace-apart").seen
+    assert (seen.level, seen.text) == ("wrong", f"{root} cannot be made by this user")
 
 
 def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:

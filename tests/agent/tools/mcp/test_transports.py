@@ -108,7 +108,7 @@ async def test_a_lost_program_is_started_again(
             await run(tools, "die")
         await journal.logged("mcp_lost")
         lost = journal.of("mcp_lost")[0]
-        assert (lost["server"], lost["said"]) == ("s", "")
+        assert (lost["server"], lost["said"], lost["tool"]) == ("s", "", "die")
         with pytest.raises(ToolError, match="the MCP server s is not connected now"):
             await run(tools, "echo", text="x")
         (tmp_path / "taken away").rename(plan)

@@ -2,13 +2,26 @@
 
 from pathlib import Path
 
+import pytest
+
 from gateway.alerts.troubles import TROUBLES
+from gateway.console.pages import overview
 from gateway.console.pages.overview import PLACES
 from gateway.console.register import find
+from gateway.logging.recent import RecentLines
 from gateway.storage.queue import alerts
 from gateway.storage.schema import replica, turn
+from tests.gateway.console.pages.test_livelog import add
 from tests.gateway.storage.reports.test_conversation_list import set_rows
 from tests.support.console import console
+
+
+@pytest.fixture(autouse=True)
+def recent(monkeypatch: pytest.MonkeyPatch) -> RecentLines:
+    """Return the memory of the log, empty."""
+    kept = RecentLines()
+    monkeypatch.setattr(overview, "RECENT", kept)
+    return kept
 
 
 async def test_all_is_well(tmp_path: Path) -> None:
@@ -21,6 +34,26 @@ async def test_all_is_well(tmp_path: Path) -> None:
         assert "Turns by day" in found
         assert "telegram:default" in found
         assert "There have been none." in found
+
+
+async def test_not_all_is_well_while_there_are_warnings(
+    tmp_path: Path, recent: RecentLines
+) -> None:
+    """Each leads to its lines; old ones, and what is no warning, do not count."""
+    for at in ("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
+        add(recent, "plugin_failed", "warning", timestamp=at, plugin="<slow>", reason="hangs")
+    add(recent, "turn_finished", timestamp="2999-01-01T00:00:00Z")
+    async with console(tmp_path) as running, running.browser() as browser:
+        found = (await browser.get("/admin")).text
+        assert "No open alert; 2 warnings in the last 15 minutes" in found
+        assert "All is well" not in found
+        link = "/admin/log?level=warning&amp;event=plugin_failed"
+        assert (
+            f'<a href="{link}">plugin_failed</a></th><td class="n" data-name="How often">2<'
+            in found
+        )
+        assert "&lt;slow&gt;: hangs" in found
+        assert "turn_finished" not in found
 
 
 async def test_what_needs_somebody_is_named(tmp_path: Path) -> None:

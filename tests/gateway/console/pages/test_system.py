@@ -9,9 +9,13 @@ import pytest
 from agent.tools.registry import ServerState
 from gateway.console.pages import system
 from gateway.console.pages.system import told
+from gateway.errors import SettingsError
 from gateway.http import control
 from gateway.http.server import Health
 from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
+from gateway.logging.recent import RecentLines
+from gateway.reload.reloading import Reloading
+from tests.gateway.console.pages.test_livelog import add
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.console import console
 from tests.support.door import TOKEN
@@ -57,6 +61,24 @@ async def test_a_wrong_file_changes_nothing_and_is_told(
         assert await said(running, "settings_reloaded") == []
         account = "/admin/settings/accounts/telegram:nobody/restart"
         assert (await browser.submit("/admin/settings", account)).status == 409
+
+
+async def test_a_mistake_in_the_file_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that nothing of the change is used."""
+    file = tmp_path / "parley.yaml"
+    file.write_text("web: {}\nbudget:\n  daily_usd: much\n")
+
+    async def differences(_: object) -> None:
+        raise SettingsError("budget.daily_usd: no number")
+
+    async with console(tmp_path) as running, running.browser() as browser:
+        monkeypatch.setattr(Reloading, "file", file)
+        monkeypatch.setattr(Reloading, "differences", differences)
+        page = (await browser.get("/admin/settings")).text
+    assert "line 3: budget.daily_usd: no number" in page
+    assert "Nothing that was changed in it is used" in page
 
 
 async def test_a_reload_is_told_to_the_other_replicas(
@@ -108,18 +130,24 @@ def test_a_reload_is_told_in_words() -> None:
     )
 
 
-async def test_plugins_are_shown_without_running_them(tmp_path: Path) -> None:
-    """Those that were found, what is enabled and missing, and the engines."""
+async def test_plugins_are_shown_without_running_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that were found, what is enabled and missing, the last failures, and the engines."""
     folder = tmp_path / "plugins" / "greeter"
     folder.mkdir(parents=True)
     (folder / "plugin.yaml").write_text("description: says <b>hello</b>\n")
     (folder / "plugin.py").write_text("raise SystemExit\n")
     enabled = {"enabled": ["nowhere"]}
+    kept = RecentLines()
+    monkeypatch.setattr(system, "RECENT", kept)
+    add(kept, "plugin_failed", "warning", plugin="greeter", call="greet", reason="it hangs")
     async with console(tmp_path, plugins=enabled) as running, running.browser() as browser:
         page = (await browser.get("/admin/plugins")).text
         assert "says &lt;b&gt;hello&lt;/b&gt;" in page
         assert "plugins.enabled names nowhere" in page
         assert "compressor" in page
+        assert "greeter: greet: it hangs" in page
 
 
 async def test_mcp_servers_are_shown_as_they_stand(
@@ -134,6 +162,11 @@ async def test_mcp_servers_are_shown_as_they_stand(
         ),
         ServerState("notes", "the program has ended", f"token {TOKEN}", remembered=True),
     ]
+    kept = RecentLines()
+    monkeypatch.setattr(system, "RECENT", kept)
+    add(kept, "tool_timed_out", "warning", tool="mcp_files_read", timeout_s=5)
+    for reason in ("early", "the pipe broke"):
+        add(kept, "mcp_lost", "warning", server="notes", reason=reason, tool="<write>", said="")
     async with console(tmp_path) as running, running.browser() as browser:
         assert "No MCP server is enabled" in (await browser.get("/admin/mcp")).text
         monkeypatch.setattr("gateway.doctor.running.RunningLooks.servers", lambda _: states)
@@ -141,6 +174,8 @@ async def test_mcp_servers_are_shown_as_they_stand(
         for words in ("mcp_files_read", "no schema", "the program has ended", "those that it had"):
             assert words in page
         assert TOKEN not in page
+        assert "not answered in time</span> mcp_files_read, 1 time, last <time" in page
+        assert "notes: &lt;write&gt;: the pipe broke" in page
 
 
 async def test_a_doctor_who_takes_too_long_is_told(
