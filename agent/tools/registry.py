@@ -205,8 +205,9 @@ async def _run(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutcome:
     except Exception as error:  # noqa: BLE001 - whatever a tool does ends here
         # A tool may raise a TimeoutError of its own: the deadline tells whose it was.
         if deadline.expired():
-            log.warning("tool_timed_out", tool=tool.name, timeout_s=tool.timeout_s)
-            return _failure(f"{tool.name} did not finish within {tool.timeout_s:g} s")
+            reason = f"did not finish within {tool.timeout_s:g} s"
+            log.warning("tool_timed_out", tool=tool.name, reason=reason)
+            return _failure(f"{tool.name} {reason}")
         return _broken(tool, error)
 
 

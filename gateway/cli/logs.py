@@ -21,6 +21,7 @@ from agent.safety.redaction import printable
 from gateway.cli.common import AsLines, conversations_at_a_tab, opened, settings_of
 from gateway.cli.output import JSON_ESCAPES, out
 from gateway.errors import GatewayError, NotFound
+from gateway.logging.recent import LEVELS, parsed
 from gateway.logging.setup import log_path, predecessors
 from gateway.settings.tree import Settings
 from gateway.storage.reports import history
@@ -28,7 +29,6 @@ from gateway.storage.reports import history
 FIRST_LINES = 10
 """So many lines are shown before what is followed, as `tail -f` does."""
 _POLL_S = 0.25
-_LEVELS = ("debug", "info", "warning", "error")
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}
 _LEADING = {"timestamp", "level", "event", "exception"}
 _AGO = re.compile(r"([1-9][0-9]{0,8})([smhd])")
@@ -73,8 +73,8 @@ class LogFilter:
     grep: re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.level is not None and self.level not in _LEVELS:
-            raise NotFound(f"no level {self.level!r}; there are {', '.join(_LEVELS)}")
+        if self.level is not None and self.level not in LEVELS:
+            raise NotFound(f"no level {self.level!r}; there are {', '.join(LEVELS)}")
 
     def admits(self, record: dict[str, Any] | None) -> bool:
         """Tell whether a parsed line (None: not JSON) is shown."""
@@ -323,7 +323,7 @@ def stored(console: Console) -> Show:
 
     def show(lines: list[bytes]) -> None:
         # Past the console, which would wrap and colour lines that programs read.
-        found = (line.decode("utf-8", "replace") for line in lines if _parsed(line) is not None)
+        found = (line.decode("utf-8", "replace") for line in lines if parsed(line) is not None)
         console.file.writelines(each.translate(JSON_ESCAPES) + "\n" for each in found)
         console.file.flush()
 
@@ -345,19 +345,11 @@ def _newest(tail: LogTail, chosen: LogFilter, lines: int | None) -> list[bytes]:
 
 
 def _matching(lines: Iterator[bytes], chosen: LogFilter, most: int | None) -> list[bytes]:
-    return list(deque((line for line in lines if chosen.admits(_parsed(line))), maxlen=most))
-
-
-def _parsed(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = orjson.loads(line)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) and "event" in record else None
+    return list(deque((line for line in lines if chosen.admits(parsed(line))), maxlen=most))
 
 
 def _rendered(line: bytes) -> Text:
-    record = _parsed(line)
+    record = parsed(line)
     if record is None:
         return Text(printable(line.decode("utf-8", "replace")))
     return _assembled(record)
@@ -385,4 +377,4 @@ def _shown(value: Any) -> str:
 
 
 def _rank(level: Any) -> int:
-    return _LEVELS.index(level) if level in _LEVELS else len(_LEVELS)
+    return LEVELS.index(level) if level in LEVELS else len(LEVELS)

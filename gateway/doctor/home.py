@@ -184,7 +184,7 @@ def _log_warnings(examined: Examined) -> Iterator[Sight]:
         return
     found = tallied(newest(RecentLines(), (path, *predecessors(path)[:1]), lately(), MOST_LINES))
     often = ", ".join(f"{each.count:,} of {each.name}" for each in found[:MOST_EVENTS])
-    rest = f", and {len(found) - MOST_EVENTS} other events" if len(found) > MOST_EVENTS else ""
+    rest = f", and {len(found) - MOST_EVENTS} more" if len(found) > MOST_EVENTS else ""
     if found:
         yield Sight("warning", f"warnings and errors of the last 15 minutes: {often}{rest}")
 

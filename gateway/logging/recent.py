@@ -128,7 +128,7 @@ class LineFilter:
             return None
         if self.text and self.text.casefold() not in line.decode(errors="replace").casefold():
             return None
-        record = _parsed(line)
+        record = parsed(line)
         if record is None or not self._fits(record):
             return None
         return record
@@ -171,18 +171,18 @@ class Tally:
 
 def tallied(records: Sequence[Mapping[str, Any]], by: str = "event") -> list[Tally]:
     """Return lines, the oldest first, by what one of their fields says; the most frequent first."""
-    names = [str(record.get(by)) for record in records]
-    last = dict(zip(names, records, strict=True))
+    last = {str(record.get(by)): record for record in records}
+    counts = Counter(str(record.get(by)) for record in records).most_common()
     return [
-        Tally(name, count, str(last[name].get("timestamp")), _why(last[name]))
-        for name, count in Counter(names).most_common()
+        Tally(name, count, str(last[name].get("timestamp")), _why(last[name], by))
+        for name, count in counts
     ]
 
 
-def _why(record: Mapping[str, Any]) -> str:
-    found = (record[name] for name in _TELLING if record.get(name))
-    parts = (each if isinstance(each, str) else orjson.dumps(each).decode() for each in found)
-    return ": ".join(parts)[:300]
+def _why(record: Mapping[str, Any], by: str) -> str:
+    found = (record[name] for name in _TELLING if name != by and record.get(name))
+    texts = ("; ".join(map(str, each)) if isinstance(each, list) else str(each) for each in found)
+    return ": ".join(texts)[:300]
 
 
 def rank(level: str) -> int:
@@ -190,7 +190,8 @@ def rank(level: str) -> int:
     return LEVELS.index(level)
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, Any] | None:
+    """Return the fields of a line of the log; None for what is none."""
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:

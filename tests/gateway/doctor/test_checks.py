@@ -109,7 +109,7 @@ def test_warnings_of_the_log_are_counted(patient: Patient) -> None:
     file = patient.home / "logs" / "parley.jsonl"
     file.write_text("\n".join(map(json.dumps, told)))
     [seen] = patient.result("log-warnings").seen
-    assert seen.text.endswith(": 3 of a, 1 of b, 1 of c, 1 of d, 1 of e, and 2 other events")
+    assert seen.text.endswith(": 3 of a, 1 of b, 1 of c, 1 of d, 1 of e, and 2 more")
     patient.set(logging__file=False)
     patient.config()
     assert patient.result("log-warnings").level == "unknown"

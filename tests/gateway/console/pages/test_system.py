@@ -147,7 +147,7 @@ async def test_plugins_are_shown_without_running_them(
         assert "says &lt;b&gt;hello&lt;/b&gt;" in page
         assert "plugins.enabled names nowhere" in page
         assert "compressor" in page
-        assert "greeter: greet: it hangs" in page
+        assert "greet: it hangs" in page
 
 
 async def test_mcp_servers_are_shown_as_they_stand(
@@ -164,7 +164,7 @@ async def test_mcp_servers_are_shown_as_they_stand(
     ]
     kept = RecentLines()
     monkeypatch.setattr(system, "RECENT", kept)
-    add(kept, "tool_timed_out", "warning", tool="mcp_files_read", timeout_s=5)
+    add(kept, "tool_timed_out", "warning", tool="mcp_files_read", reason="too late")
     for reason in ("early", "the pipe broke"):
         add(kept, "mcp_lost", "warning", server="notes", reason=reason, tool="<write>", said="")
     async with console(tmp_path) as running, running.browser() as browser:
@@ -175,7 +175,7 @@ async def test_mcp_servers_are_shown_as_they_stand(
             assert words in page
         assert TOKEN not in page
         assert "not answered in time</span> mcp_files_read, 1 time, last <time" in page
-        assert "notes: &lt;write&gt;: the pipe broke" in page
+        assert "&lt;write&gt;: the pipe broke" in page
 
 
 async def test_a_doctor_who_takes_too_long_is_told(
