@@ -340,7 +340,8 @@ def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[
 @trouble(
     "budget-low",
     "{subject} has used {share} of today's budget ({used} of {limit})",
-    remedy="`parley usage` shows what for; raise `budget.*` if that is as it should be",
+    remedy="`parley usage --by sender` shows who spends it; raise `budget.*` if that is as it"
+    " should be",
     level="warning",
 )
 def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -351,7 +352,7 @@ def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     "budget-used-up",
     "{subject} has used up today's budget ({used} of {limit}); it resets at {until}",
     over="there is room in the budget of {subject} again",
-    remedy="wait, or raise `budget.*`; `parley usage` shows what it was spent for",
+    remedy="wait, or raise `budget.*`; `parley usage --by sender` shows who spent it",
 )
 def _used_up(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_budgets(facts, is_used_up=True)
