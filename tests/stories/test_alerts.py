@@ -438,16 +438,16 @@ async def test_two_replicas_tell_once(tmp_path: Path, postgres_url: str) -> None
             database = one.gateway.database
             both = [alerts_of(each) for each in (one, two)]
             for each in both:
-                models, rests = each.sources.models()
+                models, _, rests = each.sources.models()
                 rests.note_failure(models[0].label, CreditUsedUp("402"))
             await look_together(both)
             assert await told_in(database) == ["begin"]
             # A replica that has another key, or was lucky, says nothing of the other one.
-            models, rests = both[1].sources.models()
+            models, _, rests = both[1].sources.models()
             rests.note_answer(models[0])
             await look_together(both)
             assert await told_in(database) == ["begin"]
-            models, rests = both[0].sources.models()
+            models, _, rests = both[0].sources.models()
             rests.note_answer(models[0])
             await database.write(
                 lambda conn: conn.execute(update(schema.alert).values(seen_at=1.0))
