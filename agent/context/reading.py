@@ -69,11 +69,12 @@ _INTENT = re.compile(
     re.IGNORECASE,
 )
 """Who begins so tells what will be done, or asks for it."""
-_PROMPT = re.compile(r"(?:\S+@\S+[#$%>]|(?:[~/]\S*|bash\S*)?\$|[\u279c\u276f]) ")
+_PROMPT = re.compile(r"(?:\S+@\S+[#$%>]|(?:[~/]\S*|bash\S*)?\$|[\u279c\u276f]) (?!\d)")
 """How the line of a shell begins: what it did stands in the lines behind it."""
 _OUTPUT = re.compile(
-    r"\[[^\]\s][^\]]*\]|\([A-Z][\w ]+: |\d{4}-\d\d-\d\d[T ]\d\d:"
-    r"|\d\d:\d\d:\d\d|at \S+ \(|\w*(?:Error|Exception)\b|Traceback|\d+[:|]|diff --git|</?\w"
+    r"\[(?![xX]\])[^\]\s][^\]]*\]|\([A-Z][\w ]+: |\d{4}-\d\d-\d\d[T ]\d\d:"
+    r"|\d\d:\d\d:\d\d|at \S+ \(|\w*(?:Error|Exception)\b|Traceback|\d+(?::(?!\d\d\b)|\|)"
+    r"|diff --git|</?\w"
 )
 """How lines of a shell, a log, a trace of calls, a numbered file or a page begin."""
 _SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
@@ -361,6 +362,8 @@ def _of_group(seq: int, said: Sequence[str], people: frozenset[str]) -> Iterator
         named = _SPEAKER.match(line)
         if named and named[1] in people:
             who, line = named[1], line[named.end() :]  # noqa: PLW2901 - what is left of it
+            # Nobody's name passes for one that we give.
+            who = who if Statement(seq, who, 0, "").is_persons else f"@{who}"
         for unit in units(line):
             yield Statement(seq, who, place, unit.text)
             place += 1

@@ -72,7 +72,8 @@ class Folds:
     def advance(self, messages: Sequence[ChatMessage]) -> None:
         """Work out for these messages what was asked of any others."""
         shown = self._shown(messages)
-        for fold in self._asked.values():
+        # Views on other threads learn of folds meanwhile.
+        for fold in list(self._asked.values()):
             self._at(shown, fold)
 
     def over(self, messages: Sequence[ChatMessage], fold: Fold[S]) -> S:

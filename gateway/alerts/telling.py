@@ -105,10 +105,17 @@ class Telling:
         """
         told = AlertsTold()
         # What waits for room comes before what is new.
-        for alert in alerts.to_tell(conn, WITH_AN_END):
+        waiting = alerts.to_tell(conn, WITH_AN_END)
+        there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
+        there |= judgement.seen.keys()
+        for alert in waiting:
             what = TROUBLES.get(alert.kind, _GONE)
             if alert.over_at is not None:
-                self._tell_end(conn, what, alert, told)
+                # What is there again is not over; and half of the room is for what begins.
+                room = max(1, self.settings.per_hour // 2)
+                is_again = (alert.kind, alert.subject) in there
+                if not is_again and alerts.told_lately(conn, HOUR_S) < room:
+                    self._tell_end(conn, what, alert, told)
             elif judgement.is_well(alert):
                 if alerts.end(conn, alert.id, _quiet_s(conn, what, alert)):
                     told.ended.append(alert)

@@ -24,7 +24,7 @@ from agent.safety.redaction import Redactor
 from gateway.access.policy import Access
 from gateway.agent_ports.budgets import Budgets
 from gateway.context.learning import SaidAt, allowed, own_words
-from gateway.errors import StorageError
+from gateway.errors import CommitUnknown, StorageError
 from gateway.storage.database import Database
 from gateway.storage.people import unread
 from gateway.storage.people.remembered import FoundWords, Learned
@@ -229,7 +229,12 @@ class MemoryReader:
             found = _usable(await self._answer(calls, said), said)
             calls.close()
             learned = await self.database.read(_learned, self.access, claimed, found)
-            await self.database.write(unread.enter, claimed, learned, sender, _spent(calls))
+            try:
+                await self.database.write(unread.enter, claimed, learned, sender, _spent(calls))
+            except (asyncio.CancelledError, CommitUnknown):
+                # It is committed, or may be: what is booked once more counts twice.
+                is_entered = True
+                raise
             is_entered = True
         finally:
             if not is_entered:
@@ -247,7 +252,11 @@ class MemoryReader:
     async def _book(self) -> None:
         """Give back what could not be entered, with what was paid for it."""
         while self.unbooked:
-            await self.database.write(unread.give_back, *self.unbooked[0])
+            try:
+                await self.database.write(unread.give_back, *self.unbooked[0])
+            except (asyncio.CancelledError, CommitUnknown):
+                del self.unbooked[0]
+                raise
             del self.unbooked[0]
 
     async def _answer(self, calls: SummaryCalls, said: Sequence[OwnWords]) -> str:

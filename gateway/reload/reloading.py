@@ -159,6 +159,13 @@ class Reloading:
             live=_both(before.live, done.live),
             next_turn=_both(before.next_turn, done.next_turn),
             adapters=_both(before.adapters, done.adapters),
+            warnings=_both(before.warnings, done.warnings),
+            secrets=replace(
+                done.secrets,
+                renewed=_both(before.secrets.renewed, done.secrets.renewed),
+                restart=_both(before.secrets.restart, done.secrets.restart),
+                refused=_both(before.secrets.refused, done.secrets.refused),
+            ),
         )
 
     async def _reload_now(self) -> SettingsReloaded:

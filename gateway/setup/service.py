@@ -15,7 +15,7 @@ from gateway.setup.draft import Target
 NAME = "parley.service"
 BEFORE = "parley.service.before"
 """Keeps another unit that stood there: that of another home, perhaps."""
-SYSTEMCTL_WITHIN_S = 60.0
+SYSTEMCTL_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,11 @@ class Scene:
             await moment
         await self.crashes.kill(pid)
 
+    def expect(self, kind: str) -> None:
+        """Expect that owners are told of a model, and that it is over when it answers again."""
+        self.crashes.configure(minute_s=MINUTE_S)
+        self.crashes.expect(kind)
+
     async def recover(self) -> None:
         """Let a gateway live until all is answered; nothing may be lost or done twice."""
         self.fix()
@@ -215,10 +220,12 @@ async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) 
 @odd
 async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderName) -> None:
     """It has taken over in the middle of the loop."""
+    scene.expect("model-failing")
     scene.after_tools(OUT)
     scene.spare.answer = lambda _: HALF
     await scene.crashes.write("a", "note look put")
-    await scene.kill_when(scene.spare.asked(), scene.previewed())
+    told = until(scene.crashes.raised)
+    await scene.kill_when(scene.spare.asked(), scene.previewed(), told)
     await scene.recover()
 
 
@@ -245,19 +252,21 @@ async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: Provi
 @odd
 async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     """Inside another fault each time, behind the same tools; the third process answers."""
+    scene.expect("model-failing")
     await scene.crashes.write("a", "note look put")
     scene.after_tools(HALF)
     await scene.kill_when(scene.previewed())
     scene.fix()
     scene.after_tools(OUT)
     scene.spare.answer = lambda _: SILENCE
-    await scene.kill_when(scene.spare.asked())
+    await scene.kill_when(scene.spare.asked(), until(scene.crashes.raised))
     await scene.recover()
 
 
 @even
 async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: ProviderName) -> None:
     """A side effect of unknown outcome is told to the model that takes over; it is not repeated."""
+    scene.expect("model-failing")
     await scene.crashes.write("a", "note look")
     pid = scene.crashes.start(kill=["note: within its effect", 1])
     await scene.crashes.ended(pid)
@@ -265,10 +274,14 @@ async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: Pro
     await scene.kill_when(scene.previewed())
     scene.fix()
     scene.after_tools(OUT)
-    await scene.crashes.live_until_answered()
+    pid = scene.crashes.start()
+    await scene.platform.wait_for(scene.crashes.all_answered)
+    await until(scene.crashes.raised)
+    await scene.crashes.kill(pid)
     begun = [event["call"] for event in scene.crashes.events("effect begins")]
     assert begun.count("m1-note") == 1
     assert len(scene.spare.requests) == 1
+    await scene.crashes.write("a")
     await scene.recover()
 
 
@@ -283,8 +296,7 @@ async def test_a_model_that_fails_is_told_of_once(
     scene: Scene, provider: ProviderName, fault: Fault, kind: str
 ) -> None:
     """In two lives, while the other one answers; it is over when it answers itself."""
-    scene.crashes.configure(minute_s=MINUTE_S)
-    scene.crashes.expect(kind)
+    scene.expect(kind)
     for _ in range(2):
         scene.main.answer = lambda _: fault
         await scene.crashes.write("a")

@@ -59,9 +59,9 @@ turn = Table(
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == "running"
+"""Not finished; at most one per conversation."""
 still_runs = of_key(turn.c.state, "''") == "running"
 """The same of a turn that is found by its id."""
-"""Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 # For the foreign key: without it each segment that is erased costs a look at all turns.
 Index("ix_turn_session_id", turn.c.session_id)

@@ -210,6 +210,8 @@ def test_what_is_pasted_is_told_apart() -> None:
     [
         "Milk\nBread\nEggs",
         "US$ 500 for the flight\n20% off on Monday\n3. the hotel",
+        "What we can spend:\n$ 500 for the flights\n$ 300 for the hotel",
+        "My day:\n9:00 dentist\n10:30 call with Anna\n14:15 lunch\n[x] pay the deposit",
         "Hello,\n\nthe fair begins on May 3.\n\nBest,\nAnna",
     ],
 )

@@ -153,6 +153,20 @@ def test_what_was_asked_of_one_view_is_worked_out_for_others() -> None:
     assert seen == []
 
 
+def test_views_on_other_threads_learn_of_folds_meanwhile() -> None:
+    """All views share what was asked: a fold may come while another view advances."""
+    asked: dict[object, Fold[int]] = {}
+
+    def meanwhile(count: int, messages: Sequence[ChatMessage], first: int) -> int:
+        VISITS.of([SYSTEM], Folds(asked))
+        return visit(count, messages, first)
+
+    Fold("meanwhile", 0, meanwhile).of([], Folds(asked))
+    asked.pop("visits", None)
+    Folds(asked).advance([SYSTEM])
+    assert set(asked) == {"meanwhile", "visits"}
+
+
 def test_folds_that_nobody_asks_for_any_more_are_let_go() -> None:
     """The oldest: models and tools change."""
     asked: dict[object, Fold[int]] = {}

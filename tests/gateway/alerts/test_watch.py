@@ -399,6 +399,22 @@ async def test_an_end_waits_for_room(tmp_path: Path) -> None:
         assert len(chat.texts()) == 5
 
 
+async def test_what_is_there_again_is_not_told_to_be_over(tmp_path: Path) -> None:
+    """There was no room for its end, and now there is nothing that would be over."""
+    async with running(tmp_path, alerts={"per_hour": 1}) as chat:
+        await chat.ask("hello")
+        [supervised] = chat.gateway.platforms.supervised
+        for stopped in ("refused", None, "refused again"):
+            supervised.stopped = stopped
+            await look(chat)
+        first = schema.alert.c.id == 1
+        await chat.execute(update(schema.alert).where(first).values(told_at=1.0))
+        await look(chat)
+        texts = await chat.answers(4)
+        assert texts[2] == FLOOD
+        assert "has stopped: refused again" in texts[3]
+
+
 async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
     """Until there is a new one."""
     async with running(tmp_path) as chat:

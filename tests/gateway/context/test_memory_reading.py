@@ -26,8 +26,9 @@ from gateway.context.memory_reading import (
     own_words_in,
     prompt_of,
 )
-from gateway.errors import StorageUnavailable
+from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.settings.tree import BudgetSettings
+from gateway.storage.engine import SqliteDatabase
 from gateway.storage.people import unread
 from gateway.storage.people.remembered import FoundWords
 from gateway.storage.people.unread import Unread
@@ -245,6 +246,27 @@ async def test_what_was_paid_is_on_record_when_nothing_can_be_entered(
         assert await reader.read_all() == 1
         assert await entered(chat) == [("instruction", HABIT)]
         assert [row.purpose for row in await chat.rows(ledger)].count("memory") == 2
+
+
+async def test_what_may_be_on_record_is_not_booked_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit went through, and its answer was lost."""
+    async with chatting(tmp_path, HABIT) as chat:
+        reader = reader_of(chat, [answer(item(1, HABIT))])
+        write = SqliteDatabase.write
+
+        async def losing(database: SqliteDatabase, fn: Any, *args: Any, **kwargs: Any) -> Any:
+            done = await write(database, fn, *args, **kwargs)
+            if fn is unread.enter:
+                raise CommitUnknown("no answer to COMMIT")
+            return done
+
+        monkeypatch.setattr(SqliteDatabase, "write", losing)
+        with pytest.raises(CommitUnknown):
+            await reader.read_all()
+        assert await reader.read_all() == 0
+        assert [row.purpose for row in await chat.rows(ledger)].count("memory") == 1
 
 
 async def test_an_answer_that_cannot_be_read_is_not_paid_for_again(tmp_path: Path) -> None:
