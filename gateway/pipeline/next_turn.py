@@ -65,11 +65,14 @@ class TurnStarter:
     stops: Stops
     wakeups: Wakeups
 
-    async def start(self, conversation_id: int, take: Take) -> "NextStep | None":
+    async def start(
+        self, conversation_id: int, take: Take, *, counts: bool = True
+    ) -> "NextStep | None":
         """Begin or resume the conversation's next turn; commands before it are carried out.
 
         Args:
             take: Gets hold of it, at the beginning of the deciding transaction.
+            counts: Whether it counts as an attempt to resume a turn.
 
         Returns:
             None where `take` does not get hold of it.
@@ -80,7 +83,9 @@ class TurnStarter:
         # Providers are asked outside of the transaction: each may take seconds.
         notes, origins = await self.recall.notes(conversation_id)
         recalled = told_with_question(self.settings, notes)
-        step = await self.database.write(self.next_turn.begin, take, recalled, origins)
+        step = await self.database.write(
+            self.next_turn.begin, take, recalled, origins, counts=counts
+        )
         if step is None:
             return None
         if step.turn is not None and not step.goes_on:
@@ -164,7 +169,13 @@ class NextTurn:
     renderers: Mapping[tuple[str, str], Renderer]
 
     def begin(
-        self, conn: Connection, take: Take, recalled: str = "", origins: Collection[Origin] = ()
+        self,
+        conn: Connection,
+        take: Take,
+        recalled: str = "",
+        origins: Collection[Origin] = (),
+        *,
+        counts: bool = True,
     ) -> NextStep | None:
         """Return the next turn, and the commands before it, which have been replied to.
 
@@ -174,6 +185,7 @@ class NextTurn:
             take: Gets hold of the conversation, or returns None, and nothing is done.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
             origins: What taints a turn that reads it.
+            counts: Whether it counts as an attempt to resume a turn.
         """
         held = take(conn)
         if held is None:
@@ -183,7 +195,7 @@ class NextTurn:
             leases.release(conn, lease)
             return NextStep(lease, None)
         base = replace(self.base(held.model), context=recalled, context_origins=origins)
-        running = turns.find_running(conn, held, base)
+        running = turns.find_running(conn, held, base, counts=counts)
         if running is not None:
             return NextStep(lease, running, goes_on=True)
         waiting, active = inbox.queued_in(conn, lease.conversation)

@@ -22,7 +22,7 @@ from typing import Self
 import structlog
 
 from agent.spans import trace_of
-from gateway.errors import LeaseLost, StorageError, StorageUnavailable
+from gateway.errors import CommitUnknown, LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
 from gateway.lifecycle.replica import Replica
 from gateway.pipeline.next_turn import NextStep, Take, TurnStarter
@@ -104,6 +104,8 @@ class Worker:
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}
+        # What the database failed at: no attempt is counted where they go on.
+        self._uncounted: set[int] = set()
         self._wake = asyncio.Event()
         self._stopping = False
         self._looked = -POLL_S
@@ -334,13 +336,19 @@ class Worker:
         """Begin the next turn, the first one together with the claim; None where there is none."""
         # What it was hinted at before is in the rows.
         service.hinted = False
+        here = service.conversation
+        counts = here not in self._uncounted
         try:
-            step = await kit.starter.start(service.conversation, self._taking(service))
+            step = await kit.starter.start(here, self._taking(service), counts=counts)
         except StorageError as exc:
+            if isinstance(exc, CommitUnknown):
+                # It may have begun, and nothing has run.
+                self._uncounted.add(here)
             if service.lease is not None:
                 raise
             log.warning("claim_failed", error=str(exc))
             return None
+        self._uncounted.discard(here)
         if step is None:
             # It has gone through the line meanwhile, or has to.
             self.wake()
@@ -379,8 +387,10 @@ class Worker:
                     await self._database.write(turns.forgive_attempt, turn)
             raise
         except StorageUnavailable:
-            # The disk is to blame, not the turn.
+            # The disk is to blame, not the turn; it may be still.
+            self._uncounted.add(turn.lease.conversation)
             await self._database.write(turns.forgive_attempt, turn)
+            self._uncounted.discard(turn.lease.conversation)
             raise
 
     async def _settle(self, conversation_id: int) -> None:

@@ -19,6 +19,16 @@ pytestmark = pytest.mark.timeout(300)
 
 CHATS = "abcdef"
 EVERYTHING = "note put look parts"
+OF_A_TURN = (
+    "admit_all",
+    "record_message",
+    "start_tool",
+    "record_result",
+    "commit_and_release",
+    "mark_sending",
+    "mark_sent",
+)
+"""What writes more than once, or may, until a message is answered; `begin` is the other."""
 SHORT_LEASE_S = 1.0
 DISK_MB = 90
 MINUTE_S = 6.0
@@ -134,6 +144,21 @@ async def test_a_lost_commit_loses_and_repeats_nothing(cluster: Cluster, loss: s
     print(f"{one.proxy.lost} COMMITs lost")
     assert one.proxy.lost > len(COMMON)
     assert not (found := cluster.violations()), describe(found, cluster)
+
+
+@pytest.mark.parametrize("function", ["begin", *deep(*OF_A_TURN)])
+async def test_commits_lost_in_a_row_give_up_nothing(cluster: Cluster, function: str) -> None:
+    """More of them than attempts at a turn may fail: the database is to blame each time."""
+    lost = [[f"before commit of {function}", times, "answer"] for times in range(1, 5)]
+    one = cluster.replicas[0]
+    cluster.run(one, losses=lost)
+    await cluster.write("a", EVERYTHING)
+    await cluster.platform.wait_for(cluster.all_answered, 90.0)
+    await cluster.stop_all()
+    print(f"{one.proxy.lost} COMMITs lost")
+    assert one.proxy.lost
+    assert not (found := cluster.violations()), describe(found, cluster)
+    assert cluster.rows("SELECT attempt, outcome FROM turn") == [(1, "final_text")]
 
 
 async def test_replicas_whose_connections_are_cut_go_on(cluster: Cluster) -> None:

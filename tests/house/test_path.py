@@ -47,9 +47,9 @@ async def test_a_statement_that_is_added_to_the_path_is_counted(
     before = await counts_of_a_message(tmp_path / "before")
     begin = NextTurn.begin
 
-    def beginning(self: NextTurn, conn: Connection, *args: Any) -> Any:
+    def beginning(self: NextTurn, conn: Connection, *args: Any, **given: Any) -> Any:
         added(conn)
-        return begin(self, conn, *args)
+        return begin(self, conn, *args, **given)
 
     monkeypatch.setattr(NextTurn, "begin", beginning)
     # It looks once: where nothing waits the conversation is given back with the answer.

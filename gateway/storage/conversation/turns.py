@@ -126,15 +126,20 @@ def has_running(conn: Connection, conversation_id: int) -> bool:
     return conn.execute(*_running(conversation_id)).first() is not None
 
 
-def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
+def find_running(
+    conn: Connection, held: Held, base: PromptBase, *, counts: bool = True
+) -> Turn | None:
     """Return the conversation's unfinished turn, counting one more attempt at it.
 
     What its requests begin with is settled anew: see `sessions.settle_base`.
+
+    Args:
+        counts: Whether this attempt counts.
     """
     if not held.runs:
         return None
     row = conn.execute(*_running(held.lease.conversation)).one()
-    attempt = count_attempt(conn, row, held.lease)
+    attempt = count_attempt(conn, row, held.lease, counts=counts)
     session = sessions.settle_base(conn, sessions.get(conn, row.session_id), base)
     return replace(
         load(conn, held.lease, row, session),
@@ -144,13 +149,16 @@ def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
     )
 
 
-def count_attempt(conn: Connection, row: Row[Any], lease: Lease) -> int:
+def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool = True) -> int:
     """Count one more attempt at a running turn, under this lease; returns its number.
 
     With progress since the last one it begins anew, also what deaths of the process have cost it.
+
+    Args:
+        counts: False where it is the last one again.
     """
     progress = progress_of(conn, row)
-    values: dict[str, Any] = {"attempt": row.attempt + 1}
+    values: dict[str, Any] = {"attempt": row.attempt + 1 if counts else max(row.attempt, 1)}
     if progress > row.attempt_progress:
         values = {"attempt": 1, "deaths": 0, "blamed": 0, "quiet_s": 0.0, "troubled_at": None}
     values |= {"attempt_progress": progress, "attempt_at": now_s(), "epoch": lease.epoch}

@@ -606,10 +606,12 @@ async def test_trouble_within_a_turn_is_no_false_start(
     starts = itertools.count(1)
     failures = [OSError("once"), OSError("twice")]
 
-    async def fail_to_begin_what_is_behind(starter: TurnStarter, *what: Any) -> NextStep | None:
+    async def fail_to_begin_what_is_behind(
+        starter: TurnStarter, *what: Any, **given: Any
+    ) -> NextStep | None:
         if next(starts) == 4:
             raise KeyError("passing")
-        return await begin(starter, *what)
+        return await begin(starter, *what, **given)
 
     async def fail_twice(turns: TurnRunner, turn: Turn) -> bool:
         if failures:
