@@ -316,8 +316,7 @@ def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False)
         refusal: Why.
         leads_back: The web chat has people sign in, and sends them to the address again.
     """
-    by_person = request.method == "GET" or leads_back
-    if not by_person or "text/html" not in request.headers.get("Accept", ""):
+    if not (opens_a_page(request) or (leads_back and _wants_a_page(request))):
         return refusal_response(refusal)
     if leads_back and refusal.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
         there = f"/?next={quote(request.path_qs, safe='')}"
@@ -327,9 +326,29 @@ def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False)
     visit = request.get(VISIT)
     has_chat = again or (visit is not None and visit.visitor is not None)
     rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if has_chat else ""
+    return plain_page(refusal.status, title, str(refusal), rest)
+
+
+def opens_a_page(request: web.Request) -> bool:
+    """Whether a person has opened an address in a browser."""
+    return request.method == "GET" and _wants_a_page(request)
+
+
+def _wants_a_page(request: web.Request) -> bool:
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def plain_page(status: int, title: str, text: str, rest: str = "") -> web.Response:
+    """Return a page that says one thing and holds nothing secret.
+
+    Args:
+        status: Of HTTP.
+        title: Markup, as `rest` is; what stands below the text.
+        text: Is escaped.
+    """
     return web.Response(
-        text=REFUSED_PAGE.format(title=title, text=escape(str(refusal)), rest=rest),
-        status=refusal.status,
+        text=REFUSED_PAGE.format(title=title, text=escape(text), rest=rest),
+        status=status,
         content_type="text/html",
         headers=PAGE_HEADERS,
     )

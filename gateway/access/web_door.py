@@ -38,7 +38,7 @@ from gateway.access.oidc import Identity, Provider, WrongAnswer, entry_for
 from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
 from gateway.access.rate_limits import MINUTE_S, SlidingWindow
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, StorageError
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.database import Database
@@ -215,7 +215,11 @@ class WebDoor:
             return None
         visitor, session = found
         if session.stale:
-            await self._database.write(web_users.note_use, session.id)
+            try:
+                await self._database.write(web_users.note_use, session.id)
+            except StorageError as exc:
+                # On a full disk an owner still comes in, to see what is wrong.
+                log.warning("session_use_not_noted", error=str(exc))
         seen[hash_] = visitor, self._clock()
         return visitor
 

@@ -89,13 +89,20 @@ def bars(
 
 def stacked(
     values: Sequence[tuple[str, dict[str, float]]],
+    order: Sequence[str] = (),
 ) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """Return the series of values by name, the largest first, the small ones as one."""
+    """Return the series of values by name, the largest first, the small ones as one.
+
+    Args:
+        values: By label.
+        order: Names that stand before others, in order: a name has one colour in all charts then.
+    """
     totals: dict[str, float] = {}
     for _, each in values:
         for name, value in each.items():
             totals[name] = totals.get(name, 0.0) + value
-    names = sorted(totals, key=lambda name: (-totals[name], name))
+    places = {name: n for n, name in enumerate(order)}
+    names = sorted(totals, key=lambda name: (places.get(name, len(places)), -totals[name], name))
     if len(names) > MOST_SERIES:
         names = [*names[: MOST_SERIES - 1], OTHER]
     rows = []

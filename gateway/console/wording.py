@@ -1,4 +1,4 @@
-"""Filters of the templates: how numbers, money, moments and stretches of time are written."""
+"""Filters of the templates: how people, numbers, money, moments and stretches are written."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
+from adapters.door import FIRST_OWNER, OWNER
+from adapters.registry import BUILT_IN
 from agent.money.costs import Money, format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
@@ -36,9 +38,16 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "money": money,
         "size": size,
         "plain": printable,
+        "called": called,
         "fenced": fenced,
         "linked": linked,
     }
+
+
+def called(who: str) -> str:
+    """Return somebody by "platform:id" as people know them: the first owner's id is no name."""
+    is_owner = who == f"{BUILT_IN}:{FIRST_OWNER}"
+    return f"{BUILT_IN}:{OWNER.name}" if is_owner else who
 
 
 def moment(at: float | str | None, zone: ZoneInfo) -> Markup | str:

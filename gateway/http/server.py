@@ -60,6 +60,12 @@ WORKING = frozenset({"connected", "standby"})
 """States of adapters whose account works, here or in another replica."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
+NO_DATABASE = (
+    "Parley's database does not answer, so nobody can be signed in now. Messages wait where they"
+    " are, and are answered once it is back. Whoever runs Parley: on its machine parley doctor says"
+    " what is wrong and how to fix it; docs/operations.md (At 3 am) has the rest."
+)
+"""What people read who want to sign in, or open a page; it says nothing of why."""
 """Linux takes 107 bytes, macOS 103. Source: unix(7)."""
 
 
@@ -165,7 +171,13 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         if request.writer.output_size and request.transport is not None:
             # Its answer has begun, and a second one would stand in the middle of it.
             request.transport.close()
+        from adapters.web.guard import opens_a_page, plain_page  # noqa: PLC0415
+
+        if opens_a_page(request):
+            return plain_page(503, "The database does not answer", NO_DATABASE)
         text = "Parley cannot store messages right now. Please try again."
+        if request.path == "/api/sign-in":
+            text = NO_DATABASE
         return web.json_response({"error": "storage_unavailable", "message": text}, status=503)
 
 

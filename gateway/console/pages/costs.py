@@ -52,6 +52,7 @@ async def costs(ask: Ask) -> Result:
     money = {span.name: _of_models(each, _usd) for span, each in read.days}
     tokens = {span.name: _of_models(each, _tokens) for span, each in read.days}
     models = _models(read.days)
+    names = [each.name for each in models]
     return Shown(
         "costs.html",
         {
@@ -61,10 +62,10 @@ async def costs(ask: Ask) -> Result:
             "prompts": read.prompts,
             "drawn": {
                 "money": charts.bars(
-                    "Cost by model", *charts.stacked(list(money.items())), format_usd
+                    "Cost by model", *charts.stacked(list(money.items()), names), format_usd
                 ),
                 "tokens": charts.bars(
-                    "Tokens by model", *charts.stacked(list(tokens.items())), short
+                    "Tokens by model", *charts.stacked(list(tokens.items()), names), short
                 ),
             },
             "by": {"Model": models, "Person": senders.dearest},

@@ -78,7 +78,12 @@ async def log(ask: Ask) -> Result:
 
 def _shown(record: Mapping[str, Any]) -> ShownLine:
     level = str(record.get("level", ""))
-    fields = [(name, _text(value)) for name, value in record.items() if name not in _LEADING]
+    # What a line does not know is no news, and a name without a value reads as that of the next.
+    fields = [
+        (name, _text(value))
+        for name, value in record.items()
+        if name not in _LEADING and value not in (None, "")
+    ]
     return ShownLine(
         str(record.get("timestamp", "")),
         level,
@@ -90,4 +95,6 @@ def _shown(record: Mapping[str, Any]) -> ShownLine:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value).decode()
+    # Sums of money are no longer than people write them.
+    short = round(value, 9) if isinstance(value, float) else value
+    return short if isinstance(short, str) else orjson.dumps(short).decode()

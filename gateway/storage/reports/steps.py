@@ -23,6 +23,7 @@ from gateway.storage.schema import (
     compaction,
     inbox,
     inquiry,
+    is_running,
     ledger,
     message,
     outbox,
@@ -410,7 +411,7 @@ class Sums:
 
 
 def sums(conn: Connection, conversation_id: int) -> Sums:
-    """Return what the newest turns of a conversation took, `SUMMED` at most."""
+    """Return what the newest turns of a conversation took so far, `SUMMED` at most."""
     newest = (
         select(turn)
         .where(turn.c.conversation == conversation_id)
@@ -433,5 +434,17 @@ def sums(conn: Connection, conversation_id: int) -> Sums:
             ),
         )
     ).one()
-    is_all = row.turns < SUMMED
-    return Sums(row.turns, row.tool_calls, row.tokens_in, row.tokens_out, row.usd, is_all)
+    # The row of a turn has its sums once it has ended.
+    running = list(
+        conn.scalars(select(turn.c.id).where(turn.c.conversation == conversation_id, is_running))
+    )
+    so_far = spent(calls(conn, conversation_id, running))
+    begun = sum(each.kind == "tool" for each in journal(conn, running))
+    return Sums(
+        row.turns,
+        row.tool_calls + begun,
+        row.tokens_in + so_far.usage.prompt_tokens,
+        row.tokens_out + so_far.usage.output_tokens,
+        row.usd + so_far.money.usd,
+        is_all=row.turns < SUMMED,
+    )

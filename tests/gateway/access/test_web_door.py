@@ -21,7 +21,7 @@ from gateway.access.web_door import (
     WebDoor,
     network_of,
 )
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, StorageUnavailable
 from gateway.settings.tree import AccessSettings
 from gateway.storage import schema
 from gateway.storage.database import Database
@@ -163,6 +163,18 @@ async def test_a_browser_may_call_itself_anything(at: Doors) -> None:
     signed_in = await at.door.sign_in("link", await at.link(), caller)
     [session] = await at.database.read(web_users.sessions, 86_400.0)
     assert (signed_in.visitor.name, session.browser) == ("owner", "Fire\ufffdox")
+
+
+async def test_a_full_disk_keeps_nobody_out(at: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a session is used cannot be noted; whose it is can be read."""
+    begun = await at.door.sign_in("token", TOKEN, HERE)
+    await at.database.write(lambda conn: conn.execute(update(web_session).values(used_at=0)))
+
+    def note_use(_conn: Connection, _session: int) -> None:
+        raise StorageUnavailable("the disk is full")
+
+    monkeypatch.setattr(web_users, "note_use", note_use)
+    assert await at.door.session(begun.secret) == begun.visitor
 
 
 async def test_no_secret_is_stored(at: Doors, tmp_path: Path) -> None:

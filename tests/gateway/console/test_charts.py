@@ -26,6 +26,8 @@ def test_small_series_are_one() -> None:
     names, rows = charts.stacked([("d", {"a": 1, "b": 5, "c": 2, "e": 3, "f": 0.5})])
     assert (names, rows) == (["b", "e", "c", "other"], [("d", [5, 3, 2, 1.5])])
     assert charts.stacked([("d", {"a": 1})]) == (["a"], [("d", [1])])
+    # In the order that is given a name has the same colour in every chart.
+    assert charts.stacked([("d", {"a": 1, "b": 5})], ["a", "z"])[0] == ["a", "b"]
 
 
 def test_a_line_holds_its_value_until_the_next_one() -> None:

@@ -100,6 +100,24 @@ async def test_what_cannot_be_stored_is_to_be_sent_again(tmp_path: Path) -> None
     assert (line["path"], line["error"]) == ("/full", "the disk is full")
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_who_wants_to_come_in_reads_what_to_do(tmp_path: Path, method: str) -> None:
+    """As a page, or where the token was typed: nobody can be signed in, and who runs it looks."""
+    path = "/admin" if method == "GET" else "/api/sign-in"
+    port = Port("127.0.0.1", 0, [web.route(method, path, full)])
+    server = HttpServer(port, tmp_path / "s", private=[])
+    url = f"http://127.0.0.1:{await server.start()}{path}"
+    headers = {"Accept": "text/html,*/*;q=0.8"}
+    async with aiohttp.ClientSession(headers=headers) as http, http.request(method, url) as answer:
+        told = await answer.text()
+    await server.stop()
+    assert answer.status == 503
+    assert answer.content_type == ("text/html" if method == "GET" else "application/json")
+    assert "nobody can be signed in now" in told
+    assert "parley doctor" in told
+    assert "disk" not in told
+
+
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_breaks_under_a_stream_ends_it(tmp_path: Path) -> None:
     """Its answer has begun: no second one stands in the middle of it, and the page asks again."""

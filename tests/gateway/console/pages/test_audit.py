@@ -60,7 +60,7 @@ async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
         await browser.submit("/admin/approvals", "/admin/approvals/1", answer="once")
         await running.serving.chat.logged("turn_finished")
         page = (await browser.get("/admin/calls?tool=act&conversation=1")).text
-        assert "web:web" in page
+        assert "by web:owner" in page
         assert "once" in page
         assert "&#34;what&#34;" in page
         assert "No such calls." in (await browser.get("/admin/calls?tool=other")).text

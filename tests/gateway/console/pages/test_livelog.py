@@ -27,7 +27,7 @@ def add(recent: RecentLines, event: str, level: str = "info", **fields: object) 
 async def test_lines_are_shown_filtered_and_escaped(tmp_path: Path, recent: RecentLines) -> None:
     """The newest on top; a conversation leads to its page, a trace to its lines."""
     add(recent, "turn_finished", conversation=7, turn=3, trace="0af7")
-    add(recent, "previous_process_ended", turn=None)
+    add(recent, "previous_process_ended", turn=None, tool="", usd=0.0044740000000000003)
     add(recent, "model_retried", "warning", reason="<script>alert(1)</script>", tries=[1, 2])
     add(recent, "turn_failed", "error", conversation=8, exception="Traceback\n  <b>")
     async with console(tmp_path) as running, running.browser() as browser:
@@ -36,7 +36,10 @@ async def test_lines_are_shown_filtered_and_escaped(tmp_path: Path, recent: Rece
         assert "<script>alert" not in page
         assert 'href="/admin/conversations/7"' in page
         assert 'href="/admin/log?text=0af7"' in page
-        assert "turn=null" not in page
+        # What is not known is left out: its name would read as that of the next value.
+        assert "null" not in page
+        assert "<b>tool</b>" not in page
+        assert "0.004474<" in page
         assert "10:00:00.123" in page
         for query, seen in (
             ("level=warning", ["turn_failed", "model_retried"]),

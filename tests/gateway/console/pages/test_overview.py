@@ -43,9 +43,11 @@ async def test_not_all_is_well_while_there_are_warnings(
     for at in ("2026-01-01T00:00:00Z", "2999-01-01T00:00:00Z", "2999-01-01T00:00:00Z"):
         add(recent, "plugin_failed", "warning", timestamp=at, plugin="<slow>", reason="hangs")
     add(recent, "turn_finished", timestamp="2999-01-01T00:00:00Z")
+    ended = {"timestamp": "2999-01-01T00:00:00Z", "how": "killed"}
+    add(recent, "previous_process_ended", "warning", **ended)
     async with console(tmp_path) as running, running.browser() as browser:
         found = (await browser.get("/admin")).text
-        assert "No open alert; 2 warnings in the last 15 minutes" in found
+        assert "No open alert; 3 warnings in the last 15 minutes" in found
         assert "All is well" not in found
         link = "/admin/log?level=warning&amp;event=plugin_failed"
         assert (
@@ -53,6 +55,7 @@ async def test_not_all_is_well_while_there_are_warnings(
             in found
         )
         assert "&lt;slow&gt;: hangs" in found
+        assert ">killed<" in found
         assert "turn_finished" not in found
 
 

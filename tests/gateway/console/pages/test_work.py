@@ -38,6 +38,7 @@ async def test_an_approval_is_given_and_its_turn_goes_on(
         await chat.ask("act", **GROUP)
         page = await browser.get("/admin/approvals")
         assert "Approval 1: act" in page.text
+        assert '<a href="/admin/conversations/1">act</a>' in page.text
         assert "telegram:u1" in page.text
         for where in ("/admin", "/admin/conversations/1"):
             here = (await browser.get(where)).text

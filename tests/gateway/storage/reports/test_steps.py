@@ -86,6 +86,14 @@ def test_sums_and_prompts(store: Store) -> None:
     assert steps.spent(store.run(steps.calls, 1, [current.id])).money.unknown_calls == 1
 
 
+def test_sums_hold_what_a_running_turn_took(store: Store) -> None:
+    """Its row has nothing of it before it ends: one that waits for a person may wait long."""
+    current = store.run(turn_of, "What is there?")
+    store.run(turn_journal.record_message, current, STEP, model_call(Usage(100, 20, 50), id="c1"))
+    store.run(turn_journal.start_tool, current, call("look", call_id="a"), "read")
+    assert store.run(steps.sums, 1) == steps.Sums(1, 1, 150, 20, 0.5, is_all=True)
+
+
 def test_a_lineage_knows_the_compactions_between_its_segments(store: Store) -> None:
     """And which messages left the view with one of them."""
     current = store.run(turn_of, "hello")
