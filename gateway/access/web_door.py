@@ -437,6 +437,12 @@ def name_of(sender: str) -> str:
     return OWNER.name if sender == FIRST_OWNER else sender
 
 
+def called(who: str) -> str:
+    """Return somebody by "platform:id" as people know them: the first owner's id is no name."""
+    is_owner = who == f"{BUILT_IN}:{FIRST_OWNER}"
+    return f"{BUILT_IN}:{OWNER.name}" if is_owner else who
+
+
 def sender_of(conn: Connection, name: str) -> str:
     """Return the sender id of a user.
 

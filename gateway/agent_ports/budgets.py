@@ -6,7 +6,7 @@ held in this process.
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta, tzinfo
 from functools import partial
 from typing import Literal, NamedTuple
@@ -25,6 +25,8 @@ log = structlog.get_logger()
 
 Scope = Literal["all", "sender"]
 
+LEAST_USD = 1e-6
+"""Of somebody who is named as the one who spends."""
 ROUNDING_USD = 1e-9
 """Sums of binary fractions are off by less."""
 
@@ -86,12 +88,14 @@ class BudgetUse:
 
     Attributes:
         refuses: Whether nothing is left, or a call was refused for it.
+        top: Of a budget for all: who has spent most of it, and how much; None for nobody by name.
     """
 
     limit: Limit
     used_usd: float
     until: datetime
     refuses: bool
+    top: tuple[str, float] | None = None
 
     @property
     def share(self) -> float:
@@ -121,6 +125,7 @@ class Budgets:
         # Of `uses`: None before it was asked the first time, and of nobody else anything is kept.
         self._watched: set[str] | None = None
         self._spent_since: set[str] = set()
+        self._tops: dict[tuple[datetime, bool], tuple[str, float] | None] = {}
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
         """Have other budgets from the next call on; what is spent and held stays so."""
@@ -170,7 +175,22 @@ class Budgets:
         ]
         found = [each for each in found if each.refuses or each.share >= least_share]
         self._watched = {each.limit.sender for each in found if each.limit.sender}
-        return found
+        return [
+            each if each.limit.sender else replace(each, top=await self._top(day, each.refuses))
+            for each in found
+        ]
+
+    async def _top(self, day: Day, refuses: bool) -> tuple[str, float] | None:  # noqa: FBT001
+        """Return who has spent most of a day: once when that is much, and once when it is all.
+
+        All sums of the day are looked through for it.
+        """
+        if (day.start, refuses) not in self._tops:
+            start = day.start.timestamp()
+            found = await self._database.read(ledger.spenders, start, LEAST_USD, 1)
+            kept = {key: top for key, top in self._tops.items() if key[0] == day.start}
+            self._tops = kept | {(day.start, refuses): found[0] if found else None}
+        return self._tops[day.start, refuses]
 
     async def _watched_senders(self, day: Day, least_usd: float) -> set[str]:
         """Return whose sums may have reached the amount: who had, and who has spent since.

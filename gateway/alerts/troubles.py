@@ -13,6 +13,7 @@ from agent.errors import CredentialsRefused, CreditUsedUp, ModelNotFound
 from agent.messages import count
 from agent.models.recovery import Failing
 from agent.money.costs import format_usd
+from gateway.access.web_door import called
 from gateway.agent_ports.budgets import BudgetUse
 from gateway.lifecycle.supervision import AccountHealth
 from gateway.settings.tree import AlertSettings
@@ -339,7 +340,7 @@ def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[
 
 @trouble(
     "budget-low",
-    "{subject} has used {share} of today's budget ({used} of {limit})",
+    "{subject} has used {share} of today's budget ({used} of {limit}; {whose})",
     remedy="`parley usage --by sender` shows who spends it; raise `budget.*` if that is as it"
     " should be",
     level="warning",
@@ -350,7 +351,7 @@ def _low(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 
 @trouble(
     "budget-used-up",
-    "{subject} has used up today's budget ({used} of {limit}); it resets at {until}",
+    "{subject} has used up today's budget ({used} of {limit}; {whose}); it resets at {until}",
     over="there is room in the budget of {subject} again",
     remedy="wait, or raise `budget.*`; `parley usage --by sender` shows who spent it",
 )
@@ -366,8 +367,19 @@ def _of_budgets(facts: AlertFacts, *, is_used_up: bool) -> Iterator[Evidence | U
                 "used": format_usd(each.used_usd),
                 "limit": format_usd(each.limit.usd),
                 "until": f"{each.until:%H:%M} {each.until.tzinfo}",
+                "whose": _whose(each),
             }
-            yield Evidence(each.limit.sender or "everybody together", values)
+            sender = each.limit.sender
+            yield Evidence(called(sender) if sender else "everybody together", values)
+
+
+def _whose(budget: BudgetUse) -> str:
+    if budget.limit.sender:
+        return "the limit of each person"
+    if budget.top is None:
+        return "most by work in the background"
+    who, usd = budget.top
+    return f"most by {called(who)}: {format_usd(usd)}"
 
 
 @trouble(

@@ -9,11 +9,10 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
-from adapters.door import FIRST_OWNER, OWNER
-from adapters.registry import BUILT_IN
 from agent.money.costs import Money, format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
+from gateway.access.web_door import called
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -42,12 +41,6 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "fenced": fenced,
         "linked": linked,
     }
-
-
-def called(who: str) -> str:
-    """Return somebody by "platform:id" as people know them: the first owner's id is no name."""
-    is_owner = who == f"{BUILT_IN}:{FIRST_OWNER}"
-    return f"{BUILT_IN}:{OWNER.name}" if is_owner else who
 
 
 def moment(at: float | str | None, zone: ZoneInfo) -> Markup | str:

@@ -151,14 +151,21 @@ def _spent_since_by(sender: str, slot: int) -> Any:
     return select(func.sum(spent_by.c.pico_usd)).where(*here)
 
 
-def spenders(conn: Connection, since: float, least_usd: float) -> list[tuple[str, float]]:
-    """Return (sender, cost) of those who have spent so much since a moment, as `spent_usd` does."""
+def spenders(
+    conn: Connection, since: float, least_usd: float, most: int | None = None
+) -> list[tuple[str, float]]:
+    """Return (sender, cost) of those who have spent so much since a moment, as `spent_usd` does.
+
+    The dearest first, `most` of them; None for all.
+    """
     spent = func.sum(spent_by.c.pico_usd)
     query = (
         select(spent_by.c.sender, spent)
         .where(spent_by.c.slot >= int(since // SLOT_S), spent_by.c.sender.is_not(None))
         .group_by(spent_by.c.sender)
         .having(spent >= int(least_usd * PICO))
+        .order_by(spent.desc(), spent_by.c.sender)
+        .limit(most)
     )
     return [(sender, float(pico) / PICO) for sender, pico in conn.execute(query)]
 

@@ -363,3 +363,10 @@ async def test_without_a_token_none_is_right(tmp_path: Path) -> None:
         door = WebDoor(database, Access(AccessSettings()), None)
         with pytest.raises(SignInRefused):
             await door.token("", HERE)
+
+
+def test_the_first_owner_has_a_name() -> None:
+    """Of others the id is what is known everywhere."""
+    people = ("web:web", "web:ben", "telegram:web", "command line", "?")
+    called = ["web:owner", "web:ben", "telegram:web", "command line", "?"]
+    assert [web_door.called(each) for each in people] == called

@@ -344,6 +344,18 @@ async def test_what_is_nearly_spent_is_told(database: Database) -> None:
     assert [name for name, each in found.items() if each.refuses] == [None]
 
 
+async def test_who_spends_most_is_named_once(database: Database) -> None:
+    """Of a budget for all: when it is nearly spent, and again when it is used up."""
+    await spend(database, ADA, 0.9)
+    budgets = budgets_of(database, daily_usd=2.0)
+    named = []
+    for usd in (0.75, 0.2, 0.2):
+        await spend(database, BOB, usd)
+        named += [(each.refuses, each.top and each.top[0]) for each in await budgets.uses(0.8)]
+    # What was told does not change while it lasts, so nobody is looked for all day.
+    assert named == [(False, ADA), (False, ADA), (True, BOB)]
+
+
 async def test_later_only_those_are_asked_about_who_spend(database: Database) -> None:
     """And those who had reached the mark, for as long as they have."""
     budgets = budgets_of(database, 1.0)

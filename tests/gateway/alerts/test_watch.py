@@ -188,16 +188,20 @@ async def test_a_budget_is_told_of_at_two_marks(tmp_path: Path) -> None:
     async with running(tmp_path, budget={"daily_usd": 1.0, "sender_daily_usd": 5.0}) as chat:
         await chat.ask("hello")
         for pico, begun in ((8 * 10**11, "budget-low"), (10**12, "budget-used-up")):
-            await chat.execute(update(schema.spent_slot).values(pico_usd=pico))
+            for sums in (schema.spent_slot, schema.spent_by):
+                await chat.execute(update(sums).values(pico_usd=pico))
             assert kinds((await look(chat)).begun) == [begun]
         first, second = (await chat.answers(3))[1:]
-        assert "everybody together has used 80% of today's budget ($0.80 of $1.00)" in first
-        assert "used up today's budget ($1.00 of $1.00); it resets at 00:00 UTC" in second
+        spent = "has used 80% of today's budget ($0.80 of $1.00; most by telegram:u1: $0.80)"
+        assert f"everybody together {spent}" in first
+        spent = "used up today's budget ($1.00 of $1.00; most by telegram:u1: $1.00)"
+        assert f"{spent}; it resets at 00:00 UTC" in second
         await chat.execute(update(schema.spent_slot).values(pico_usd=0))
         assert await chat.ask("more") == "re: more"
         await chat.execute(update(schema.spent_by).values(pico_usd=45 * 10**11))
         told = await look(chat)
         assert [each.subject for each in told.begun] == ["telegram:u1"]
+        assert "($4.50 of $5.00; the limit of each person)" in told.begun[0].text
         assert kinds(told.ended) == ["budget-used-up"]
 
 

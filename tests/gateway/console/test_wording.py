@@ -34,13 +34,6 @@ def test_stretches_of_time(seconds: float, text: str) -> None:
     assert wording.stretch(seconds) == text
 
 
-def test_the_first_owner_has_a_name() -> None:
-    """Of others the id is what is known everywhere."""
-    people = ("web:web", "web:ben", "telegram:web", "command line", "?")
-    called = ["web:owner", "web:ben", "telegram:web", "command line", "?"]
-    assert [wording.called(each) for each in people] == called
-
-
 def test_moments_are_those_of_the_time_zone() -> None:
     """The exact one is there for programs, and for who points at it."""
     shown = wording.moment(1_764_263_501.5, ZoneInfo("Europe/Berlin"))
