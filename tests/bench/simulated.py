@@ -349,7 +349,7 @@ class _Starter:
 
     member: Member
 
-    async def start(self, conversation: int, take: Any) -> NextStep | None:
+    async def start(self, conversation: int, take: Any, *, counts: bool = True) -> NextStep | None:
         """Begin a turn about the oldest message; None where the conversation is not to be had."""
         member, cluster = self.member, self.member.cluster
         await member.compute(0.5)
