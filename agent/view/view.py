@@ -414,10 +414,15 @@ def load_plan(text: str) -> ViewPlan:
     # Plans of released versions stand in databases, which are not rewritten.
     if version not in {1, 2, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
+    summaries = tuple(Summary(**item) for item in data.get("summaries", ()))
+    head_upto = data.get("head_upto", 0)
+    # Such plans were written up to 0.6: what the summary stands for was in the view again, and no
+    # compaction could take it out.
     return ViewPlan(**{
         **data,
         "hidden": tuple((low, high) for low, high in data.get("hidden", ())),
-        "summaries": tuple(Summary(**item) for item in data.get("summaries", ())),
+        "head_upto": min([head_upto, *(each.first_seq - 1 for each in summaries[:1])]),
+        "summaries": summaries,
         "pinned": tuple(data.get("pinned", ())),
         "edits": tuple(Edit(**item) for item in data.get("edits", ())),
     })

@@ -174,7 +174,8 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
     entries = request.entries
     end = head_end_of(request)
     second = first_said(entries, end)
-    if end and newest.user == second:
+    # In a view that is compacted the summary stands there: a head is one range of the transcript.
+    if end and newest.user == second and not request.plan.compacted:
         # The newest message is the second one: it stays where it is, with the first step after it.
         yield _after_group(entries, second + 1)
     yield end

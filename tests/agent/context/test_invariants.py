@@ -1,7 +1,7 @@
 """What holds for every conversation that is compacted, whatever came in (ARCHITECTURE 4 to 8)."""
 
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import Any
 
 import orjson
@@ -27,14 +27,18 @@ pytestmark = pytest.mark.untraced
 SHARDS = 4
 CASES = amount(400, 6_000, 150_000) // SHARDS
 LOSSLESS_CASES = amount(160, 2_000, 50_000) // SHARDS
+LIVES = amount(100, 400, 30_000)
 
 WINDOWS = (24_000, 60_000, 200_000)
+NARROW = (2_000, 4_000, 8_000)
 SYSTEM = ChatMessage(role="system", content="You are a careful assistant. " * 20)
 
 GOOD = "## Goal\nShip order 4711.\n## Progress\n### Done\n1. asked\n## Critical Context\n2026-05-07"
 SUMMARIES = (GOOD, "", "no headings at all", GOOD * 400, None)
 
 programs = st.binary(min_size=2, max_size=100)
+steps = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 3)), min_size=1, max_size=8)
+"""Of short messages: narrow windows are compacted often."""
 
 
 @pytest.mark.timeout(1200)
@@ -202,33 +206,40 @@ def seams_fit(shown: list[Any]) -> bool:
 
 
 def test_a_plan_renders_the_same_after_a_restart() -> None:
-    """The plan that was stored shows the very bytes that the turn saw."""
+    """Each plan of a life that was stored shows the very bytes that the turn saw.
+
+    A turn knows what was in view before, a restart reads all that the plan shows.
+    """
 
     @seed(1)
-    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
-    @given(programs, st.sampled_from(WINDOWS))
-    def check(program: bytes, window: int) -> None:
-        entries = [Entry(3 * n, m) for n, m in enumerate(conversation_of(program), start=5)]
-        found = planned(entries, window)
-        if found is None:
-            return
-        view = View("system", ViewPlan(), list(entries))
-        view.adopt(found.plan)
-        again = View("system", load_plan(dump_plan(found.plan)), list(entries))
-        assert orjson.dumps(view.messages) == orjson.dumps(again.messages)
+    @settings(max_examples=LIVES, suppress_health_check=list(HealthCheck))
+    @given(st.lists(steps, min_size=2, max_size=8), st.sampled_from(NARROW))
+    def check(life: list[list[tuple[int, int]]], window: int) -> None:
+        entries: list[Entry] = []
+        plan = ViewPlan()
+        for part in life:
+            seqs = count(5 + 3 * len(entries), step=3)
+            messages = conversation_of(bytes(chain.from_iterable(part)))
+            entries += [Entry(next(seqs), message) for message in messages]
+            view = View("system", plan, list(entries))
+            found = planned(view, window)
+            if found is not None:
+                plan = load_plan(dump_plan(found.plan))
+                view.adopt(found.plan)
+                again = View("system", plan, list(entries))
+                assert orjson.dumps(view.messages) == orjson.dumps(again.messages)
 
     check()
 
 
-def planned(entries: list[Entry], window: int) -> Compressed | None:
-    """Return what the compressor makes of the entries, without any model."""
+def planned(view: View, window: int) -> Compressed | None:
+    """Return what the compressor makes of a view, without any model."""
     limits = Limits(window)
-    tokens = sum(estimate_message(entry.message) for entry in entries)
     request = CompressionRequest(
-        plan=ViewPlan(),
-        entries=entries,
-        tokens=tokens,
-        fixed_tokens=0,
+        plan=view.plan,
+        entries=tuple(view.entries),
+        tokens=sum(map(estimate_message, view.messages)),
+        fixed_tokens=estimate_message(view.messages[0]),
         limits=limits,
         estimate=estimate_message,
         trigger="threshold",

@@ -225,6 +225,26 @@ def test_a_second_turn_that_is_a_long_loop_can_be_cut() -> None:
     assert len(cut.evicted) >= 20
 
 
+def test_a_head_never_grows_over_what_has_left_the_view() -> None:
+    """The user message is pinned behind an earlier cut: joined to it the head would show the hole.
+
+    All of it came back into the view with the next turn, which read it anew.
+    """
+    entries = entries_of("ua" + "ua" * 3 + "u" + "g" * 20)
+    earlier = Summary("old", entries[2].seq, entries[16].seq, role="user")
+    plan = ViewPlan(
+        head_upto=entries[1].seq,
+        summaries=(earlier,),
+        pinned=(entries[8].seq,),
+        tail_from=entries[17].seq,
+    )
+    request = request_of(plan.select(entries), plan=plan)
+    cut = cut_of(request, 25)
+    assert cut is not None
+    later = assemble(request, cut, "what was", "extract")
+    assert not [each for each in later.select(entries) if each not in request.entries]
+
+
 def test_a_first_turn_that_is_a_long_loop_can_be_cut() -> None:
     """The user message is the head's; there is never another one."""
     request = request_of(entries_of("u" + "g" * 20))
