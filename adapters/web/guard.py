@@ -8,11 +8,14 @@ files hold nothing secret, so that there is something to sign in with.
 
 import hmac
 import ipaddress
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
+from logging import INFO, WARNING
+from math import inf
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
@@ -77,6 +80,15 @@ REFUSED_PAGE = """<!doctype html>
 {rest}</main></body>
 </html>
 """
+OF_SETTINGS = frozenset({
+    "host_refused",
+    "origin_refused",
+    "proxy_not_trusted",
+    "proxy_secret_wrong",
+})
+"""Refusals that a wrong setting of a proxy, or of Parley beside it, causes for everybody."""
+WARNED_EVERY_S = 600.0
+NOT_STORED = "storage_unavailable"
 NOT_SIGNED_IN = frozenset({401, 429, 503})
 """What is answered with where somebody may try again, or in another way."""
 
@@ -112,6 +124,7 @@ class Guard:
         self._proxy_secret = secret.get_secret_value().encode() if secret else None
         self._proxy_header = settings.proxy_header
         self._proxy_users = settings.proxy_users
+        self._warned: dict[str, float] = {}
 
     def protect(self, handler: Handler, *, public: bool = False, forms: bool = False) -> Handler:
         """Return the handler behind all checks.
@@ -130,8 +143,8 @@ class Guard:
                 await self._admit(request, visit, public=public)
                 return await handler(request)
             except Refusal as refusal:
-                _report(request, refusal)
-                return _answer(request, refusal, leads_back=forms)
+                self._report(request, refusal)
+                return answer_to(request, refusal, leads_back=forms)
 
         return guarded
 
@@ -258,6 +271,20 @@ class Guard:
             raise Refusal(403, "not_invited", text)
         return visitor
 
+    def _report(self, request: web.Request, refusal: Refusal) -> None:
+        address, proxy, visit = request.remote or "", None, request.get(VISIT)
+        if visit is not None and visit.caller.proxied:
+            address, proxy = visit.caller.address, address
+        code, now = refusal.code, time.monotonic()
+        # Strangers can ask as often as they like: what they cause is no warning each time.
+        warns = code in OF_SETTINGS and now - self._warned.get(code, -inf) >= WARNED_EVERY_S
+        if warns:
+            self._warned[code] = now
+        level, status = WARNING if warns else INFO, refusal.status
+        log.log(
+            level, "web_request_refused", address=address, code=code, proxy=proxy, status=status
+        )
+
     async def _by_session(self, request: web.Request, visit: Visit) -> Visitor:
         visitor = await self._door.session(visit.secret) if visit.secret else None
         if visitor is not None:
@@ -265,14 +292,6 @@ class Guard:
         if OLD_COOKIE in request.cookies:
             raise Refusal(401, "sign_in_again", SIGN_IN_AGAIN)
         raise Refusal(401, "sign_in_needed", SIGN_IN)
-
-
-def _report(request: web.Request, refusal: Refusal) -> None:
-    address, proxy, visit = request.remote or "", None, request.get(VISIT)
-    if visit is not None and visit.caller.proxied:
-        address, proxy = visit.caller.address, address
-    code, status = refusal.code, refusal.status
-    log.info("web_request_refused", address=address, code=code, proxy=proxy, status=status)
 
 
 def visitor_of(request: web.Request) -> Visitor:
@@ -308,7 +327,7 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
     return Refusal(429, "too_many_tries", str(refused), retry_after_s=refused.retry_after_s)
 
 
-def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
+def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
     """Return the JSON form of a refusal, or a page where a person has opened an address.
 
     Args:
@@ -316,39 +335,22 @@ def _answer(request: web.Request, refusal: Refusal, *, leads_back: bool = False)
         refusal: Why.
         leads_back: The web chat has people sign in, and sends them to the address again.
     """
-    if not (opens_a_page(request) or (leads_back and _wants_a_page(request))):
+    by_person = request.method == "GET" or leads_back
+    if not by_person or "text/html" not in request.headers.get("Accept", ""):
         return refusal_response(refusal)
     if leads_back and refusal.status == HTTPStatus.UNAUTHORIZED and request.method == "GET":
         there = f"/?next={quote(request.path_qs, safe='')}"
         return web.Response(status=303, headers=API_HEADERS | {"Location": there})
     again = refusal.status in NOT_SIGNED_IN
     title = "You are not signed in" if again else "Parley does not answer here"
+    if refusal.code == NOT_STORED:
+        title = "The database does not answer"
     visit = request.get(VISIT)
     has_chat = again or (visit is not None and visit.visitor is not None)
     rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if has_chat else ""
-    return plain_page(refusal.status, title, str(refusal), rest)
-
-
-def opens_a_page(request: web.Request) -> bool:
-    """Whether a person has opened an address in a browser."""
-    return request.method == "GET" and _wants_a_page(request)
-
-
-def _wants_a_page(request: web.Request) -> bool:
-    return "text/html" in request.headers.get("Accept", "")
-
-
-def plain_page(status: int, title: str, text: str, rest: str = "") -> web.Response:
-    """Return a page that says one thing and holds nothing secret.
-
-    Args:
-        status: Of HTTP.
-        title: Markup, as `rest` is; what stands below the text.
-        text: Is escaped.
-    """
     return web.Response(
-        text=REFUSED_PAGE.format(title=title, text=escape(text), rest=rest),
-        status=status,
+        text=REFUSED_PAGE.format(title=title, text=escape(str(refusal)), rest=rest),
+        status=refusal.status,
         content_type="text/html",
         headers=PAGE_HEADERS,
     )

@@ -439,8 +439,7 @@ def name_of(sender: str) -> str:
 
 def called(who: str) -> str:
     """Return somebody by "platform:id" as people know them: the first owner's id is no name."""
-    is_owner = who == f"{BUILT_IN}:{FIRST_OWNER}"
-    return f"{BUILT_IN}:{OWNER.name}" if is_owner else who
+    return f"{BUILT_IN}:{OWNER.name}" if who == f"{BUILT_IN}:{FIRST_OWNER}" else who
 
 
 def sender_of(conn: Connection, name: str) -> str:

@@ -125,7 +125,7 @@ class Budgets:
         # Of `uses`: None before it was asked the first time, and of nobody else anything is kept.
         self._watched: set[str] | None = None
         self._spent_since: set[str] = set()
-        self._tops: dict[tuple[datetime, bool], tuple[str, float] | None] = {}
+        self._top: tuple[tuple[datetime, bool], tuple[str, float] | None] | None = None
 
     def take(self, settings: BudgetSettings, timezone: str) -> None:
         """Have other budgets from the next call on; what is spent and held stays so."""
@@ -175,22 +175,16 @@ class Budgets:
         ]
         found = [each for each in found if each.refuses or each.share >= least_share]
         self._watched = {each.limit.sender for each in found if each.limit.sender}
-        return [
-            each if each.limit.sender else replace(each, top=await self._top(day, each.refuses))
-            for each in found
-        ]
+        return [each if each.limit.sender else await self._with_top(day, each) for each in found]
 
-    async def _top(self, day: Day, refuses: bool) -> tuple[str, float] | None:  # noqa: FBT001
-        """Return who has spent most of a day: once when that is much, and once when it is all.
-
-        All sums of the day are looked through for it.
-        """
-        if (day.start, refuses) not in self._tops:
-            start = day.start.timestamp()
-            found = await self._database.read(ledger.spenders, start, LEAST_USD, 1)
-            kept = {key: top for key, top in self._tops.items() if key[0] == day.start}
-            self._tops = kept | {(day.start, refuses): found[0] if found else None}
-        return self._tops[day.start, refuses]
+    async def _with_top(self, day: Day, use: BudgetUse) -> BudgetUse:
+        """Say who has spent most; looked for once when it is nearly all, and once when it is."""
+        key = day.start, use.refuses
+        if self._top is None or self._top[0] != key:
+            since = day.start.timestamp()
+            found = await self._database.read(ledger.spenders, since, LEAST_USD, 1)
+            self._top = key, found[0] if found else None
+        return replace(use, top=self._top[1])
 
     async def _watched_senders(self, day: Day, least_usd: float) -> set[str]:
         """Return whose sums may have reached the amount: who had, and who has spent since.

@@ -91,11 +91,9 @@ def stacked(
     values: Sequence[tuple[str, dict[str, float]]],
     order: Sequence[str] = (),
 ) -> tuple[list[str], list[tuple[str, list[float]]]]:
-    """Return the series of values by name, the largest first, the small ones as one.
+    """Return the series of values by name, the largest behind those of `order`, the small as one.
 
-    Args:
-        values: By label.
-        order: Names that stand before others, in order: a name has one colour in all charts then.
+    With one order a name has the same colour in several charts.
     """
     totals: dict[str, float] = {}
     for _, each in values:

@@ -171,14 +171,15 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         if request.writer.output_size and request.transport is not None:
             # Its answer has begun, and a second one would stand in the middle of it.
             request.transport.close()
-        from adapters.web.guard import opens_a_page, plain_page  # noqa: PLC0415
+        from adapters.web.guard import NOT_STORED, Refusal, answer_to  # noqa: PLC0415
 
-        if opens_a_page(request):
-            return plain_page(503, "The database does not answer", NO_DATABASE)
-        text = "Parley cannot store messages right now. Please try again."
-        if request.path == "/api/sign-in":
-            text = NO_DATABASE
-        return web.json_response({"error": "storage_unavailable", "message": text}, status=503)
+        wants_in = request.path == "/api/sign-in" or "text/html" in request.headers.get(
+            "Accept", ""
+        )
+        text = (
+            NO_DATABASE if wants_in else "Parley cannot store messages right now. Please try again."
+        )
+        return answer_to(request, Refusal(503, NOT_STORED, text), leads_back=True)
 
 
 def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:

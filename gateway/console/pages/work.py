@@ -4,9 +4,6 @@ Both are settled as by a command in a chat or on the command line, with the same
 """
 
 import time
-from collections.abc import Mapping, Sequence
-
-from sqlalchemy import Connection
 
 from adapters.messages import Address, InboundMessage
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
@@ -24,8 +21,7 @@ from gateway.console.register import (
     page,
 )
 from gateway.errors import NotFound
-from gateway.storage.conversation import conversations, questions
-from gateway.storage.conversation.questions import WaitingQuestion
+from gateway.storage.conversation import questions
 from gateway.storage.queue import dead_letters
 
 APPROVALS = f"{HOME}/approvals"
@@ -42,27 +38,18 @@ RETRIED = {
 @page(APPROVALS, "Approvals", "Now")
 async def approvals(ask: Ask) -> Result:
     """Show what turns wait for, in all conversations."""
-    after = ask.position("after")
-    rows, titles = await ask.inside.database.read(_waiting, after)
+    read, after = ask.inside.database.read, ask.position("after")
+    rows = await read(questions.waiting, register.PAGE + 1, after)
     return Shown(
         "approvals.html",
         {
             "waiting": listed(rows),
-            "titles": titles,
             "older": older(APPROVALS, rows, lambda row: row.question.id),
             "first": APPROVALS if after else "",
             "now": time.time(),
             "longest": LONGEST_ANSWER,
         },
     )
-
-
-def _waiting(
-    conn: Connection, after: int | None
-) -> tuple[Sequence[WaitingQuestion], Mapping[int, str]]:
-    """Return what is shown of the questions, and one more; the titles of their conversations."""
-    rows = questions.waiting(conn, register.PAGE + 1, after)
-    return rows, conversations.titles(conn, [row.question.conversation for row in rows])
 
 
 @action(APPROVALS + "/{id}")

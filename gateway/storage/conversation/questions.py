@@ -153,6 +153,7 @@ class WaitingQuestion:
     senders: tuple[str, ...]
     at: float
     expires_at: float
+    title: str
 
 
 def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list[WaitingQuestion]:
@@ -165,7 +166,7 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
     """
     here = conversation.c
     query: Any = (
-        select(*_COLUMNS, here.platform, here.chat, turn.c.senders)
+        select(*_COLUMNS, here.platform, here.chat, here.title, turn.c.senders)
         .join(conversation, here.id == inquiry.c.conversation)
         .join(turn, turn.c.id == inquiry.c.turn_id)
         .where(is_unanswered)
@@ -176,7 +177,7 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
     return [
         WaitingQuestion(
             *(_found(row), row.platform, row.chat, row.question),
-            *(tuple(orjson.loads(row.senders or _UNKNOWN)), row.at, row.expires_at),
+            *(tuple(orjson.loads(row.senders or _UNKNOWN)), row.at, row.expires_at, row.title),
         )
         for row in newest_first
     ]

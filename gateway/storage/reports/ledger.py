@@ -154,10 +154,7 @@ def _spent_since_by(sender: str, slot: int) -> Any:
 def spenders(
     conn: Connection, since: float, least_usd: float, most: int | None = None
 ) -> list[tuple[str, float]]:
-    """Return (sender, cost) of those who have spent so much since a moment, as `spent_usd` does.
-
-    The dearest first, `most` of them; None for all.
-    """
+    """Return (sender, cost) of those who have spent so much since a moment, the dearest first."""
     spent = func.sum(spent_by.c.pico_usd)
     query = (
         select(spent_by.c.sender, spent)

@@ -435,9 +435,8 @@ def sums(conn: Connection, conversation_id: int) -> Sums:
         )
     ).one()
     # The row of a turn has its sums once it has ended.
-    running = list(
-        conn.scalars(select(turn.c.id).where(turn.c.conversation == conversation_id, is_running))
-    )
+    here = turn.c.conversation == conversation_id
+    running = list(conn.scalars(select(turn.c.id).where(here, is_running)))
     so_far = spent(calls(conn, conversation_id, running))
     begun = sum(each.kind == "tool" for each in journal(conn, running))
     return Sums(

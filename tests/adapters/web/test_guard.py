@@ -6,6 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from adapters.door import (
     OWNER,
@@ -110,6 +111,22 @@ async def test_a_foreign_origin_is_refused(chat: Served) -> None:
     async with chat.client.post(POST, json=MESSAGE, headers=headers) as response:
         assert (await response.json())["error"] == "origin_refused"
     assert chat.history.messages == []
+
+
+async def test_a_wrong_setting_is_a_warning_once(chat: Served) -> None:
+    """Strangers can have as many requests refused as they like; what they do is none at all."""
+    with capture_logs() as logs:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}) * 2:
+            assert await status(chat, **headers) == 403
+        assert await status(chat, Authorization="Bearer wrong") == 401
+    told = [(line["code"], line["log_level"]) for line in logs]
+    assert told == [
+        ("origin_refused", "warning"),
+        ("host_refused", "warning"),
+        ("origin_refused", "info"),
+        ("host_refused", "info"),
+        ("wrong_token", "info"),
+    ]
 
 
 async def test_the_own_origin_is_let_in(chat: Served) -> None:
