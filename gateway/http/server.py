@@ -171,7 +171,8 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         if request.writer.output_size and request.transport is not None:
             # Its answer has begun, and a second one would stand in the middle of it.
             request.transport.close()
-        from adapters.web.guard import NOT_STORED, Refusal, answer_to  # noqa: PLC0415
+        from adapters.web.guard import NOT_STORED, answer_to  # noqa: PLC0415
+        from adapters.web.requests import Refusal  # noqa: PLC0415
 
         wants_in = request.path == "/api/sign-in" or "text/html" in request.headers.get(
             "Accept", ""
