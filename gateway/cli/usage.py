@@ -20,6 +20,7 @@ from agent.models.catalog import DEFAULT_NAMES, facts_of
 from agent.models.factory import resolve_provider
 from agent.safety.redaction import printable
 from agent.settings import FactsSettings
+from gateway.access.web_door import called
 from gateway.agent_ports import budgets
 from gateway.cli.common import AFTER, LISTED, AsLines, Limit, Since, first_day, opened, settings_of
 from gateway.cli.output import out, page_of, show_lines, show_next
@@ -163,7 +164,7 @@ def _counted(group: Group, turns: int) -> tuple[str, ...]:
 
 
 def _named(group: Group) -> str:
-    return " ".join(f"{group.name} {group.title}".split())
+    return " ".join(f"{called(group.name)} {group.title}".split())
 
 
 def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:

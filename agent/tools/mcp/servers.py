@@ -325,6 +325,7 @@ class Connection:
         except MCPError as exc:
             raise self._refusal(exc) from exc
         except (ValidationError, RuntimeError) as exc:
+            self._unanswered = ""
             # What it quotes of the answer is of no use to anybody.
             raise ToolError(f"the MCP server {self.name} answered with what is no result") from exc
         self._unanswered = ""
@@ -340,6 +341,7 @@ class Connection:
                 f"the connection to the MCP server {self.name} was lost; what the call has done"
                 " by then is not known"
             )
+        self._unanswered = ""
         return ToolError(f"the MCP server {self.name}: {error.message[:_ERROR_CHARS]}")
 
     async def _connect(self, tail: transports.Tail) -> None:

@@ -117,6 +117,17 @@ async def test_a_lost_program_is_started_again(
     assert journal.of("mcp_list_changed") == []
 
 
+async def test_a_call_that_was_answered_is_not_blamed(
+    program: Program, journal: Journal, tmp_path: Path
+) -> None:
+    """Not even where its answer was none: the program was lost later."""
+    async with mcp_tools({"s": program()}, tmp_path) as tools:
+        with pytest.raises(ToolError, match="answered with what is no result"):
+            await run(tools, "odd")
+        os.kill(pid_of(journal), signal.SIGKILL)
+        assert (await journal.logged("mcp_lost"))["tool"] == ""
+
+
 async def test_an_endless_message_ends_the_connection(
     program: Program, journal: Journal, tmp_path: Path
 ) -> None:
