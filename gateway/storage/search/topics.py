@@ -2,9 +2,10 @@
 
 It is derived from the transcript like the search index, and fed with it: outside of the path of a
 message, in the transaction that moves `conversation.searched_seq`. A topic begins where a person
-says so ("by the way", "another question"), after a long pause, or with a message of some length
-that shares no word with what the topic was about so far. Answers belong to it: what they bring up
-may be asked about next.
+says so ("by the way", "another question"), after a long pause, with a message of some length that
+shares no word with what was said last, or with a long one that brings much that is new: who works
+on one project shares its words all day. Answers belong to it: what they bring up may be asked about
+next.
 """
 
 import re
@@ -25,10 +26,14 @@ PAUSE_S = 8 * 3600.0
 """Behind such a pause another topic begins."""
 LEAST_WORDS = 4
 """A message with fewer words of its own goes on with the topic, whatever they are."""
+MANY_WORDS = 15
+"""A message that brings so many new ones begins another topic, whatever it shares."""
+PAIR_CHARS = 2
+"""In a script without spaces a pair of signs is a word: one sentence has `MANY_WORDS` of them."""
 STEM_CHARS = 6
-KEPT_STEMS = 80
+KEPT_STEMS = 160
 """Of a topic, the newest: what it was about at first it may have left."""
-STEMS_OF_ONE = 20
+STEMS_OF_ONE = 40
 TELLING_WORDS = 3
 """A sentence with so many tells what a message is about: "Thanks!" does not."""
 LABEL_CHARS = 120
@@ -136,7 +141,10 @@ def _begins(current: Topic, said: SaidMessage) -> bool:
         return False
     if said.opens or said.at - current.last_at > PAUSE_S:
         return True
-    return len(said.stems) >= LEAST_WORDS and set(said.stems).isdisjoint(current.stems)
+    new = set(said.stems).difference(current.stems)
+    if len(new) == len(said.stems):
+        return len(new) >= LEAST_WORDS
+    return sum(len(each) > PAIR_CHARS for each in new) >= MANY_WORDS
 
 
 def _newest(conn: Connection, conversation_id: int) -> Topic | None:

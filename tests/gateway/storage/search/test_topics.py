@@ -16,6 +16,10 @@ from tests.support.storage import Store
 
 FLASK = "Thanks! How do I set up a login page with Flask sessions?"
 COOKIE = "Use a signed cookie, and keep the secret key in the environment."
+LIMITS = (
+    "Now the session limits: count requests of each address per minute, answer 429 above sixty,"
+    " write rejected ones into a log file, rotate that weekly, and cover everything by unit tests."
+)
 BREAD = "Which flour makes the best sourdough bread at home?"
 
 
@@ -50,6 +54,19 @@ def test_other_words_begin_another_topic(store: Store) -> None:
     assert [first for first, _, _ in begun(store, here)] == [1, 3, 5]
     [_, bread, _] = timeline(store, here)
     assert (bread.first_seq, bread.last_seq, bread.text) == (3, 4, BREAD)
+
+
+def test_much_that_is_new_begins_another_topic(store: Store) -> None:
+    """Though some words are shared, as in one project; not where as much is known already."""
+    here = talk(store, FLASK, COOKIE, LIMITS, "Done.", f"{LIMITS} Keep the key in Redis.")
+    assert [first for first, _, _ in begun(store, here)] == [1, 3]
+
+
+def test_pairs_of_signs_are_not_many_words(store: Store) -> None:
+    """Where nothing stands between words, a sentence has a pair for each sign."""
+    more = "那么明天去上海的火车票什么时候开始卖呢我想坐早班车"
+    here = talk(store, "火车票怎么买?", "在网上买。", more)
+    assert [first for first, _, _ in begun(store, here)] == [1]
 
 
 def test_a_pause_begins_another_topic(store: Store) -> None:
