@@ -12,7 +12,7 @@ by putting the row off: where whoever claimed it dies, another one posts it late
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, case, delete, func, or_, select, text, update
+from sqlalchemy import Connection, and_, case, delete, exists, func, or_, select, text, update
 
 from gateway.storage.schema import alert, is_open, now, now_s
 
@@ -123,13 +123,21 @@ def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
 
     Args:
         conn: The connection.
-        kinds: Those whose ends are told; only of alerts whose begins were told, for a day.
+        kinds: Those whose ends are told; only of alerts whose begins were told, for a day. Where
+            the same trouble was told of again since, its newest end says it.
     """
+    newer = alert.alias()
+    is_again = exists().where(
+        *(newer.c[name] == alert.c[name] for name in ("kind", "subject")),
+        newer.c.id > alert.c.id,
+        newer.c.told_at.is_not(None),
+    )
     is_late = and_(
         alert.c.kind.in_(kinds),
         alert.c.told_at.is_not(None),
         alert.c.over_told_at.is_(None),
         alert.c.over_at > now_s() - TOLD_WITHIN_S,
+        ~is_again,
     )
     query = select(*_COLUMNS).where(or_(is_open, is_late)).order_by(alert.c.at, alert.c.id)
     return [Alert(*row) for row in conn.execute(query)]

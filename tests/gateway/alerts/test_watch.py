@@ -417,6 +417,19 @@ async def test_what_is_there_again_is_not_told_to_be_over(tmp_path: Path) -> Non
         texts = await chat.answers(4)
         assert texts[2] == FLOOD
         assert "has stopped: refused again" in texts[3]
+        # The end of the second one says it; that of the first would say it once more.
+        await change_alert(chat, told_at=1.0)
+        supervised.stopped = None
+        await look(chat)
+        await change_alert(chat, seen_at=1.0)
+        assert kinds((await look(chat)).ended) == ["adapter-stopped"]
+        assert (await chat.answers(5))[4].startswith(f"**Over:** {HERE} works again.")
+        await chat.execute(
+            update(schema.alert)
+            .where(schema.alert.c.over_told_at.is_not(None))
+            .values(over_told_at=1.0)
+        )
+        assert await look(chat) == AlertsTold()
 
 
 async def test_a_backup_that_is_overdue_is_told_of(tmp_path: Path) -> None:
