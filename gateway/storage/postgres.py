@@ -13,19 +13,19 @@ import select
 import threading
 import time
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from socket import SHUT_RDWR, socket
 from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 import psycopg
-from psycopg.adapt import Transformer
+from psycopg.adapt import PyFormat, Transformer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, Format
 from psycopg.types.numeric import NumericBinaryLoader, NumericLoader
 from psycopg.types.string import StrDumperUnknown
 from pydantic import SecretStr
-from sqlalchemy import Engine, NullPool, create_engine
+from sqlalchemy import Engine, NullPool, TextClause, create_engine
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError
 from typing_extensions import override
@@ -162,12 +162,19 @@ class Changed:
 
 
 class _Unsent(NamedTuple):
-    """A statement that is still to be sent; without a form it is its text alone."""
+    """A statement that is still to be sent; without a form it is not prepared.
+
+    Attributes:
+        types: Of the values, by their oids; None where the statement tells.
+        formats: Of the values; None for texts.
+    """
 
     text: str
     form: _Prepared | None = None
-    values: list[bytes | None] | None = None
+    values: Sequence[Any] | None = None
     changed: Changed | None = None
+    types: Sequence[int] | None = None
+    formats: Sequence[Format] | None = None
 
 
 class PostgresConnection(PreparedConnection):
@@ -262,7 +269,8 @@ class PostgresConnection(PreparedConnection):
     @override
     def form_of(self, statement: Any, names: tuple[str, ...]) -> _Prepared | None:
         compiled = compiled_once(statement, names, _DIRECT)
-        is_read = bool(len(statement.exported_columns))
+        is_text = isinstance(statement, TextClause)
+        is_read = not is_text and bool(len(statement.exported_columns))
         return None if compiled is None else _Prepared(compiled, is_read=is_read)
 
     @override
@@ -282,8 +290,21 @@ class PostgresConnection(PreparedConnection):
             # Where two tables have a column of the same name the first one keeps it.
             kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
             form.make_row = kind._make
+        return Rows(self._loaded(result, form.make_row), changed.known)
+
+    def ask(self, statement: str, values: Sequence[Any]) -> Rows:
+        """Run what `statements.asked` says: planned for these values, with what waits before it."""
+        self._asked_at = time.monotonic()
+        first, *rest = statement.split("?")
+        text = first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
+        dumped = self._rows.dump_sequence(values, [PyFormat.AUTO] * len(values))
+        types, formats = self._rows.types, self._rows.formats
+        self._unsent.append(_Unsent(text, values=dumped, types=types, formats=formats))
+        return Rows(self._loaded(self.send(), tuple))
+
+    def _loaded(self, result: Any, make_row: Any) -> list[Any]:
         self._rows.set_pgresult(result)
-        return Rows(self._rows.load_rows(0, result.ntuples, form.make_row), changed.known)
+        return self._rows.load_rows(0, result.ntuples, make_row)
 
     @override
     def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
@@ -324,7 +345,8 @@ class PostgresConnection(PreparedConnection):
             for each, name in zip(unsent, names, strict=True):
                 if name is None:
                     text = each.text.encode()
-                    libpq.send_query_params(text, each.values, None, None, Format.BINARY)
+                    how = (each.types, each.formats, Format.BINARY)
+                    libpq.send_query_params(text, each.values, *how)
                 else:
                     libpq.send_query_prepared(name, each.values, None, Format.BINARY)
             libpq.pipeline_sync()

@@ -264,6 +264,13 @@ def _literally(value: Any) -> Any:
     return value
 
 
+def asked(conn: Connection, statement: str, values: Sequence[Any]) -> Rows:
+    """Run a text that was put together for this time, with `?` for each of its values."""
+    if conn.dialect.name == "sqlite":
+        return Rows(conn.exec_driver_sql(statement, tuple(values)))
+    return cast("Rows", cast("Any", conn).ask(statement, values))
+
+
 def known_place(found: T | None, after: str) -> T:
     """Return where the row is that a page of a list begins behind.
 

@@ -601,12 +601,16 @@ def _search_progress(conversation_id: int) -> Any:
     return places.where(conversation.c.id == conversation_id)
 
 
-def count_searched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
-    """Return about how many messages of conversations (None: of all) are in the index."""
-    indexed = select(func.sum(conversation.c.searched_seq))
-    if conversation_ids is not None:
-        indexed = indexed.where(conversation.c.id.in_(conversation_ids))
-    return conn.scalar(indexed) or 0
+def counting_searched(conversation_ids: Sequence[int] | None) -> tuple[str, tuple[int, ...]]:
+    """Return what counts, about, the messages of conversations (None: of all) in the index.
+
+    It is part of a statement that is put together, and its values.
+    """
+    counting = "SELECT CAST(coalesce(sum(searched_seq), 0) AS BIGINT) FROM conversation"
+    if conversation_ids is None:
+        return counting, ()
+    places = ", ".join("?" * len(conversation_ids))
+    return f"{counting} WHERE id IN ({places})", (*conversation_ids,)
 
 
 def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:

@@ -17,18 +17,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, select
+from sqlalchemy import ColumnElement, Connection, select, text
 
 from agent.messages import decode, full_text
 from agent.ports import Origin, PastMessage
 from gateway.session_keys import is_direct
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.conversation.conversations import count_searched
+from gateway.storage.conversation.conversations import counting_searched
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words
-from gateway.storage.statements import built_once
+from gateway.storage.statements import asked, built_once, kept
 
 MAX_CONVERSATIONS = 15
 """Most that one search looks through; by 16 words it stays below the 500 selects that SQLite takes
@@ -190,17 +190,17 @@ def gather(
     if not words or not ranges:
         return Gathered()
     syntax = _SYNTAX[conn.dialect.name]
-    wanted = _wanted(conn, syntax, words, ranges, count_searched(conn, conversations))
+    wanted = _wanted(conn, syntax, words, ranges, counting_searched(conversations))
     if not wanted:
         return Gathered()
     if conn.dialect.name != "sqlite":
         # Who has a common word beside a rare one is found by the index; PostgreSQL would rather
         # compare each message with all of the words, which takes it ten times as long (decision
         # 400).
-        conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        conn.execute(_NO_TABLE_WHOLE)
     # One statement, since the arms of the union are known only now; its values are bound all the
     # same.
-    rows = _asked(conn, *_candidates(syntax, wanted, ranges, only))
+    rows = asked(conn, *_candidates(syntax, wanted, ranges, only))
     holdings = {
         id_: Holding(mask, terms, only.admits(id_ & SEQ_MASK, role, at))
         for id_, mask, terms, role, at in rows
@@ -256,6 +256,10 @@ def _from_seq(conversation_id: int, seq: int) -> Any:
     )
 
 
+# Kept: it goes to the server with the statement behind it.
+_NO_TABLE_WHOLE = kept(text("SET LOCAL enable_seqscan = off"))
+
+
 class _Syntax(NamedTuple):
     """How the index of a database is asked: by literals, which its planner can judge."""
 
@@ -266,11 +270,10 @@ class _Syntax(NamedTuple):
     beginning: str
     both: str
     either: str
-    row: str
-    """Joins what is known of each message that is `around`."""
+    rows: str
+    """Joins the messages around each of the `best`, whose place it is given."""
 
 
-_PLACE = f"conversation = around.id >> {SEQ_BITS} AND seq = around.id & {SEQ_MASK}"
 _SYNTAX = {
     "sqlite": _Syntax(
         "SELECT rowid AS id FROM search_index WHERE search_index MATCH ? AND rowid BETWEEN ? AND ?",
@@ -279,7 +282,7 @@ _SYNTAX = {
         '"{}" *',
         " AND ",
         " OR ",
-        f"JOIN search_row ON {_PLACE}",
+        "JOIN search_row ON {}",
     ),
     "postgresql": _Syntax(
         "SELECT id FROM search_index WHERE terms @@ CAST(? AS tsquery) AND id BETWEEN ? AND ?",
@@ -289,16 +292,9 @@ _SYNTAX = {
         " & ",
         " | ",
         # One by one: else it reads the rows of all messages, to join a few hundred of them.
-        f"CROSS JOIN LATERAL (SELECT * FROM search_row WHERE {_PLACE} LIMIT 1) AS row",  # noqa: S608
+        "CROSS JOIN LATERAL (SELECT * FROM search_row WHERE {} OFFSET 0) AS row",
     ),
 }
-
-
-def _asked(conn: Connection, statement: str, values: tuple[Any, ...]) -> Any:
-    """Run a statement that was put together, with `?` for each of its values."""
-    if conn.dialect.name != "sqlite":
-        statement = statement.replace("?", "%s")
-    return conn.exec_driver_sql(statement, values)
 
 
 class _Look(NamedTuple):
@@ -316,11 +312,11 @@ def _wanted(
     syntax: _Syntax,
     words: Sequence[AskedWord],
     ranges: Sequence[Range],
-    size: int,
+    counting: tuple[str, tuple[Any, ...]],
 ) -> list[SearchTerm]:
-    """Return the terms that there are, rarest first."""
+    """Return the terms that there are, rarest first; `counting` asks how many messages are."""
     exact = [_Look(n, _quoted(syntax, word.term), 1.0) for n, word in enumerate(words)]
-    counts = _counts(conn, syntax, exact, ranges, COMMON)
+    *counts, size = _counts(conn, syntax, exact, ranges, COMMON, counting)
     rare = [(n, words[n]) for n, count in enumerate(counts) if count < FEW]
     wider = _wider(syntax, rare)
     more = _counts(conn, syntax, wider, ranges, MOST_FORMS) if wider else []
@@ -352,12 +348,22 @@ def _counts(
     looks: Sequence[_Look],
     ranges: Sequence[Range],
     most: int,
+    counting: tuple[str, tuple[Any, ...]] | None = None,
 ) -> list[int]:
-    """Return how many messages have what is looked for; at `most` of a range the count ends."""
+    """Return how many messages have what is looked for; at `most` of a range the count ends.
+
+    Args:
+        counting: What else is counted by the same statement, and returned last.
+    """
     one = f"SELECT ?, count(*) FROM ({syntax.ids} LIMIT {most}) AS found"  # noqa: S608 - own text
     rows = [(n, look.quoted, *span) for n, look in enumerate(looks) for span in ranges]
+    statement, values = _union(one, len(rows)), _flat(rows)
     totals = [0] * len(looks)
-    for n, count in _asked(conn, _union(one, len(rows)), _flat(rows)):
+    if counting is not None:
+        statement += f" UNION ALL SELECT {len(totals)}, ({counting[0]})"
+        values += counting[1]
+        totals.append(0)
+    for n, count in asked(conn, statement, values):
         totals[n] += count
     return totals
 
@@ -400,7 +406,10 @@ def _candidates(
     """Return the statement for the best by their own terms, and for who stands around them."""
     held, values = _held(syntax, wanted, ranges)
     limits, limited = _limits(only)
-    steps = ", ".join(f"({n})" for n in range(-REACH, REACH + 1))
+    seq = f"(best.id & {SEQ_MASK})"
+    place = (
+        f"conversation = best.id >> {SEQ_BITS} AND seq BETWEEN {seq} - {REACH} AND {seq} + {REACH}"
+    )
     statement = f"""
         WITH held(bit, worth, id) AS ({held}),
         hit(id, mask, score) AS MATERIALIZED (
@@ -409,15 +418,14 @@ def _candidates(
         best(id) AS (
             SELECT hit.id FROM hit {limits} ORDER BY score DESC, id DESC LIMIT {CANDIDATES}
         ),
-        step(n) AS (VALUES {steps}),
-        near(id) AS MATERIALIZED (SELECT DISTINCT best.id + step.n FROM best, step),
-        around(id, mask) AS (
-            SELECT id, max(mask) FROM (
-                SELECT id, mask FROM hit WHERE id IN (SELECT id FROM near)
-                UNION ALL SELECT id, 0 FROM near
-            ) AS each GROUP BY id
+        around(id, mask, terms, role, at) AS MATERIALIZED (
+            SELECT conversation << {SEQ_BITS} | seq, 0, terms, role, at
+            FROM best {syntax.rows.format(place)}
         )
-        SELECT around.id, mask, terms, role, at FROM around {syntax.row}
+        SELECT id, max(mask), max(terms), max(role), max(at) FROM (
+            SELECT * FROM around UNION ALL
+            SELECT id, mask, NULL, NULL, NULL FROM hit WHERE id IN (SELECT id FROM around)
+        ) AS each GROUP BY id
     """  # noqa: S608 - put together from own texts, all values are bound
     return statement, (*values, *limited)
 
@@ -528,7 +536,9 @@ def _add(strongest: Mapping[int, dict[int, float]], id_: int, said: Mapping[int,
     for step, weight in WEIGHTS:
         if (known := strongest.get(id_ + step)) is not None:
             for word, strength in said.items():
-                known[word] = max(known.get(word, 0.0), weight * strength)
+                here, old = weight * strength, known.get(word, 0.0)
+                # Not `max`: it is called a thousand times for a question.
+                known[word] = here if here > old else old
 
 
 def weights(reach: int, after: float, before: float) -> tuple[tuple[int, float], ...]:
@@ -659,7 +669,7 @@ def around(conn: Connection, matches: Sequence[Match], neighbours: int) -> list[
         for n, each in enumerate(matches)
         for value in (n, each.conversation, each.seq - neighbours, each.seq + neighbours)
     ]
-    rows = _asked(conn, _union(one, len(matches)), tuple(values)).all()
+    rows = asked(conn, _union(one, len(matches)), tuple(values)).all()
     held = sessions.held_by(conn, ((row[5], row[6]) for row in rows))
     found = (FoundRow(row[0], row[1], row[2], row[3], row[4], held[row[5], row[6]]) for row in rows)
     return sorted(found, key=lambda row: row[:2])

@@ -19,7 +19,7 @@ from gateway.storage import audit_log, postgres, postgres_database
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
-from gateway.storage.statements import kept
+from gateway.storage.statements import asked, kept
 from tests.support.database_proxy import DatabaseProxy
 from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import PostgresServer, server_at
@@ -149,11 +149,20 @@ async def test_the_plan_of_a_search_knows_what_is_looked_for(database: PostgresD
 
     def asked_often(conn: Connection) -> list[str]:
         for n in range(12):
-            conn.exec_driver_sql("SELECT CAST(%s AS tsquery)", (f"word{n}",))
+            asked(conn, "SELECT CAST(? AS tsquery)", [f"word{n}"])
         kept = "SELECT statement FROM pg_prepared_statements WHERE strpos(statement, 'tsquery') > 0"
         return list(conn.exec_driver_sql(kept).scalars())
 
     assert await database.read(asked_often) == []
+
+
+async def test_a_text_that_was_put_together_has_values_with_types(
+    database: PostgresDatabase,
+) -> None:
+    """Nobody says what they are, as in a statement that is compiled."""
+    values = [1, 2**40, 0.5, "what's this?", "a\0b"]
+    rows = await database.read(lambda conn: [*asked(conn, "SELECT ?, ?, ?, ?, ?", values)])
+    assert rows == [(1, 2**40, 0.5, "what's this?", "a\ufffdb")]
 
 
 async def test_two_that_enter_the_same_agree(database: PostgresDatabase) -> None:
