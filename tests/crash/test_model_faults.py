@@ -25,10 +25,9 @@ from tests.support.faulty_models import (
     SPARE_KEY,
     FaultyServer,
     ProviderName,
-    asks_for_summary,
     settings_for,
 )
-from tests.support.model_server import Fault, Reply, prompt_tokens
+from tests.support.model_server import Fault, Reply, asks_for_summary, prompt_tokens
 from tests.support.thorough import sampled
 
 MINUTE_S = 0.5

@@ -27,12 +27,11 @@ from tests.support.faulty_models import (
     FaultyAnthropic,
     FaultyOpenAI,
     FaultyServer,
-    asks_for_summary,
     forget_certificates,
     settings_for,
 )
 from tests.support.gateway import Running, agent_of, running
-from tests.support.model_server import Reply
+from tests.support.model_server import Reply, asks_for_summary
 from tests.support.thorough import products
 
 pytestmark = pytest.mark.untraced
@@ -79,9 +78,6 @@ async def provider(layout: str) -> AsyncIterator[FaultyServer]:
         server.answer = partial(script, count())
         if isinstance(server, FaultyOpenAI):
             server.extensions = frozenset({KEY, "reasoning_content"})
-        else:
-            # A compaction moves the prefix; the test looks at each move itself.
-            server.moves_allowed = True
         yield server
 
 

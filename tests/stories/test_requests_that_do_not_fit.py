@@ -22,10 +22,9 @@ from tests.support.faulty_models import (
     Bench,
     Counting,
     ProviderName,
-    asks_for_summary,
     bench,
 )
-from tests.support.model_server import Fault, Reply, prompt_tokens
+from tests.support.model_server import Fault, Reply, asks_for_summary, prompt_tokens
 
 pytestmark = pytest.mark.untraced
 
@@ -66,7 +65,6 @@ def with_summaries(body: dict[str, Any]) -> Reply:
 async def chatted(at: Bench, messages: int) -> None:
     """Say so many long messages."""
     at.main.answer = with_summaries
-    at.main.moves_allowed = at.spare.moves_allowed = True
     for n in range(messages):
         assert await at.ask(FILLER.replace("parcel", f"parcel {n}")) == [ANSWER]
 

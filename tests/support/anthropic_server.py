@@ -2,17 +2,21 @@
 
 import hashlib
 import json
+from collections import defaultdict
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from typing_extensions import override
 
+from agent.view.view import MARKER
 from tests.support.anthropic_rules import check_body, positions
 from tests.support.model_server import (
     Fault,
     ModelServer,
     Refusal,
     Reply,
+    asks_for_summary,
     key_of,
     pieces,
     prompt_tokens,
@@ -41,7 +45,11 @@ class AnthropicServer(ModelServer):
     """Answers POST /v1/messages; `url` has no /v1, as the SDK wants it.
 
     Leaving it fails where a request did not begin with what the request before it (of the same
-    conversation and model, answered, with a breakpoint) had up to its last breakpoint.
+    conversation and model, answered, with a breakpoint) had up to its last breakpoint. The provider
+    refuses no such request, it bills the whole of it: one whose new summary says why is in order,
+    and one that asks for a summary stands beside the conversation, whatever was sent meanwhile.
+
+    Thinking that it has signed is bound to the messages before it, as with the newest models.
 
     `Reply.extra` knows: redacted (data of a block in front), signature, final_usage, id (of the
     message), diagnostics, and blocks: content blocks to send in place of everything else.
@@ -49,7 +57,7 @@ class AnthropicServer(ModelServer):
     Attributes:
         max_output_tokens: Most that `max_tokens` may be.
         moved: What was wrong with the prefixes of which requests.
-        moves_allowed: Whether that is fine, as with a compaction.
+        moves_allowed: Whether that is fine, as with a compaction that writes no summary.
     """
 
     path = "/v1/messages"
@@ -62,6 +70,7 @@ class AnthropicServer(ModelServer):
         self.moved: list[str] = []
         self.moves_allowed = False
         self._cached: dict[str, Cached] = {}
+        self._bound: defaultdict[str, set[str]] = defaultdict(set)
 
     @override
     async def __aexit__(self, *failure: object) -> None:
@@ -78,7 +87,7 @@ class AnthropicServer(ModelServer):
         if self.models is not None and body.get("model") not in self.models:
             raise Refusal(404, "not_found_error", f"model: {body.get('model')}")
         check_body(body, self.max_output_tokens)
-        _check_signatures(body)
+        self._check_thoughts(body)
         tokens, most = prompt_tokens(body), self.max_prompt_tokens
         fits = most is None or tokens <= most
         require(fits, f"prompt is too long: {tokens} tokens > {most} maximum")
@@ -86,18 +95,30 @@ class AnthropicServer(ModelServer):
     @override
     def note_answered(self, body: dict[str, Any]) -> None:
         conversation = body.get("metadata", {}).get("user_id")
-        if conversation is None:
+        if conversation is None or asks_for_summary(body):
             return
         before = self._cached.get(conversation)
         prompt = [_unmarked(owner, block) for owner, block in positions(body)]
         if before and before.model == body["model"]:
-            same = sum(old == new for old, new in zip(before.prefix, prompt, strict=False))
-            if prompt[: len(before.prefix)] != before.prefix:
-                size = len(before.prefix)
+            pairs = zip(before.prefix, prompt, strict=False)
+            same, size = sum(1 for _ in takewhile(_are_equal, pairs)), len(before.prefix)
+            if same < size and _summaries(prompt) <= _summaries(before.prefix):
                 self.moved.append(f"{conversation}: {same} of {size} blocks are as before")
         marked = [n for n, (_, block) in enumerate(positions(body)) if "cache_control" in block]
         if marked:
             self._cached[conversation] = Cached(body["model"], prompt[: marked[-1] + 1])
+
+    def _check_thoughts(self, body: dict[str, Any]) -> None:
+        for place, message in enumerate(body["messages"]):
+            for _, block in positions({"messages": [message]}):
+                if block["type"] != "thinking":
+                    continue
+                signed = block.get("signature", "")
+                valid = signed == signature(block["thinking"])
+                require(valid, "Invalid `signature` in `thinking` block")
+                bound = self._bound.get(signed)
+                fits = bound is None or _digest(body["messages"][:place]) in bound
+                require(fits, "`thinking` blocks cannot be modified, nor what stands before them")
 
     @override
     def look_up(self, name: str) -> dict[str, Any] | None:
@@ -110,6 +131,10 @@ class AnthropicServer(ModelServer):
 
     @override
     def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
+        blocks = [{"thinking": reply.thinking}, *reply.extra.get("blocks", [])]
+        for block in blocks:
+            if thought := block.get("thinking"):
+                self._bound[signature(thought)].add(_digest(body["messages"]))
         events = [_start(body, reply), {"type": "ping"}, *_blocks(reply)]
         if reply.error:
             error = {"type": reply.error, "message": "scripted error event"}
@@ -128,11 +153,18 @@ def _unmarked(owner: str, block: dict[str, Any]) -> str:
     return f"{owner} {json.dumps(plain)}"
 
 
-def _check_signatures(body: dict[str, Any]) -> None:
-    for _, block in positions(body):
-        if block.get("type") == "thinking":
-            valid = block.get("signature") == signature(block["thinking"])
-            require(valid, "Invalid `signature` in `thinking` block")
+def _are_equal(pair: tuple[str, str]) -> bool:
+    return pair[0] == pair[1]
+
+
+def _summaries(prompt: list[str]) -> set[str]:
+    return {block for block in prompt if MARKER in block}
+
+
+def _digest(messages: list[dict[str, Any]]) -> str:
+    """Return what thinking behind these messages is bound to."""
+    told = "\n".join(_unmarked(*each) for each in positions({"messages": messages}))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def _start(body: dict[str, Any], reply: Reply) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, tool_message, user_message
 from tests.support.crash_script import SUMMARY, answer, calls_for, split_view
-from tests.support.faulty_models import Answer, ProviderName, asks_for_summary
-from tests.support.model_server import Reply
+from tests.support.faulty_models import Answer, ProviderName
+from tests.support.model_server import Reply, asks_for_summary
 
 Body = dict[str, Any]
 

@@ -36,8 +36,6 @@ ANSWER, SPARE_ANSWER = "Fine, thank you.", "The spare model answers."
 PROVIDERS_WORDS = "words of the provider"
 """What every scripted error says; no person may ever read it."""
 
-HEADINGS = "Use exactly these headings"
-
 Answer = Callable[[dict[str, Any]], Reply | Fault]
 
 
@@ -119,11 +117,6 @@ class FaultyAnthropic(FaultyServer, AnthropicServer):
 
 class FaultyOpenAI(FaultyServer, OpenAIServer):
     """An OpenAI-compatible API, broken at will."""
-
-
-def asks_for_summary(body: dict[str, Any]) -> bool:
-    """Whether a request is one of a compaction."""
-    return HEADINGS in str(body["messages"][-1]["content"])
 
 
 SERVERS: dict[ProviderName, type[FaultyServer]] = {

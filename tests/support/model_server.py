@@ -13,6 +13,8 @@ Call = tuple[str, dict[str, Any] | str]
 Trouble = Literal["cut", "stall", "pings", "garbage", "cut_after_end", "endless", "endless_event"]
 
 PING_PAUSE_S = 0.02
+_BODY = web.RequestKey("body", dict)
+HEADINGS = "Use exactly these headings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,8 @@ class ModelServer:
             raise Refusal(400, "invalid_request_error", "not JSON") from exc
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.requests.append(Recorded(headers, body))
+        # Of this request: others may have come by the time that it is answered.
+        request[_BODY] = body
         if fault := self.key_faults.get(key_of(headers)):
             return fault
         self.check(headers, body)
@@ -218,7 +222,7 @@ class ModelServer:
 
     async def _play(self, request: web.Request, response: web.StreamResponse, reply: Reply) -> None:
         try:
-            frames = self.frames(self.requests[-1].body, reply)
+            frames = self.frames(request[_BODY], reply)
             for frame in frames:
                 await response.write(frame)
                 if reply.pause_s:
@@ -269,6 +273,11 @@ class ModelServer:
     def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
         """Return the events of an answer up to its trouble, if it has one."""
         raise NotImplementedError
+
+
+def asks_for_summary(body: dict[str, Any]) -> bool:
+    """Whether a request is one of a compaction."""
+    return HEADINGS in str(body["messages"][-1]["content"])
 
 
 def key_of(headers: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from agent.view.view import MARKER
 from tests.support.anthropic_server import AnthropicServer, signature
 from tests.support.model_server import ModelServer, Reply
 from tests.support.openai_server import OpenAIServer
@@ -158,6 +159,32 @@ async def test_a_moved_prefix_is_noticed() -> None:
         await post(server, body | {"model": "n", "messages": [user(text("y"))]})
         assert server.moved == ["c: 0 of 1 blocks are as before"]
         server.moves_allowed = True
+
+
+async def test_a_prefix_that_a_summary_moved_is_in_order() -> None:
+    """The provider takes and bills it; who asks for a summary stands beside the conversation."""
+    body = {"model": "m", "max_tokens": 9, "stream": True, "metadata": {"user_id": "c"}}
+    summary, asks = text(f"{MARKER} one"), text("Use exactly these headings: …", MARK)
+    async with AnthropicServer(default=Reply(text="ok")) as server:
+        for blocks in ([text("a"), text("b", MARK)], [text("a"), asks], [text("a"), text("b")]):
+            await post(server, body | {"messages": [user(*blocks)]})
+        await post(server, body | {"messages": [user(summary, text("c", MARK))]})
+        assert server.moved == []
+        await post(server, body | {"messages": [user(summary, text("d"))]})
+        assert server.moved == ["c: 1 of 2 blocks are as before"]
+        server.moves_allowed = True
+
+
+async def test_thinking_is_bound_to_what_stands_before_it() -> None:
+    """What was signed behind other messages is refused; marks of the cache change nothing."""
+    body = {"model": "m", "max_tokens": 9, "stream": True}
+    thought = {"type": "thinking", "thinking": "hm", "signature": signature("hm")}
+    behind = [assistant(thought, text("ok")), user(text("b"))]
+    async with AnthropicServer(default=Reply(thinking="hm", text="ok")) as server:
+        await post(server, body | {"messages": [user(text("a"))]})
+        assert await post(server, body | {"messages": [user(text("a", MARK)), *behind]}) == ""
+        refusal = await post(server, body | {"messages": [user(text("A")), *behind]})
+        assert "nor what stands before them" in refusal
 
 
 async def test_a_moved_prefix_fails_the_test() -> None:
