@@ -2,7 +2,9 @@
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ from tests.support.storage import (
 )
 from tests.support.thorough import ALL, DESK_EXAMPLES, try_fewer_examples
 
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 - pytest makes folders of its own there
+ROOM_BYTES = 4 << 30
+"""What all workers together may take there."""
 OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
 WAITING = pytest.StashKey[int]()
 """How many tests wait for `make test-all`."""
@@ -47,8 +52,13 @@ settings.load_profile("untimed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have tests' processes heed SIGINT: a background job of a shell begins with it ignored."""
+    """Have tests' processes heed SIGINT: a background job of a shell begins with it ignored.
+
+    Their files lie in memory where there is room: on a disk each commit of SQLite waits for it.
+    """
     asserted.watch(config)
+    if IN_MEMORY.is_dir() and shutil.disk_usage(IN_MEMORY).free > ROOM_BYTES:
+        tempfile.tempdir = str(IN_MEMORY)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
