@@ -3,7 +3,8 @@
 Such is every test that comes upon what runs a gateway (`STARTS`), or asks for an open database. On
 PostgreSQL each PARLEY_HOME of a test has a database of its own, which is there again when a gateway
 is restarted. What is about SQLite's file asks for `sqlite_alone`. At the desk one in `EVERY` runs
-on PostgreSQL, by `make test-all` one in `EVERY_ALL`, by `make test-deep` all: CI has 90 minutes.
+on PostgreSQL, none of those in a browser, which takes seconds; by `make test-all` one in
+`EVERY_ALL`, by `make test-deep` all: CI has 90 minutes.
 """
 
 import inspect
@@ -96,7 +97,8 @@ def on_both(metafunc: pytest.Metafunc) -> None:
         values = [pytest.param(SQLITE, id=pytest.HIDDEN_PARAM)]
         drawn = zlib.crc32(metafunc.definition.nodeid.encode())
         if drawn % amount(EVERY_ALL, EVERY_ALL, 1) == 0:
-            marks = () if drawn % EVERY == 0 else (pytest.mark.thorough,)
+            at_desk = drawn % EVERY == 0 and "the_browser" not in asked | _marked(metafunc)
+            marks = () if at_desk else (pytest.mark.thorough,)
             values.append(pytest.param(POSTGRES, id=POSTGRES, marks=marks))
         metafunc.parametrize("database_engine", values, indirect=True)
 
