@@ -5,7 +5,8 @@ directly, a third of what psycopg takes and a sixth of asyncpg (decision 250). A
 of SQLAlchemy and psycopg, on the same connection.
 
 What nobody waits for is not sent by itself: BEGIN goes with the first statement of a transaction, a
-write with the next statement that is read, or with the COMMIT (decision 325).
+write with the next statement that is read, or with the COMMIT (decision 325); the COMMIT with the
+last statement, where a function says which one that is (`last`, decision 440).
 """
 
 import os
@@ -110,19 +111,17 @@ def _plain(number: Any) -> int | float:
     return int(number) if number == number.to_integral_value() else float(number)
 
 
-def _dumped_bytes(value: bytes) -> bytes:
-    return b"\\x" + value.hex().encode()
-
-
 _DUMPED: dict[type, Any] = {
-    type(None): lambda _: None,
-    bool: lambda value: b"t" if value else b"f",
-    int: lambda value: b"%d" % value,
-    float: lambda value: repr(value).encode(),
-    str: lambda value: text_of(value).encode(),
-    bytes: _dumped_bytes,
+    type(None): {None: None}.get,
+    bool: {True: b"t", False: b"f"}.get,
+    int: b"%d".__mod__,
+    float: b"%r".__mod__,
+    str: lambda value: (text_of(value) if _NUL in value else value).encode(),
+    bytes: lambda value: b"\\x" + value.hex().encode(),
 }
-"""How values are written, by their type; the statement says what PostgreSQL is to take them for."""
+"""How values are written, by their type; the statement says what PostgreSQL is to take them for.
+
+A turn has 150 of them: what is written in C costs a third of a function of Python's."""
 
 
 class _Prepared:
@@ -177,6 +176,9 @@ class _Unsent(NamedTuple):
     formats: Sequence[Format] | None = None
 
 
+_COMMIT = _Unsent(COMMIT)
+
+
 class PostgresConnection(PreparedConnection):
     """A connection to PostgreSQL, outside of transactions but for those of `transaction`.
 
@@ -195,7 +197,8 @@ class PostgresConnection(PreparedConnection):
         self._rows = Transformer(self.driver)
         self._prepared: dict[_Prepared, bytes] = {}
         self._unsent: list[_Unsent] = []
-        self._may_wait = False
+        self._only_begun: list[_Unsent] = []
+        self._may_wait = self._is_last = False
         self._is_broken = False
         self._asked_at: float | None = None
         self._pooled = pooled
@@ -206,11 +209,6 @@ class PostgresConnection(PreparedConnection):
     def is_lost(self) -> bool:
         """Whether the server, or the way to it, is gone."""
         return self._is_broken or bool(self._libpq.status != ConnStatus.OK)
-
-    @override
-    def execute(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
-        self._asked_at = time.monotonic()
-        return super().execute(statement, parameters, **options)
 
     def end_if_silent(self) -> None:
         """End the connection where the server should have answered by itself long ago.
@@ -231,38 +229,42 @@ class PostgresConnection(PreparedConnection):
         Raises:
             CommitUnknown: The answer to the COMMIT was lost.
         """
-        self._asked_at = time.monotonic()
         self._may_wait = True
-        self._unsent = [_Unsent(begin), *self._begun_with]
-        only_begun = [*self._unsent]
+        self._only_begun = [_Unsent(begin), *self._begun_with]
+        self._unsent = [*self._only_begun]
         try:
             yield
             # Where nothing was asked there is nothing to commit.
-            if self._unsent != only_begun:
+            if self._unsent != self._only_begun:
                 self._commit()
         except BaseException:
             with suppress(DBAPIError):
-                self._roll_back(only_begun)
+                self._roll_back()
             raise
         finally:
             self._unsent = []
             self._may_wait = False
             self._asked_at = None
 
-    def _commit(self) -> None:
-        self._asked_at = time.monotonic()
-        self._unsent.append(_Unsent(COMMIT))
+    def _commit(self) -> list[Any]:
+        """Commit, together with what is still to be sent; return the answers to all of it.
+
+        What is executed after that is a transaction of its own.
+        """
+        self._unsent.append(_COMMIT)
         try:
-            ended = self.send()
+            answers = self.send()
         except DBAPIError as exc:
             if self.is_lost:
                 raise CommitUnknown("the answer to a COMMIT was lost") from exc
             raise
-        if ended.command_status != COMMIT.encode():
+        if answers.pop().command_status != COMMIT.encode():
             raise StorageUnavailable("the database has rolled back what was to be committed")
+        self._unsent = [*self._only_begun]
+        return answers
 
-    def _roll_back(self, only_begun: list[_Unsent]) -> None:
-        if self._unsent[: len(only_begun)] != only_begun:
+    def _roll_back(self) -> None:
+        if self._unsent[: len(self._only_begun)] != self._only_begun:
             self._unsent = [_Unsent("ROLLBACK")]
             self.send()
 
@@ -284,7 +286,7 @@ class PostgresConnection(PreparedConnection):
             if not self._may_wait:
                 self.send()
             return changed
-        result = self.send()
+        result = (self._commit() if self._is_last else self.send())[-1]
         if form.make_row is None:
             names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
             # Where two tables have a column of the same name the first one keeps it.
@@ -294,27 +296,35 @@ class PostgresConnection(PreparedConnection):
 
     def ask(self, statement: str, values: Sequence[Any]) -> Rows:
         """Run what `statements.asked` says: planned for these values, with what waits before it."""
-        self._asked_at = time.monotonic()
         first, *rest = statement.split("?")
         text = first + "".join(f"${n}{part}" for n, part in enumerate(rest, 1))
         dumped = self._rows.dump_sequence(values, [PyFormat.AUTO] * len(values))
         types, formats = self._rows.types, self._rows.formats
         self._unsent.append(_Unsent(text, values=dumped, types=types, formats=formats))
-        return Rows(self._loaded(self.send(), tuple))
+        return Rows(self._loaded(self.send()[-1], tuple))
 
     def _loaded(self, result: Any, make_row: Any) -> list[Any]:
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, make_row)
 
     @override
+    def execute_last(self, statement: Any, parameters: Any) -> Any:
+        self._is_last = self._may_wait
+        try:
+            return self.execute(statement, parameters)
+        finally:
+            self._is_last = False
+
+    @override
     def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
         self.send()
+        self._asked_at = time.monotonic()
         return super().execute_otherwise(statement, parameters, **options)
 
     @override
     def exec_driver_sql(self, statement: Any, *args: Any, **options: Any) -> Any:
-        self._asked_at = time.monotonic()
         self.send()
+        self._asked_at = time.monotonic()
         return super().exec_driver_sql(statement, *args, **options)
 
     def in_turn(self) -> "psycopg.Connection[Any]":
@@ -322,23 +332,29 @@ class PostgresConnection(PreparedConnection):
         self.send()
         return self.driver
 
-    def send(self) -> Any:
-        """Send what is still to be sent, in one go, and return what libpq has got for the last.
+    def send(self) -> list[Any]:
+        """Send what is still to be sent, in one go, and return what libpq has got for it.
 
         Raises:
             DBAPIError: As SQLAlchemy raises it, of the first statement that failed; those behind
                 it were passed over.
         """
+        if not self._unsent:
+            return []
+        self._asked_at = time.monotonic()
         unsent, self._unsent = self._unsent, []
-        result: Any = None
-        for each, result in zip(unsent, self._exchanged(unsent) if unsent else (), strict=True):
-            self._check(each.text, result)
+        results = self._exchanged(unsent)
+        for each, result in zip(unsent, results, strict=True):
+            if result is None or result.status not in _DONE:
+                self._check(each.text, result)
             if each.changed is not None:
                 each.changed.known += result.command_tuples or 0
-        return result
+        return results
 
     def _exchanged(self, unsent: list[_Unsent]) -> list[Any]:
-        names = [self._name_of(each.form) for each in unsent]
+        known, name_of = self._prepared, self._name_of
+        forms = [each.form for each in unsent]
+        names = [None if each is None else known.get(each) or name_of(each) for each in forms]
         libpq = self._libpq
         try:
             libpq.enter_pipeline_mode()
@@ -352,8 +368,8 @@ class PostgresConnection(PreparedConnection):
             libpq.pipeline_sync()
             while libpq.flush():
                 self._wait(select.POLLIN | select.POLLOUT)
-            # After each answer comes a None, and after all of them that they have ended.
-            results = [(self._answer(), self._answer())[0] for _ in unsent]
+            # With each answer comes a None, and after all of them that they have ended.
+            results = [(self._answer(), libpq.get_result())[0] for _ in unsent]
             self._answer()
             libpq.exit_pipeline_mode()
         except psycopg.Error as exc:
@@ -362,18 +378,16 @@ class PostgresConnection(PreparedConnection):
             self._fail(unsent[-1].text, exc)
         return results
 
-    def _name_of(self, form: _Prepared | None) -> bytes | None:
-        """Return the name under which a statement is prepared; None for one that is not."""
-        if form is None or self._pooled:
+    def _name_of(self, form: _Prepared) -> bytes | None:
+        """Prepare a statement, and return the name that it has then; None behind a pooler."""
+        if self._pooled:
             return None
-        name = self._prepared.get(form)
-        if name is None:
-            name = b"parley_%d" % len(self._prepared)
-            try:
-                self._check(form.text, self._libpq.prepare(name, form.text.encode()))
-            except psycopg.Error as exc:
-                self._fail(form.text, exc)
-            self._prepared[form] = name
+        name = b"parley_%d" % len(self._prepared)
+        try:
+            self._check(form.text, self._libpq.prepare(name, form.text.encode()))
+        except psycopg.Error as exc:
+            self._fail(form.text, exc)
+        self._prepared[form] = name
         return name
 
     def _answer(self) -> Any:
@@ -382,6 +396,7 @@ class PostgresConnection(PreparedConnection):
         return self._libpq.get_result()
 
     def _wait(self, what: int) -> None:
+        # Its socket as it is now: libpq may have closed it, and the number be another one's.
         waiting = select.poll()
         waiting.register(self._libpq.socket, what)
         waiting.poll()

@@ -130,17 +130,18 @@ class PostgresDatabase:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        future.add_done_callback(self._count_down)
         self._waiting += 1
         if len(self._workers) < min(self._waiting, self.server.connections):
             name = f"postgres-worker-{len(self._workers)}"
             self._workers.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._workers[-1].start()
         self._jobs.put(Job(fn, future, begin))
-        return await asyncio.shield(future)
-
-    def _count_down(self, _: asyncio.Future[Any]) -> None:
-        self._waiting -= 1
+        try:
+            return await future
+        finally:
+            # The transaction of who was cancelled goes on: that place stays taken.
+            if not future.cancelled():
+                self._waiting -= 1
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

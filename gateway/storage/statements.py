@@ -98,6 +98,10 @@ class PreparedConnection(Connection):
             return self.execute_otherwise(statement, parameters, **options)
         return self.run(form, rows)
 
+    def execute_last(self, statement: Any, parameters: Any) -> Any:
+        """Run a statement that ends a transaction; see `last`."""
+        return self.execute(statement, parameters)
+
     def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
         """Run a statement that is compiled for this time only."""
         return super().execute(statement, parameters, **options)
@@ -129,6 +133,15 @@ class PreparedConnection(Connection):
     def scalars(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
         """Return the first column of all rows."""
         return self.execute(statement, parameters, **options).scalars()
+
+
+def last(conn: Connection, statement: Any, parameters: Any) -> Any:
+    """Run a statement with which a transaction can end.
+
+    On PostgreSQL the COMMIT goes with it, so that nobody waits twice while others wait for what is
+    locked. What a function does behind it is a transaction of its own there.
+    """
+    return cast("PreparedConnection", conn).execute_last(statement, parameters)
 
 
 def compiled_once(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:

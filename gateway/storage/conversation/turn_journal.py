@@ -34,14 +34,13 @@ from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_att
 from gateway.storage.people import remembered
 from gateway.storage.people.remembered import Learned
 from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
-from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
 from gateway.storage.queue.sending import Due
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
 from gateway.storage.schema import Whole, is_running, now_s, step, still_runs, turn
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once, kept, last
 
 
 def record_message(
@@ -52,28 +51,39 @@ def record_message(
     Returns:
         Its seq.
     """
-    seq = _enter_message(conn, current, message)
+    seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
-        _journal_model(conn, current, call, seq)
+        _journal_model(conn, current, call, seq, n)
         conn.execute(*_get_further(current.id))
     return seq
 
 
-def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> int:
-    """Append one message of a running turn; the fence takes its seq, which is returned."""
+def _enter_message(conn: Connection, current: Turn, message: ChatMessage) -> tuple[int, int]:
+    """Append one message of a running turn; returns its seq and the number of the next step."""
     taken = leases.take_seqs(conn, current.lease, (current.id, current.upto_seq), (1, 0))
     if taken is None:
         proceed(conn, current)
         raise LeaseLost(f"turn {current.id} has ended")
     transcript.insert(conn, current.place, [message], taken.place.message_head)
-    return taken.place.message_head
+    return taken.place.message_head, taken.progress + 1
 
 
-def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
-    """Note a step of the model, the message `seq`; its call is booked and tells about the view."""
-    name = "" if call is None else call.model
-    booked = None if call is None or call.usage is None else call.id
-    _insert_step(conn, current, kind="model", name=name, state="done", call_id=booked)
+def _journal_model(
+    conn: Connection, current: Turn, call: ModelCall | None, seq: int, n: int
+) -> None:
+    """Note step `n` of the model, the message `seq`; its call is booked and tells about the view.
+
+    The caller has the turn's row say that it has got further.
+    """
+    values = {
+        "turn_id": current.id,
+        "n": n,
+        "kind": "model",
+        "name": "" if call is None else call.model,
+        "state": "done",
+        "call_id": None if call is None or call.usage is None else call.id,
+    }
+    conn.execute(_INSERT_STEP, values)
     if call is None:
         return
     ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
@@ -121,7 +131,7 @@ def start_tool(
         "effect": effect,
         "request_hash": hashlib.sha256(arguments).hexdigest()[:16],
     }
-    conn.execute(_INSERT_NTH_STEP, values)
+    conn.execute(_INSERT_STEP, values)
     _put_on_record(conn, current, call, decision)
 
 
@@ -177,14 +187,7 @@ def _note_again(turn_id: int, call_id: str, effect: str) -> Any:
     return update(step).where(_is_started(turn_id, call_id)).values(effect=effect)
 
 
-def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
-    """Note the next step of a turn; the caller has its row say that it has got further."""
-    conn.execute(_INSERT_STEP, {"turn_id": current.id, "of_turn": current.id, **values})
-
-
-_NEXT_N = select(turn.c.progress + 1).where(turn.c.id == bindparam("of_turn")).scalar_subquery()
-_INSERT_STEP = kept(step.insert().values(n=_NEXT_N, at=now_s()))
-_INSERT_NTH_STEP = kept(step.insert().values(at=now_s()))
+_INSERT_STEP = kept(step.insert().values(at=now_s()))
 
 
 @built_once
@@ -203,7 +206,7 @@ def record_result(
 
     What the turn has read with it is noted for its lineage.
     """
-    seq = _enter_message(conn, current, message)
+    seq, _ = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, origins)
     result = orjson.dumps({"status": status}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
@@ -408,15 +411,18 @@ def commit(
     due = _enter_answer(conn, current, taken, parts)
     if messages or is_step(end.call):
         last_steps = 1
-        _journal_model(conn, current, end.call, place.message_head)
+        _journal_model(conn, current, end.call, place.message_head, taken.progress + 1)
     else:
         last_steps = 0
         book(conn, current, end.call)
     if end.chosen is not None:
         conversations.choose_model(conn, place.id, end.chosen or None)
-    totals = _close(conn, current, "done", "done", end, last_steps)
     if current.retries is not None and end.error is None:
         dead_letters.settle(conn, current.retries)
+    # Without a step before its last one it has run no tool: nothing is to be done behind that. And
+    # who does not give its conversation back (a delegated child) may have more to do.
+    is_last = releases and not taken.progress
+    totals = _close(conn, current, "done", end, last_steps, is_last=is_last)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
     return Committed(totals, taken.released, due, entered)
@@ -463,7 +469,7 @@ def cancel(
     outbox.drop_unsent(conn, current.lease.conversation, current.id)
     enter(conn, current, place, parts)
     book(conn, current, end.call)
-    return _close(conn, current, "cancelled", "cancelled", end)
+    return _close(conn, current, "cancelled", end)
 
 
 def bury(conn: Connection, current: Turn, parts: Sequence[OutboxPart], end: TurnEnd) -> Totals:
@@ -472,7 +478,7 @@ def bury(conn: Connection, current: Turn, parts: Sequence[OutboxPart], end: Turn
     close_group(conn, current, "The turn was given up before this finished.")
     enter(conn, current, place, parts)
     book(conn, current, end.call)
-    return _close(conn, current, "dead", "dead", end)
+    return _close(conn, current, "dead", end)
 
 
 def close_group(conn: Connection, current: Turn, text: str) -> None:
@@ -495,12 +501,22 @@ def _close(
     conn: Connection,
     current: Turn,
     state: Literal["done", "cancelled", "dead"],
-    entries: InboxState,
     end: TurnEnd,
     last_steps: int = 0,
+    *,
+    is_last: bool = False,
 ) -> Totals:
-    """End a turn with so many steps of which its row does not know yet; returns what it took."""
-    inbox.finish_turn(conn, current.lease.conversation, current.id, entries)
+    """End a turn, and what it answers; returns what it took.
+
+    Args:
+        conn: The writing connection.
+        current: The turn.
+        state: Of both.
+        end: How it has ended.
+        last_steps: Steps of which its row does not know yet.
+        is_last: Whether the transaction ends with it, as far as nothing has to be ended besides.
+    """
+    inbox.finish_turn(conn, current.lease.conversation, current.id, state)
     if end.learned is not None:
         remembered.learn(conn, current.lease.conversation, end.learned)
     values = {
@@ -512,7 +528,8 @@ def _close(
         "answered_by": _answered_by(end.call) or None,
         "last_steps": last_steps,
     }
-    totals = ledger.totals_in(conn.execute(_CLOSE, values).one())
+    closed: Any = last(conn, _CLOSE, values) if is_last else conn.execute(_CLOSE, values)
+    totals = ledger.totals_in(closed.one())
     # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
@@ -555,7 +572,7 @@ def _end_children(conn: Connection, current: Turn) -> None:
         lease = current.lease.of_child(row.conversation)
         child = load(conn, lease, row, sessions.get(conn, row.session_id))
         close_group(conn, child, CANCELLED)
-        _close(conn, child, "cancelled", "cancelled", TurnEnd("interrupted"))
+        _close(conn, child, "cancelled", TurnEnd("interrupted"))
 
 
 @built_once

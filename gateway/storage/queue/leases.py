@@ -503,11 +503,13 @@ class TakenSeqs:
         place: With the newest seqs, which were taken.
         released: Whether its lease ends with the turn.
         waits: Whether anything was to be shown in it before.
+        progress: Steps that the turn has journalled so far.
     """
 
     place: Conversation
     released: bool
     waits: bool
+    progress: int
 
 
 def take_seqs(
@@ -547,7 +549,7 @@ def take_seqs(
     if row is None:
         return None
     released = releases and row.owner is None
-    return TakenSeqs(Conversation(*row[:-2]), released, bool(row.waits))
+    return TakenSeqs(Conversation(*row[:-3]), released, bool(row.waits), row.progress)
 
 
 def _taking_seqs() -> Any:
@@ -560,6 +562,7 @@ def _taking_seqs() -> Any:
         held.c.cancel_upto_seq < bindparam("upto_seq"),
     )
     runs = select(turn.c.id).where(turn.c.id == running_id, still_runs)
+    progress = select(turn.c.progress).where(turn.c.id == running_id)
     pending = select(inbox.c.seq).where(
         inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )
@@ -576,7 +579,12 @@ def _taking_seqs() -> Any:
             owner=case((released, null()), else_=conversation.c.owner),
             turn_not_before=case((released, 0.0), else_=conversation.c.turn_not_before),
         )
-        .returning(*COLUMNS, conversation.c.owner, unsent.exists().label("waits"))
+        .returning(
+            *COLUMNS,
+            conversation.c.owner,
+            unsent.exists().label("waits"),
+            progress.scalar_subquery().label("progress"),
+        )
     )
 
 

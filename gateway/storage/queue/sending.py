@@ -30,7 +30,7 @@ from gateway.storage.schema import (
     replica,
     turn,
 )
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, last
 
 FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
@@ -254,9 +254,12 @@ def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any
 def mark_sent(
     conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
 ) -> Due | None:
-    """Record the receipt; return the conversation's next unsent row."""
+    """Record the receipt; return the conversation's next unsent row.
+
+    It is looked for behind the receipt's commit: what is shown stays so, whatever comes of that.
+    """
     ref, resent = receipt.platform_ref, receipt.resent
-    sent = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    sent = last(conn, *_mark_sent(message.conversation, message.seq, ref, resent=resent))
     # Mostly it was the only one: then that is all.
     return next_due(conn, message.conversation, by) if sent.scalar() else None
 

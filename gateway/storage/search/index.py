@@ -109,9 +109,11 @@ _SAID = {
     "postgresql": _Said(
         text("SELECT 1 FROM search_index WHERE id = 0 AND terms = array_to_tsvector(ARRAY[:mark])"),
         text("DELETE FROM search_index"),
-        text(
-            "INSERT INTO search_index (id, terms)"
-            " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
+        kept(
+            text(
+                "INSERT INTO search_index (id, terms)"
+                " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
+            )
         ),
         text("DELETE FROM search_index WHERE id = :id"),
     ),

@@ -19,14 +19,15 @@ from gateway.storage import audit_log, postgres, postgres_database
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
-from gateway.storage.statements import asked, kept
-from tests.support.database_proxy import DatabaseProxy
+from gateway.storage.statements import asked, kept, last
+from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import PostgresServer, server_at
 
 WHO = member.c.sender_name
 NAMES = kept(select(WHO).order_by(member.c.sender))
 ENTER = kept(insert(member))
+ENTER_AND_TELL = kept(insert(member).returning(WHO))
 
 
 def row(sender: str = "1", name: str = "Ada", at: float = 1.5) -> dict[str, Any]:
@@ -460,6 +461,40 @@ async def test_connections_that_were_reset_are_made_anew(
     assert await behind_proxy.read(names) == []
 
 
+def enter_last(conn: Connection, sender: str = "1") -> int:
+    return len(last(conn, ENTER_AND_TELL, row(sender)))
+
+
+async def test_a_statement_that_ends_a_transaction_is_committed(database: PostgresDatabase) -> None:
+    """What is done behind it is another transaction, which can fail alone; not so it itself."""
+
+    def fail_behind(conn: Connection) -> None:
+        enter_last(conn)
+        enter(conn, "2")
+        names(conn)
+        raise LookupError("no")
+
+    with pytest.raises(LookupError):
+        await database.write(fail_behind)
+    assert await database.read(names) == ["Ada"]
+    with pytest.raises(IntegrityError):
+        await database.write(fail_behind)
+    assert await database.read(names) == ["Ada"]
+    assert await database.write(lambda conn: enter_last(conn, "2") and names(conn)) == ["Ada"] * 2
+
+
+@pytest.mark.parametrize(("loss", "stored"), [("request", []), ("answer", ["Ada"])])
+async def test_the_answer_to_what_ends_a_transaction_is_lost(
+    proxy: DatabaseProxy, behind_proxy: PostgresDatabase, loss: Loss, stored: list[str]
+) -> None:
+    """Nobody knows whether it is stored: the caller is told so, and nothing runs again."""
+    lost = proxy.lose_commit(loss)
+    with pytest.raises(CommitUnknown):
+        await behind_proxy.write(enter_last)
+    await lost
+    assert await behind_proxy.read(names) == stored
+
+
 async def test_an_error_of_libpqs_own_is_a_lost_connection(postgres_url: str) -> None:
     """It comes without a code of the server's, and may leave the state as it was."""
     conn = postgres.connect(server_at(postgres_url))
@@ -476,7 +511,7 @@ async def test_a_connection_that_has_fallen_silent_is_given_up(
 ) -> None:
     """Its other end is there for the kernel, and never answers: the thread goes on with another."""
     monkeypatch.setattr(postgres, "TIMEOUTS_MS", {"statement_timeout": 100})
-    monkeypatch.setattr(postgres, "SILENCE_S", 0.1)
+    monkeypatch.setattr(postgres, "SILENCE_S", 1.0)
     monkeypatch.setattr(postgres_database, "LOOK_EVERY_S", 0.1)
     name = conninfo_to_dict(postgres_url)["dbname"]
     database = PostgresDatabase(server_at(proxy.url(str(name)), connections=2))
