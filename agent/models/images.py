@@ -90,6 +90,7 @@ class Images:
         self._url_chars = 0
         self._taken: set[tuple[str, int]] = set()
         self._refused: dict[tuple[str, int], float] = {}
+        self._newest: dict[tuple[str, str], frozenset[int]] = {}
 
     async def shown(
         self,
@@ -131,11 +132,39 @@ class Images:
         halves = [new[middle:], new[:middle]] if middle else []
         return [*halves, new] if new else []
 
-    def note_taken(self, shown: Iterable[int], model: ChatModel) -> None:
+    def have_changed(
+        self,
+        shown: Collection[int],
+        model: ChatModel,
+        conversation: str,
+        messages: Sequence[ChatMessage],
+        folds: Folds | None = None,
+    ) -> bool:
+        """Whether old pictures of a view have left, or are back, since the newest answer.
+
+        What the model thought since is bound to them as to all that stands before it.
+
+        Args:
+            shown: What a request is about to show.
+            model: Who is asked.
+            conversation: Whose view it is.
+            messages: Of the view.
+            folds: What is known of these; None for nothing.
+        """
+        before = self._newest.get((model.label, conversation))
+        if before is None:
+            return False
+        inside = {each for _, found in _PICTURES.of(messages, folds) for each in found}
+        return before & inside != {each for each in shown if each <= max(before)}
+
+    def note_taken(self, shown: Collection[int], model: ChatModel, conversation: str) -> None:
         """Take note that a request with these pictures was answered: they are beyond suspicion."""
         if len(self._taken) >= REMEMBERED:
             self._taken.clear()
+            self._newest.clear()
         self._taken.update((model.label, each) for each in shown)
+        if shown:
+            self._newest[model.label, conversation] = frozenset(shown)
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
         """Take note that a request was answered only without these pictures."""

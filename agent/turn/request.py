@@ -119,15 +119,18 @@ class LoopRequest:
         await ports.planner.fit(self.view, model)
         # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()
+        pictures = await self._pictures(model, left_out)
+        if pictures and self._have_left(pictures, model):
+            # Signed thinking behind them would be refused, and the new pictures be blamed for it.
+            await self.repair()
         messages = sanitise(self.view.messages, self.view.folds)
         tools, folds = self.agent.tools.schemas, self._folds(messages)
         sent = ports.planner.watch.take(messages, tools, model, folds)
         expected = await self._expected(model)
-        pictures = await self._pictures(model, left_out)
         request = self._request(messages, pictures, model)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
-        self.agent.images.note_taken(pictures, model)
+        self.agent.images.note_taken(pictures, model, ports.conversation)
         call = call_of(model, request, completion)
         # Booked all the same if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
@@ -153,6 +156,11 @@ class LoopRequest:
         return await self.agent.images.shown(
             view.messages, model, conversation, left_out, view.folds
         )
+
+    def _have_left(self, pictures: Mapping[int, str], model: ChatModel) -> bool:
+        view, images = self.view, self.agent.images
+        conversation = self.ports.conversation
+        return images.have_changed(pictures, model, conversation, view.messages, view.folds)
 
     def _folds(self, messages: list[ChatMessage]) -> Folds | None:
         """Return what is known of messages; nothing is of a list that had to be fixed."""

@@ -8,11 +8,14 @@ from typing import Any
 from adapters.messages import Attachment
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
+from agent.models.factory import build_models
 from agent.models.images import LEAP, MAX_IMAGES, UNSEEN
 from agent.view.edits import IMAGE
 from gateway.storage.conversation.message_content import look_at
-from tests.support.gateway import RecordingModel, Running, running
+from tests.support.faulty_models import KEYS, FaultyAnthropic, settings_for
+from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.long_chats import LongChatModel, compactions
+from tests.support.model_server import Reply
 from tests.support.pictures import png
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import Step
@@ -85,6 +88,22 @@ async def test_between_two_leaps_each_request_begins_as_the_one_before(tmp_path:
     assert moved == [5, 7]
     shown = [sum(isinstance(each, int) for each in seen(request)) for request in model.requests]
     assert shown == [5, 10, 15, 20, 15, 20, 15, 20]
+
+
+async def test_pictures_that_leave_take_the_thinking_behind_them_along(tmp_path: Path) -> None:
+    """The strict server binds it to them: it refuses nothing, and no picture is blamed."""
+    async with FaultyAnthropic() as server:
+        # Pictures that leave move the prefix, as the test above says.
+        server.moves_allowed = True
+        server.answer = lambda _: Reply(thinking=f"No {len(server.requests)}.", text="I see.")
+        agent = agent_of(*build_models(settings_for("anthropic", server, KEYS[:1])))
+        async with running(tmp_path, agent, adapter=platform()) as chat:
+            for width in range(0, MAX_IMAGES + LEAP, 5):
+                assert await look(chat, *range(width + 1, width + 6)) == "I see."
+            assert chat.events("images_left_out") == []
+            [repair] = chat.events("context_compressed")
+            assert repair["trigger"] == "repair"
+        assert server.refused == []
 
 
 async def test_a_chat_lives_on_after_a_picture_that_is_refused(tmp_path: Path) -> None:

@@ -195,10 +195,33 @@ def test_new_pictures_are_suspected_in_halves(count: int, tries: list[list[int]]
 def test_what_a_model_has_taken_is_beyond_suspicion() -> None:
     """That model only: another one may read less."""
     found = Images()
-    found.note_taken([1, 2], SEEING)
+    found.note_taken([1, 2], SEEING, "c")
     assert found.suspects([1, 2], SEEING) == []
     assert found.suspects([1, 2, 3], SEEING) == [[3]]
     assert found.suspects([1], ScriptedModel((), name="other")) == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("now", "others", "changed"),
+    [
+        ([1, 3], [1, 2, 3], False),
+        ([1, 3, 4], [1, 2, 3, 4], False),
+        ([3], [2, 3], False),
+        ([3], [1, 2, 3], True),
+        ([1, 2, 3], [1, 2, 3], True),
+    ],
+    ids=["the same", "a new one", "one was compacted away", "one has left", "one is back"],
+)
+def test_old_pictures_that_have_left_are_noticed(
+    now: list[int], others: list[int], changed: bool
+) -> None:
+    """Since the newest answer of this model in this conversation; of others nothing is known."""
+    found = Images()
+    found.note_taken([1, 3], SEEING, "c")
+    messages = [message(n) for n in others]
+    assert found.have_changed(now, SEEING, "c", messages) is changed
+    assert not found.have_changed(now, SEEING, "other", messages)
+    assert not found.have_changed(now, ScriptedModel((), name="other"), "c", messages)
 
 
 async def test_a_refused_picture_is_left_out_for_a_while() -> None:
@@ -225,7 +248,8 @@ def test_what_is_known_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     clock = iter(range(0, 10_000, 300))
     found = Images(now=lambda: float(next(clock)))
     for n in range(10):
-        found.note_taken([n], SEEING)
+        found.note_taken([n], SEEING, f"c{n}")
         found.note_refused([n], SEEING)
     assert len(found._taken) <= 3
+    assert len(found._newest) <= 3
     assert len(found._refused) <= 2
