@@ -140,16 +140,9 @@ class Images:
         messages: Sequence[ChatMessage],
         folds: Folds | None = None,
     ) -> bool:
-        """Whether old pictures of a view have left, or are back, since the newest answer.
+        """Whether old pictures of a view have left, or are back, since the model's newest answer.
 
-        What the model thought since is bound to them as to all that stands before it.
-
-        Args:
-            shown: What a request is about to show.
-            model: Who is asked.
-            conversation: Whose view it is.
-            messages: Of the view.
-            folds: What is known of these; None for nothing.
+        What it thought is bound to them, as to all that stands before it.
         """
         before = self._newest.get((model.label, conversation))
         if before is None:
