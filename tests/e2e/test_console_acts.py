@@ -66,7 +66,7 @@ async def test_an_approval_lets_the_waiting_turn_go_on(tmp_path: Path) -> None:
         await api.wait_for(lambda: "It is done." in api.shown(ANN))
         assert written(tmp_path) == ["hello"]
         await go(tab, "Tool calls")
-        await expect(tab.locator("tbody tr")).to_contain_text("web:web")
+        await expect(tab.locator("tbody tr")).to_contain_text("web:owner")
         assert api.violations == []
 
 
