@@ -18,13 +18,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LARGEST_REQUEST_BYTES = 1 << 18
@@ -175,7 +176,21 @@ def main() -> None:
         sys.argv = ["", *request["arguments"]]
         # Else runpy warns that it is there already.
         del sys.modules["gateway.__main__"]
-        runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+        try:
+            runpy.run_module("gateway", run_name="__main__", alter_sys=True)
+        except SystemExit as ended:
+            if ended.code is None or isinstance(ended.code, int):
+                _leave(ended.code or 0)
+            raise
+
+
+def _leave(code: int) -> NoReturn:
+    """End as Python does, but for taking apart what was imported: that copies it, for 0.13 s."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _migrate_once() -> None:
