@@ -60,6 +60,7 @@ async def cluster(folder: Path, database_url: str, count: int) -> AsyncIterator[
         yield Cluster(shared, balancer, replicas, shared.address.rstrip("/"), home)
 
 
+@pytest.mark.thorough
 async def test_a_cluster_answers_while_one_replica_is_killed(
     tmp_path: Path, server: PostgresServer
 ) -> None:

@@ -11,11 +11,17 @@ import yaml
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver
 from tests.support.process import ParleyProcess
+from tests.support.thorough import sampled
 
 ROTATING = [name for name in DRIVERS if name != "web"]
+first, second, third = (
+    pytest.mark.parametrize("driver", sampled(ROTATING, len(ROTATING), place), indirect=True)
+    for place in range(len(ROTATING))
+)
+"""Each way on each platform; at the desk they take turns."""
 
 
-@pytest.fixture(params=ROTATING)
+@pytest.fixture
 async def driver(request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
     """A platform whose bots have tokens."""
     async with DRIVERS[request.param]() as started:
@@ -49,6 +55,7 @@ def answers(texts: list[str], word: str) -> int:
     return sum(word in text for text in texts)
 
 
+@first
 async def test_a_token_in_the_file(driver: Driver, tmp_path: Path) -> None:
     """The old one is refused; what was said meanwhile is answered with the new one, once."""
     async with ParleyProcess(tmp_path, settings_of(driver)) as parley:
@@ -77,6 +84,7 @@ async def test_a_token_in_the_file(driver: Driver, tmp_path: Path) -> None:
     assert driver.violations == []
 
 
+@second
 async def test_a_token_that_is_referred_to(driver: Driver, tmp_path: Path) -> None:
     """`parley adapter restart` takes it: nothing has changed in the settings file."""
     async with ParleyProcess(tmp_path, settings_of(driver, tmp_path)) as parley:
@@ -101,6 +109,7 @@ async def test_a_token_that_is_referred_to(driver: Driver, tmp_path: Path) -> No
     assert driver.violations == []
 
 
+@third
 async def test_a_token_that_the_platform_refuses(driver: Driver, tmp_path: Path) -> None:
     """The answer says so; the account goes on with the next change, and nothing is lost."""
     async with ParleyProcess(tmp_path, settings_of(driver, tmp_path)) as parley:
