@@ -10,7 +10,7 @@ next.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -198,29 +198,15 @@ def stems_of(text: str) -> frozenset[str]:
 
 
 def _topic(row: Any) -> Topic:
-    return Topic(
-        row.conversation,
-        row.first_seq,
-        row.last_seq,
-        row.text,
-        tuple(orjson.loads(row.terms)),
-        row.messages,
-        row.at,
-        row.last_at,
-    )
+    conversation, first, last, text, terms, messages, at, last_at = row
+    stems = tuple(orjson.loads(terms))
+    return Topic(conversation, first, last, text, stems, messages, at, last_at)
 
 
 def _values(each: Topic) -> dict[str, Any]:
-    return {
-        "conversation": each.conversation,
-        "first_seq": each.first_seq,
-        "last_seq": each.last_seq,
-        "text": each.text,
-        "terms": orjson.dumps(each.stems).decode(),
-        "messages": each.messages,
-        "at": each.at,
-        "last_at": each.last_at,
-    }
+    columns = asdict(each)
+    columns["terms"] = orjson.dumps(columns.pop("stems")).decode()
+    return columns
 
 
 def clear(conn: Connection) -> None:
