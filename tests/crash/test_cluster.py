@@ -108,12 +108,12 @@ async def live_through(cluster: Cluster, dice: Random, often: Mapping[Disruption
     """Draw how the cluster works, disturb it, and have everything be answered in the end."""
     style = dice.choice(["plain", "once", "edit"])
     cluster.platform.show_once = style == "once"
-    window = dice.choice([100_000, SMALL_WINDOW])
+    window, debounce_ms = dice.choice([100_000, SMALL_WINDOW]), dice.choice([0, 5, 30])
     cluster.configure(
         style=style,
-        # What is collected may outgrow a small window: then the model sees a part of the question.
+        # What is asked at once may outgrow a small window: then the model sees a part of it.
         mode=dice.choice(["collect", "followup"]) if window > SMALL_WINDOW else "followup",
-        debounce_ms=dice.choice([0, 5, 30]),
+        debounce_ms=debounce_ms if window > SMALL_WINDOW else 0,
         batch=dice.choice([1, 10]),
         window=window,
         attempts=100,

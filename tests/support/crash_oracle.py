@@ -419,8 +419,9 @@ def _told_in(texts: Iterable[str]) -> list[str]:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return what children noted, in order."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Return what children noted, in order; a line that is being written is left for later."""
+    whole = path.read_text().rpartition("\n")[0] if path.exists() else ""
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def finished_ids(database: Path | str) -> list[str]:
