@@ -52,6 +52,8 @@ NEWEST = 1_000
 """Messages that are looked at for each term where all are common."""
 CANDIDATES = 60
 """Messages with the best terms of their own, whose neighbourhoods are compared."""
+PARTS = 10**8
+"""Of one, in which a database adds up what terms say: that of a term fits into 32 bits."""
 REACH = 3
 """Messages on either side that count."""
 AFTER = 0.6
@@ -430,6 +432,11 @@ def _candidates(
     return statement, (*values, *limited)
 
 
+def _whole(gain: float) -> int:
+    """Return a number whose sums are the same in whatever order a database adds them."""
+    return round(gain * PARTS)
+
+
 def _held(
     syntax: _Syntax, wanted: Sequence[SearchTerm], ranges: Sequence[Range]
 ) -> tuple[str, tuple[Any, ...]]:
@@ -439,7 +446,7 @@ def _held(
         return _common_held(syntax, wanted, ranges)
     beside = f"{syntax.both}({syntax.either.join(rare)})"
     arms = [
-        (1 << n, each.gain, each.quoted + (beside if each.is_common else ""), *span)
+        (1 << n, _whole(each.gain), each.quoted + (beside if each.is_common else ""), *span)
         for n, each in enumerate(wanted)
         for span in ranges
     ]
@@ -451,7 +458,7 @@ def _common_held(
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the same where all terms are common: the newest of each, and the newest with all."""
     newest = f"{syntax.ids}{syntax.newest} LIMIT {NEWEST}"
-    held = [(1 << n, each.gain) for n, each in enumerate(wanted)]
+    held = [(1 << n, _whole(each.gain)) for n, each in enumerate(wanted)]
     apart = [
         (*each, term.quoted, *span)
         for term, each in zip(wanted, held, strict=True)

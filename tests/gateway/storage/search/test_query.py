@@ -154,6 +154,16 @@ def test_common_words_alone_find_the_newest(store: Store) -> None:
     assert set(found(store, [here], "tea", limit=3)) <= set(range(10, 18))
 
 
+def test_the_newest_of_equal_ones_are_read_in_whatever_order_their_words_are_added_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fractions have another sum in another order: an older one was better by its last digit."""
+    monkeypatch.setattr(query, "COMMON", 4)
+    here = talk(store, *["yonder", "zebra zulu"] * 7, "zulu", *["yonder zebra zulu"] * 80)
+    seqs = found(store, [here], "yonder zebra zulu", limit=60)
+    assert set(range(40, 96)) <= {*seqs}
+
+
 @pytest.mark.usefixtures("small_limits")
 def test_words_beyond_what_is_read_count_beside_the_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
