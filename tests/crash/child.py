@@ -186,9 +186,10 @@ def shorten_leases(lease_s: float) -> None:
 LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
 OF_MINUTES = {
     troubles: ("UNREACHABLE_S", "FAILING_S", "OVERDUE_S", "DATABASE_AFTER_S"),
-    supervision: ("SILENT_AFTER_S",),
     telling: ("LONGEST_QUIET_S",),
 }
+LEAST_SILENCE = 0.1
+"""Of the silence that is an account's trouble: a busy machine is silent for some seconds."""
 
 
 def look_for_alerts(spec: Spec) -> None:
@@ -196,6 +197,8 @@ def look_for_alerts(spec: Spec) -> None:
     share, look = spec.minute_s / 60.0, AlertWatch.look
     for module, names in OF_MINUTES.items():
         replace_in(module, **{name: getattr(module, name) * share for name in names})
+    silent_after_s = supervision.SILENT_AFTER_S * max(share, LEAST_SILENCE)
+    replace_in(supervision, SILENT_AFTER_S=silent_after_s)
     for kind in [*troubles.TROUBLES.values()]:
         troubles.TROUBLES[kind.id] = replace(kind, quiet_s=kind.quiet_s * share)
 
