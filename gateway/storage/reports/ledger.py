@@ -16,6 +16,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    cast,
     func,
     literal_column,
     select,
@@ -25,7 +26,17 @@ from agent.money.costs import Money
 from agent.ports import ModelCall
 from agent.usage import Summed, Usage
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, step, turn
+from gateway.storage.schema import (
+    PICO,
+    SLOT_S,
+    Whole,
+    ledger,
+    now_s,
+    spent_by,
+    spent_slot,
+    step,
+    turn,
+)
 from gateway.storage.statements import built_once, kept
 
 _NOTHING = Usage()
@@ -358,7 +369,8 @@ def of_closed(conversation_id: Any, turn_id: Any) -> list[Any]:
     For the statement that writes them: what it sums up cannot be returned by it.
     """
     calls = (ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
-    kept_for_5m = func.coalesce(func.sum(ledger.c.cache_write_5m_tokens), 0)
+    # PostgreSQL's sum of such numbers is a `numeric`, which Python has to make one of again.
+    kept_for_5m = cast(func.coalesce(func.sum(ledger.c.cache_write_5m_tokens), 0), Whole)
     written_5m = select(kept_for_5m).where(*calls).scalar_subquery()
     estimates = select(func.count()).where(*calls, ledger.c.estimated).scalar_subquery()
     held = ("iterations", "tool_calls", "input_tokens", "cache_read_tokens", "output_tokens")
