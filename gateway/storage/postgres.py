@@ -368,8 +368,9 @@ class PostgresConnection(PreparedConnection):
             libpq.pipeline_sync()
             while libpq.flush():
                 self._wait(select.POLLIN | select.POLLOUT)
-            # With each answer comes a None, and after all of them that they have ended.
-            results = [(self._answer(), libpq.get_result())[0] for _ in unsent]
+            # After each answer comes a None, and after all of them that they have ended. It is asked
+            # for as they are: should it not be there, libpq would wait with the interpreter held.
+            results = [(self._answer(), self._answer())[0] for _ in unsent]
             self._answer()
             libpq.exit_pipeline_mode()
         except psycopg.Error as exc:
