@@ -368,8 +368,8 @@ class PostgresConnection(PreparedConnection):
             libpq.pipeline_sync()
             while libpq.flush():
                 self._wait(select.POLLIN | select.POLLOUT)
-            # After each answer comes a None, and after all of them that they have ended. It is asked
-            # for as they are: should it not be there, libpq would wait with the interpreter held.
+            # After each answer comes a None, and after all of them that they have ended. None is
+            # fetched before it is there: libpq would wait for it with the interpreter held.
             results = [(self._answer(), self._answer())[0] for _ in unsent]
             self._answer()
             libpq.exit_pipeline_mode()
