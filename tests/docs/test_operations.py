@@ -104,7 +104,7 @@ def test_any_moment_is_restored_as_the_page_says(folder: Path) -> None:
             (moment,) = conn.execute("SELECT clock_timestamp()").fetchone() or (None,)
             before = rows_of(url)
             conn.execute("DELETE FROM search_row")
-            until_archived(conn, archive)
+            until_archived(conn)
         server.stop("immediate")
         restore(server, base, archive, str(moment))
         server.spawn()
@@ -118,10 +118,11 @@ def settings_in(text: str, archive: Path) -> dict[str, str]:
     return {key: value.strip("'") for key, _, value in pairs}
 
 
-def until_archived(conn: "psycopg.Connection[Any]", archive: Path) -> None:
-    """Have the log up to now go into the archive."""
+def until_archived(conn: "psycopg.Connection[Any]") -> None:
+    """Have the log up to now go into the archive, whole: a file is there before it is written."""
     (segment,) = conn.execute("SELECT pg_walfile_name(pg_switch_wal())").fetchone() or ("",)
-    wait_until((archive / segment).exists)
+    is_archived = "SELECT last_archived_wal >= %s FROM pg_stat_archiver"
+    wait_until(lambda: conn.execute(is_archived, [segment]).fetchone() == (True,))
 
 
 def is_restored(url: str) -> bool:
