@@ -9,11 +9,11 @@ next.
 """
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import Connection, delete, select, update
 
 from agent.context.sentences import sentences
@@ -34,6 +34,8 @@ STEM_CHARS = 6
 KEPT_STEMS = 160
 """Of a topic, the newest: what it was about at first it may have left."""
 STEMS_OF_ONE = 40
+MARK_CHARS = 4
+"""A topic's row fits into a page of SQLite's with marks; with its stems each took a page more."""
 TELLING_WORDS = 3
 """A sentence with so many tells what a message is about: "Thanks!" does not."""
 LABEL_CHARS = 120
@@ -73,7 +75,7 @@ class Topic:
 
     Attributes:
         text: How it began, in its person's words.
-        stems: What it is about, the newest last.
+        marks: Of the stems of what it is about, the newest last.
         messages: Of its people.
     """
 
@@ -81,7 +83,7 @@ class Topic:
     first_seq: int
     last_seq: int
     text: str
-    stems: tuple[str, ...]
+    marks: tuple[str, ...]
     messages: int
     at: float
     last_at: float
@@ -125,14 +127,20 @@ def note(conn: Connection, conversation_id: int, said: Iterable[SaidMessage]) ->
 def _with(current: Topic | None, said: SaidMessage, conversation_id: int) -> Topic | None:
     """Return the topic to which a message belongs, with it; None for none."""
     if current is not None and not _begins(current, said):
-        newest_first = tuple(dict.fromkeys(reversed((*current.stems, *said.stems))))
-        stems = newest_first[:KEPT_STEMS][::-1]
+        newest_first = tuple(dict.fromkeys(reversed((*current.marks, *map(_mark, said.stems)))))
+        marks = newest_first[:KEPT_STEMS][::-1]
         messages = current.messages + bool(said.label)
         first, text = current.first_seq, current.text
-        return Topic(conversation_id, first, said.seq, text, stems, messages, current.at, said.at)
+        return Topic(conversation_id, first, said.seq, text, marks, messages, current.at, said.at)
     if not said.label:
         return None
-    return Topic(conversation_id, said.seq, said.seq, said.label, said.stems, 1, said.at, said.at)
+    marks = tuple(map(_mark, said.stems))
+    return Topic(conversation_id, said.seq, said.seq, said.label, marks, 1, said.at, said.at)
+
+
+def _mark(stem: str) -> str:
+    """Return what stands for a stem; one of some hundreds has the mark of another one."""
+    return f"{zlib.crc32(stem.encode()) & 0xFFFF:0{MARK_CHARS}x}"
 
 
 def _begins(current: Topic, said: SaidMessage) -> bool:
@@ -141,7 +149,7 @@ def _begins(current: Topic, said: SaidMessage) -> bool:
         return False
     if said.opens or said.at - current.last_at > PAUSE_S:
         return True
-    new = set(said.stems).difference(current.stems)
+    new = {each for each in said.stems if _mark(each) not in current.marks}
     if len(new) == len(said.stems):
         return len(new) >= LEAST_WORDS
     return sum(len(each) > PAIR_CHARS for each in new) >= MANY_WORDS
@@ -199,13 +207,13 @@ def stems_of(text: str) -> frozenset[str]:
 
 def _topic(row: Any) -> Topic:
     conversation, first, last, text, terms, messages, at, last_at = row
-    stems = tuple(orjson.loads(terms))
-    return Topic(conversation, first, last, text, stems, messages, at, last_at)
+    marks = tuple(terms[n : n + MARK_CHARS] for n in range(0, len(terms), MARK_CHARS))
+    return Topic(conversation, first, last, text, marks, messages, at, last_at)
 
 
 def _values(each: Topic) -> dict[str, Any]:
     columns = asdict(each)
-    columns["terms"] = orjson.dumps(columns.pop("stems")).decode()
+    columns["terms"] = "".join(columns.pop("marks"))
     return columns
 
 
