@@ -230,6 +230,7 @@ def test_a_service_from_its_start_to_its_end(tmp_path: Path, listener: Listener)
         assert listener.until("READY=1")[-1] == "READY=1\nSTATUS=receiving and answering"
         listener.until("WATCHDOG=1")
         parley.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, parley.pid, os.WSTOPPED)
         listener.waiting()
         listener.socket.settimeout(3.0)
         with pytest.raises(TimeoutError):
