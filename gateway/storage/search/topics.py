@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, delete, select, update
 
 from agent.context.sentences import sentences
@@ -207,13 +208,15 @@ def stems_of(text: str) -> frozenset[str]:
 
 def _topic(row: Any) -> Topic:
     conversation, first, last, text, terms, messages, at, last_at = row
-    marks = tuple(terms[n : n + MARK_CHARS] for n in range(0, len(terms), MARK_CHARS))
+    told = "".join(orjson.loads(terms))
+    marks = tuple(told[n : n + MARK_CHARS] for n in range(0, len(told), MARK_CHARS))
     return Topic(conversation, first, last, text, marks, messages, at, last_at)
 
 
 def _values(each: Topic) -> dict[str, Any]:
     columns = asdict(each)
-    columns["terms"] = "".join(columns.pop("marks"))
+    # A list, as the version before reads it: it keeps a stem in each item.
+    columns["terms"] = orjson.dumps(["".join(columns.pop("marks"))]).decode()
     return columns
 
 
