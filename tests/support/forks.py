@@ -104,8 +104,9 @@ class Forked:
 
     async def communicate(self, given: bytes = b"") -> tuple[bytes, bytes]:
         """Hand it all of its input and read all of its output."""
-        with suppress(BrokenPipeError):
-            os.write(self._stdin, given)
+        if self.returncode is None:
+            with suppress(BrokenPipeError):
+                os.write(self._stdin, given)
         self._close_stdin()
         found = await asyncio.gather(self.stdout.read(), self.stderr.read(), self.wait())
         return found[0], found[1]

@@ -1,6 +1,7 @@
 """How much is tried: a sample at the desk (`make test`), everything by `make test-all`.
 
-`PARLEY_TEST_ALL=1` tries everything, `PARLEY_TEST_DEEP=1` still more of what is drawn at random.
+`PARLEY_TEST_ALL=1` tries everything, `PARLEY_TEST_DEEP=1` still more of what is drawn at random,
+and draws others in each run.
 A test, or one value of its parameters, that waits for `make test-all` has the mark `thorough`.
 """
 
@@ -16,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
 ALL = DEEP or os.environ.get("PARLEY_TEST_ALL") == "1"
 DESK_EXAMPLES = 15
-"""Most examples of a property at the desk; each run draws others."""
+"""Most examples of a property at the desk."""
 
 T = TypeVar("T")
 

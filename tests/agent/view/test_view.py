@@ -56,7 +56,7 @@ summaries = st.builds(
     source=st.sampled_from(["model", "extract"]),
 )
 edits = st.builds(Edit, seqs, st.sampled_from(KINDS), st.integers(100, 300))
-plans = st.builds(
+drawn_plans = st.builds(
     ViewPlan,
     first_seq=seqs,
     hidden=st.lists(st.tuples(seqs, seqs), max_size=4).map(tuple),
@@ -67,6 +67,15 @@ plans = st.builds(
     edits=st.lists(edits, max_size=20).map(tuple),
     thinking_from=st.integers(0, 60),
 )
+
+
+def one_ranged(plan: ViewPlan) -> ViewPlan:
+    """Its head ends before what is summarised (docs/decisions/455-a-head-is-one-range.md)."""
+    ends = [each.first_seq - 1 for each in plan.summaries[:1]]
+    return replace(plan, head_upto=min([plan.head_upto, *ends]))
+
+
+plans = drawn_plans.map(one_ranged)
 
 
 @st.composite
