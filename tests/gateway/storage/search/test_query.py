@@ -123,9 +123,16 @@ def test_only_the_given_conversations_are_searched(store: Store) -> None:
     assert len(store.run(query.find, None, "zebra")) == 3
 
 
-def test_the_longest_search_is_one_statement(store: Store) -> None:
-    """As many terms and conversations as there may be, all common, are no error."""
-    words = " ".join(f"word{n:02}" for n in range(30))
+RARE = (
+    "automobile purchase physician children medication salary apartment holiday argument"
+    " presentation employer kitchen computer telephone grandmother restaurant"
+)
+"""Words with forms, synonyms and compounds, each looked for beside them."""
+
+
+@pytest.mark.parametrize("words", [" ".join(f"word{n:02}" for n in range(30)), RARE])
+def test_the_longest_search_is_no_error(store: Store, words: str) -> None:
+    """Whether of as many terms and conversations as there may be all are common or rare."""
     chats = [talk(store, words, user=str(n)) for n in range(MAX_CONVERSATIONS + 2)]
     assert len(store.run(query.find, chats, words, limit=50)) == MAX_CONVERSATIONS
 
