@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -491,10 +491,22 @@ def observed(write: Write, points: Points) -> Write:
     ) -> Any:
         name = getattr(fn, "func", fn).__name__.lstrip("_")
 
-        def body(conn: Connection) -> Any:
+        def body(conn: Any) -> Any:
             points.writes_run += 1
-            value = fn(conn, *args, **kwargs)
-            points.reach(f"before commit of {name}")
+            reach = cache(partial(points.reach, f"before commit of {name}"))
+            execute_last = conn.execute_last
+
+            def end(statement: Any, parameters: Any) -> Any:
+                # On PostgreSQL the COMMIT goes with it.
+                reach()
+                return execute_last(statement, parameters)
+
+            conn.execute_last = end
+            try:
+                value = fn(conn, *args, **kwargs)
+            finally:
+                del conn.execute_last
+            reach()
             return value
 
         points.writes_asked += 1
