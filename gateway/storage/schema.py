@@ -1,171 +1,24 @@
-"""The schema: all tables (gateway/storage/tables), by name.
+"""The schema: all tables (gateway/storage/tables), and SQL functions that both databases know.
 
 Uniqueness rules are indexes; `message` rows are never updated.
 
 Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
 """
 
-from gateway.storage.tables.columns import Whole, metadata
-from gateway.storage.tables.conversations import (
-    SEARCH_INDEX,
-    alias,
-    blob,
-    compaction,
-    conversation,
-    memory_progress,
-    message,
-    node,
-    prompt_base,
-    prompt_text,
-    search_row,
-    session,
-    summary_candidate,
-    summary_part,
-    todo,
-    topic,
-    vector,
-    vector_progress,
-    view_plan,
-)
-from gateway.storage.tables.costs import (
-    MEASURES,
-    PICO,
-    SIZES,
-    SLOT_S,
-    ledger,
-    model_window,
-    rollup_triggers,
-    slots_sql,
-    spent_by,
-    spent_slot,
-)
-from gateway.storage.tables.files import (
-    LARGE_BYTES,
-    attachment,
-    attachment_part,
-    file_is_awaited,
-    is_large,
-    stored_object,
-)
-from gateway.storage.tables.functions import greatest, iso_time, now, now_s, octets, of_key
-from gateway.storage.tables.people import (
-    audit_head,
-    audit_log,
-    member,
-    memory,
-    pairing,
-    web_link,
-    web_session,
-    web_user,
-)
-from gateway.storage.tables.queue import (
-    UNSENT,
-    adapter_lease,
-    alert,
-    chat_preview,
-    chat_watch,
-    cursor,
-    identity,
-    inbox,
-    is_noted,
-    is_open,
-    is_pending,
-    is_said,
-    is_unsent,
-    news,
-    outbox,
-    quarantine,
-    replica,
-)
-from gateway.storage.tables.turns import (
-    inquiry,
-    is_of_tool,
-    is_running,
-    is_unanswered,
-    step,
-    still_runs,
-    turn,
-)
+from datetime import UTC, datetime
+from typing import Any
 
-__all__ = [
-    "FLOOR",
-    "LARGE_BYTES",
-    "MEASURES",
-    "PICO",
-    "REVISION",
-    "SEARCH_INDEX",
-    "SIZES",
-    "SLOT_S",
-    "UNSENT",
-    "Whole",
-    "adapter_lease",
-    "alert",
-    "alias",
-    "attachment",
-    "attachment_part",
-    "audit_head",
-    "audit_log",
-    "blob",
-    "chat_preview",
-    "chat_watch",
-    "compaction",
-    "conversation",
-    "cursor",
-    "file_is_awaited",
-    "greatest",
-    "identity",
-    "inbox",
-    "inquiry",
-    "is_large",
-    "is_noted",
-    "is_of_tool",
-    "is_open",
-    "is_pending",
-    "is_running",
-    "is_said",
-    "is_unanswered",
-    "is_unsent",
-    "iso_time",
-    "ledger",
-    "member",
-    "memory",
-    "memory_progress",
-    "message",
-    "metadata",
-    "model_window",
-    "news",
-    "node",
-    "now",
-    "now_s",
-    "octets",
-    "of_key",
-    "outbox",
-    "pairing",
-    "prompt_base",
-    "prompt_text",
-    "quarantine",
-    "replica",
-    "rollup_triggers",
-    "search_row",
-    "session",
-    "slots_sql",
-    "spent_by",
-    "spent_slot",
-    "step",
-    "still_runs",
-    "stored_object",
-    "summary_candidate",
-    "summary_part",
-    "todo",
-    "topic",
-    "turn",
-    "vector",
-    "vector_progress",
-    "view_plan",
-    "web_link",
-    "web_session",
-    "web_user",
-]
+from sqlalchemy import BigInteger, Connection, Double, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+# All that these name is the schema's; a list of them would be the same names a second time.
+from gateway.storage.tables.columns import *  # noqa: F403
+from gateway.storage.tables.conversations import *  # noqa: F403
+from gateway.storage.tables.costs import *  # noqa: F403
+from gateway.storage.tables.people import *  # noqa: F403
+from gateway.storage.tables.queue import *  # noqa: F403
+from gateway.storage.tables.turns import *  # noqa: F403
 
 REVISION = "0030"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
@@ -173,3 +26,66 @@ FLOOR = "0023"
 """The oldest revision whose program runs on this schema, beside this version's or behind it: from
 there on migrations only add (docs/operations.md, *Rolling upgrades*). One that takes something away
 raises it to its own revision."""
+
+
+class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """Seconds since the epoch by the database's clock."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now_s, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    # 2440587.5 is the Julian day with which the Unix epoch begins.
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now_s, "postgresql")
+def _postgresql_now(*_: Any, **__: Any) -> str:
+    return "extract(epoch from clock_timestamp())::double precision"
+
+
+class greatest(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
+    """The largest of several whole numbers."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(greatest, "sqlite")
+def _sqlite_greatest(element: greatest, compiler: Any, **how: Any) -> str:
+    return f"max({compiler.process(element.clauses, **how)})"
+
+
+@compiles(greatest, "postgresql")
+def _postgresql_greatest(element: greatest, compiler: Any, **how: Any) -> str:
+    return f"greatest({compiler.process(element.clauses, **how)})"
+
+
+class octets(FunctionElement[int]):  # noqa: N801 - reads as the SQL function it is
+    """The bytes of a text; its `length` are characters."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(octets, "sqlite")
+def _sqlite_octets(element: octets, compiler: Any, **how: Any) -> str:
+    return f"length(CAST({compiler.process(element.clauses, **how)} AS BLOB))"
+
+
+@compiles(octets, "postgresql")
+def _postgresql_octets(element: octets, compiler: Any, **how: Any) -> str:
+    return f"octet_length({compiler.process(element.clauses, **how)})"
+
+
+def now(conn: Connection) -> float:
+    """Return the time by the database's clock, in seconds since the epoch."""
+    at: float = conn.execute(select(now_s())).scalar_one()
+    return at
+
+
+def iso_time(at: float) -> str:
+    """Return a stored time as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,18 +1,23 @@
-"""What tables are made of: columns that many have, and indexes of a part of the rows."""
+"""What tables are made of: columns that many have, conditions, and indexes of some of the rows."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     ForeignKey,
     Index,
     Integer,
     MetaData,
     event,
+    func,
+    literal_column,
     text,
 )
+
+T = TypeVar("T")
 
 metadata = MetaData(
     naming_convention={
@@ -56,6 +61,19 @@ def session_column(name: str, *, primary_key: bool = False, unique: bool = False
         unique=unique or None,
         nullable=False,
     )
+
+
+def of_key(column: ColumnElement[T], nothing: str) -> ColumnElement[T]:
+    """Return what a column holds in a row that is found by its key, whatever index has the column.
+
+    Before PostgreSQL has counted it takes a partial index for a small one, and reads all of it: all
+    conversations that are worked on, all turns that run, and what is left of those that did.
+
+    Args:
+        column: It holds something, where the row is one that is looked for.
+        nothing: A value that it never has, as SQL.
+    """
+    return func.nullif(column, literal_column(nothing), type_=column.type)
 
 
 def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:

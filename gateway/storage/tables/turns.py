@@ -18,9 +18,9 @@ from gateway.storage.tables.columns import (
     conversation_column,
     id_column,
     metadata,
+    of_key,
     partial_index,
 )
-from gateway.storage.tables.functions import of_key
 
 turn = Table(
     "turn",
