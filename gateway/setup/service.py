@@ -3,19 +3,57 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
 from gateway.errors import GatewayError
-from gateway.lifecycle.units import user_unit
 from gateway.setup.draft import Target
 
 NAME = "parley.service"
 BEFORE = "parley.service.before"
 """Keeps another unit that stood there: that of another home, perhaps."""
 SYSTEMCTL_WITHIN_S = 300.0
+_UNIT = """\
+[Unit]
+Description=Parley, a chat gateway for an LLM agent
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=10min
+StartLimitBurst=20
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command} run
+ExecReload=/bin/kill -HUP $MAINPID
+# It is fed by progress: loop, database and worker (docs/operations.md).
+WatchdogSec=60
+Restart=on-failure
+RestartSec=5
+# A large database is migrated before it is ready.
+TimeoutStartSec=1h
+# Longer than queue.grace_s and the last deliveries.
+TimeoutStopSec=60
+KillMode=mixed
+UMask=0077
+LimitNOFILE=65536
+# Memory is people's words: no core of it.
+LimitCORE=0
+Environment={home}
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=default.target
+"""
+"""deploy/parley.service is the machine's own, with more walls; a test compares them. What each line
+is for stands in docs/operations.md, *As a service*."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +84,29 @@ def service_of(target: Target) -> UserUnit:
     options = ("--config", str(target.file.absolute())) if target.is_named else ()
     text = user_unit(program(), str(target.home), options)
     return UserUnit(platformdirs.user_config_path() / "systemd" / "user" / NAME, text)
+
+
+def user_unit(program: str, home: str, options: Iterable[str] = ()) -> str:
+    """Return the unit for ~/.config/systemd/user.
+
+    Args:
+        program: The path of `parley`.
+        home: PARLEY_HOME.
+        options: Of `parley` itself, before `run`.
+    """
+    command = _command(program, *options)
+    return _UNIT.format(command=command, home=_quoted(f"PARLEY_HOME={home}"))
+
+
+def _command(*words: str) -> str:
+    # In a command alone "$" begins a variable.
+    return " ".join(_quoted(each).replace("$", "$$") for each in words)
+
+
+def _quoted(text: str) -> str:
+    """Return a word as a unit has it. Source: systemd.syntax(7), systemd.unit(5) "%"."""
+    safe = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return f'"{safe}"' if set(text) & set(" \t\"'\\;") else safe
 
 
 def program() -> str:

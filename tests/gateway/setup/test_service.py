@@ -1,4 +1,4 @@
-"""The unit of systemd for one user."""
+"""The unit of systemd for one user, as systemd itself reads it where it is installed."""
 
 import shutil
 import subprocess
@@ -8,7 +8,11 @@ import pytest
 
 from gateway.errors import GatewayError
 from gateway.setup.draft import Target
-from gateway.setup.service import NAME, install, service_of
+from gateway.setup.service import NAME, install, service_of, user_unit
+
+MACHINE = Path(__file__).parents[3] / "deploy" / "parley.service"
+MOST_EXPOSED = 3.0
+"""Of 10, by systemd's own measure."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +93,60 @@ def test_another_unit_is_kept_and_told(tmp_path: Path) -> None:
     assert done[1] == f"another unit stood there, and is kept as {service.file}.before"
     assert Path(f"{service.file}.before").read_text() == "[Unit]\n"
     assert install(service) == [done[0], done[2]]
+
+
+def test_a_user_s_unit_says_nothing_that_the_machine_s_does_not() -> None:
+    """They differ in whose they are: program, home, who has them started."""
+    own = {
+        line.partition("=")[0]
+        if line.startswith(("ExecStart=", "Environment=", "WantedBy="))
+        else line
+        for line in user_unit("/opt/parley", "/home/me").splitlines()
+    }
+    machine = MACHINE.read_text().splitlines()
+    assert own <= {*machine, "ExecStart", "Environment", "WantedBy"}
+
+
+def test_a_user_s_unit_names_its_own_program_and_home() -> None:
+    """Quoted, so that no path is taken for words or specifiers."""
+    unit = user_unit("/home/me/my apps/parley", "/home/me/100%$", ["--config", "/a $b"])
+    assert 'ExecStart="/home/me/my apps/parley" --config "/a $$b" run\n' in unit
+    assert "Environment=PARLEY_HOME=/home/me/100%%$\n" in unit
+    assert "User=" not in unit
+    assert "WantedBy=default.target" in unit
+
+
+@pytest.mark.parametrize("kind", ["system", "user"])
+def test_systemd_understands_all_of_a_unit(kind: str, tmp_path: Path) -> None:
+    """Where it is not installed there is nobody to ask, and the lines are compared alone."""
+    program = str(shutil.which("true"))
+    machine = MACHINE.read_text().replace("/opt/parley/bin/parley", program)
+    text = machine if kind == "system" else user_unit(program, str(tmp_path))
+    assert "Type=notify\n" in text
+    assert "WatchdogSec=" in text
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    file = tmp_path / "parley.service"
+    file.write_text(text)
+    done = subprocess.run([analyze, "verify", file], capture_output=True, text=True, check=False)
+    assert "parley.service" not in done.stderr
+    assert done.returncode == 0
+
+
+def test_the_unit_is_hardened() -> None:
+    """By systemd's measure, where it is installed; its strongest walls anyway."""
+    unit = MACHINE.read_text()
+    for line in ("CapabilityBoundingSet=", "ProtectSystem=strict", "NoNewPrivileges=yes"):
+        assert f"\n{line}\n" in unit
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        return
+    most = f"--threshold={MOST_EXPOSED * 10:.0f}"
+    done = subprocess.run(
+        [analyze, "security", "--offline=yes", most, MACHINE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-200:]
