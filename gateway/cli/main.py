@@ -113,9 +113,9 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "replay":
             from gateway.cli.replay import replay_app as found
         case "backup":
-            from gateway.cli.upkeep.backups import backup_app as found
+            from gateway.cli.upkeep.db import backup_app as found
         case "restore":
-            from gateway.cli.upkeep.backups import restore_app as found
+            from gateway.cli.upkeep.db import restore_app as found
         case "forget":
             from gateway.cli.upkeep.db import forget_app as found
         case "config":
@@ -153,7 +153,7 @@ def app_of(name: str) -> typer.Typer:  # noqa: C901, PLR0912, PLR0915 - an impor
         case "upgrade":
             from gateway.cli.upkeep.upgrade import upgrade_app as found
         case "import":
-            from gateway.cli.imports import import_app as found
+            from gateway.cli.setup import import_app as found
         case _:
             raise LookupError(name)
     return found

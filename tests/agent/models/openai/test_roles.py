@@ -19,7 +19,7 @@ from agent.messages import (
 from agent.models.base import ModelRequest
 from agent.models.openai import wire
 from agent.models.openai.mode import Negotiation, Quirk, Quirks, ServerMode
-from agent.models.openai.responses_wire import responses_body
+from agent.models.openai.responses import responses_body
 from agent.models.openai.roles import (
     BEFORE,
     NOT_ANSWERED,
