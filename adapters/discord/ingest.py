@@ -176,7 +176,7 @@ class Ingest:
                 self._lanes.put(f"! {_channel_of(data)}", partial(self._counted, job))
                 continue
             elif name == "THREAD_DELETE":
-                self._parts.threads.note(_id_of(data))
+                self._parts.threads.note(str(snowflake_of(data) or ""))
             self._frames.task_done()
 
     async def settle(self) -> None:
@@ -354,10 +354,6 @@ def _channel_of(data: Any) -> str:
     """Return the channel that an event belongs to, "" if it does not say."""
     channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
-
-
-def _id_of(data: Any) -> str:
-    return str(snowflake_of(data) or "")
 
 
 def _opens_thread(message: InboundMessage, channel: str) -> bool:

@@ -240,9 +240,16 @@ def _inbound(
     address, kind, addressed = _destination(message, event, reading)
     known = {message.user, message.bot_id, reading.identity.user, reading.identity.bot}
     attachments = tuple(
-        _attachment(file, others(authors, known))
+        Attachment(
+            name=file.name or file.title or file.id,
+            kind="voice" if file.subtype == "slack_audio" else file_kind(file.mimetype),
+            mime=file.mimetype,
+            size_bytes=file.size,
+            ref=file.id,
+            authors=others(authors, known),
+        )
         for authors, file in _files(message)
-        if _is_readable(file)
+        if file.id and not file.is_external and file.mode not in _GONE_FILES
     )
     text = _text(message, reading)
     key = f"{event.channel}:{message.ts}"
@@ -328,21 +335,6 @@ def _files(message: _Message) -> list[tuple[list[str | None], _SharedFile]]:
     own: list[tuple[list[str | None], _SharedFile]] = [([], file) for file in message.files]
     shared = [(_author(each, message), file) for each in message.attachments for file in each.files]
     return [*own, *shared]
-
-
-def _is_readable(file: _SharedFile) -> bool:
-    return bool(file.id) and not file.is_external and file.mode not in _GONE_FILES
-
-
-def _attachment(file: _SharedFile, authors: tuple[str, ...]) -> Attachment:
-    return Attachment(
-        name=file.name or file.title or file.id,
-        kind="voice" if file.subtype == "slack_audio" else file_kind(file.mimetype),
-        mime=file.mimetype,
-        size_bytes=file.size,
-        ref=file.id,
-        authors=authors,
-    )
 
 
 def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> str | None:

@@ -117,7 +117,7 @@ class BlockReader:
         if any((part.get("citations") or {}).get("enabled") for part in parts):
             self._with_citations.add(key)
         kind = str(block.get("type", "text"))
-        return Block(key, sum(self._tokens(part) for part in _leaves(plain)), kind)
+        return Block(key, sum(self._tokens(part) for part in plain["content"] or [plain]), kind)
 
     def _tokens(self, part: Mapping[str, Any]) -> int:
         match part.get("type"):
@@ -236,8 +236,3 @@ def _marker(block: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if isinstance(content, list):
         return next(filter(None, map(_marker, content)), None)
     return None
-
-
-def _leaves(block: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    """Return what has tokens of its own: the parts of a tool result, else the block."""
-    return block["content"] or [block]

@@ -49,15 +49,11 @@ def truncate(text: str, limits: OutputSettings) -> Observation:
     towards both limits. A character is never split.
     """
     raw = text.encode("utf-8", "replace")
-    lines = _count_lines(raw)
+    lines = raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
     whole = TruncationStats(lines, len(raw), lines, len(raw), limits.direction)
     if lines <= limits.max_lines and len(raw) <= limits.max_bytes:
         return Observation(text, truncated=False, stats=whole)
     return _cut(raw, whole, limits)
-
-
-def _count_lines(raw: bytes) -> int:
-    return raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
 
 
 def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observation:

@@ -401,7 +401,7 @@ def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
             opened.pop()
         elif piece == "," and size > most_chars:
             break
-        elif piece[0] == '"' and not _is_key(opened, before):
+        elif piece[0] == '"' and not (before in {"{", ","} and opened[-1] == "{"):
             shown = _cut_leaf(piece, leaf_chars)
         cut.append(shown)
         size += len(shown)
@@ -409,11 +409,6 @@ def _cut_leaves(text: str, leaf_chars: int, most_chars: int) -> str:
     else:
         return "".join(cut)
     return "".join([*cut, ",", _REST[opened[-1]], *(_CLOSING[each] for each in reversed(opened))])
-
-
-def _is_key(opened: Sequence[str], before: str) -> bool:
-    """Tell whether the string behind the piece `before` is a key."""
-    return before in {"{", ","} and opened[-1] == "{"
 
 
 def _cut_leaf(piece: str, leaf_chars: int) -> str:

@@ -178,7 +178,8 @@ class Pairing:
         for request in members.approved(conn):
             place = members.place_of(conn, request)
             key = f"pairing:{request.id}:approved"
-            if self._can_tell(place) and not _is_said(conn, key):
+            can_tell = (place.platform, place.account) in self.renderers
+            if can_tell and not _is_said(conn, key):
                 self._owners.say(conn, place, key, APPROVED)
                 told.add(place.id)
         if members.asked_lately(conn) <= NOTICES_PER_HOUR:
@@ -261,9 +262,6 @@ class Pairing:
         for chat in chats:
             self._owners.say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
         return {chat.id for chat in chats}
-
-    def _can_tell(self, place: Conversation) -> bool:
-        return (place.platform, place.account) in self.renderers
 
 
 def _is_said(conn: Connection, key: str) -> bool:

@@ -311,14 +311,10 @@ def leaves(value: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, An
     """
     for name, item in value.items():
         key = f"{prefix}.{name}" if prefix else str(name)
-        if isinstance(item, Mapping) and item and not _is_whole(key):
+        if isinstance(item, Mapping) and item and _spelled(key) not in _WHOLE:
             yield from leaves(item, key)
         else:
             yield key, item
 
 
 _WHOLE = frozenset({"providers", "mcpservers", "mcp.servers", "hooks", "tools.mcpservers"})
-
-
-def _is_whole(key: str) -> bool:
-    return _spelled(key) in _WHOLE

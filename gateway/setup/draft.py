@@ -11,7 +11,6 @@ from typing import Any, Literal, get_args
 
 from pydantic import SecretStr
 
-from agent.models.factory import resolve_provider
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
@@ -148,11 +147,6 @@ def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any
             yield from _leaves(value, f"{key}.")
         else:
             yield key, value
-
-
-def is_set_up(settings: Settings) -> bool:
-    """Whether a model answers that understands something, or a platform is on."""
-    return resolve_provider(settings.model) != "offline" or settings.platforms.is_any_on
 
 
 def changed_keys(target: Target, draft: Answers) -> list[str]:

@@ -119,7 +119,8 @@ def grep(arguments: GrepArguments, archive: Archive) -> str:
     """Return the messages that were found, under the nodes that cover them."""
     first = (arguments.page - 1) * arguments.limit
     most = min(MOST_FOUND, first + arguments.limit + 1)
-    end = _out_of_view_upto(archive)
+    # A long turn is compacted while it runs; what nodes stand for is out of view then.
+    end = max((archive.turn_begins_at - 1, *(node.last_seq for node in archive.nodes())))
     last = min(arguments.to_seq or LAST_SEQ, end)
     note = ""
     if arguments.query is not None:
@@ -136,14 +137,6 @@ def grep(arguments: GrepArguments, archive: Archive) -> str:
     if len(found) > first + arguments.limit:
         lines.append(f"[there are more: page={arguments.page + 1}]")
     return "\n".join([*_found_lines(page, arguments, archive, end), *lines])
-
-
-def _out_of_view_upto(archive: Archive) -> int:
-    """Return the last message that may be recalled: what the running turn has in view may not.
-
-    A long turn is compacted while it runs; what nodes stand for is out of view then.
-    """
-    return max((archive.turn_begins_at - 1, *(node.last_seq for node in archive.nodes())))
 
 
 def _matching(

@@ -22,7 +22,6 @@ _DONE = b"[DONE]"
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_EVENT_STREAM = "text/event-stream"
 _IN_STREAM = 500
 """What an error inside of a stream is taken for where its code is no HTTP status."""
 _FIRST_ERROR = 400

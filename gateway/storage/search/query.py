@@ -564,15 +564,11 @@ WEIGHTS = weights(REACH, AFTER, BEFORE)
 def _said(holding: Holding, worths: Sequence[tuple[int, float]]) -> dict[int, float]:
     """Return by word what a message says of it; long messages say less of each."""
     said: dict[int, float] = {}
-    brevity = _brevity(holding.terms)
+    brevity = 1 / (1 + LENGTH_WEIGHT * min(holding.terms, MOST_TERMS) / USUAL_TERMS)
     for bit in _bits(holding.mask):
         word, worth = worths[bit]
         said[word] = max(said.get(word, 0.0), worth * brevity)
     return said
-
-
-def _brevity(terms: int) -> float:
-    return 1 / (1 + LENGTH_WEIGHT * min(terms, MOST_TERMS) / USUAL_TERMS)
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -11,7 +11,6 @@ from gateway.setup.draft import (
     Target,
     changed_keys,
     is_secret,
-    is_set_up,
     read_answers,
 )
 
@@ -79,13 +78,6 @@ def test_what_changes_is_told_without_secrets(target: Target) -> None:
     target.file.write_text("model: {provider: openai, name: a, api_key: old-key}\n")
     draft = Answers({"model.provider": "openai", "model.name": "b", "model.api_key": "new-key"})
     assert changed_keys(target, draft) == ["model.name: a → b", "model.api_key: another one"]
-
-
-def test_a_home_is_set_up_once_a_model_or_a_platform_is(target: Target) -> None:
-    """The demo model alone is not."""
-    assert not is_set_up(target.load().settings)
-    assert is_set_up(target.load({"platforms.telegram.token": "12345:abcdefgh"}).settings)
-    assert is_set_up(target.load({"model.api_key": "sk-ant-1"}).settings)
 
 
 def test_answers_are_parts_of_the_settings(tmp_path: Path) -> None:
