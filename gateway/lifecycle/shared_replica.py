@@ -40,10 +40,10 @@ LOOK_S = 0.7
 AGAIN_S = 0.3
 """How soon it looks again where a lock was free: the death of a process goes unnoticed for a second
 at most, and who has only lost its session has so long to say so."""
-TROUBLED_FOR_S = 3.0
+TROUBLED_FOR_S = 5.0
 """How long after trouble with the server neither a free lock nor a time that is over proves it."""
 TRY_AGAIN_S = 0.1
-LONGEST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 1.0
 """Between two tries to begin anew, doubled each time."""
 SHARE_LOOKS = 3
 """What a replica that is gone was allowed to send goes to the others after so many looks: until
@@ -229,8 +229,6 @@ class SharedReplica(Replica):
         """Drop all work, and go on as somebody else."""
         former, self.is_in = self.id, False
         log.warning("replica_lost", replica=former, reason=loss)
-        if loss != "reaped":
-            self._troubled_at = time.monotonic()
         self.accounts.lose_all()
         async with asyncio.TaskGroup() as tasks:
             # Work ends while the new name is asked for: before others take the old one for dead.
@@ -239,6 +237,9 @@ class SharedReplica(Replica):
             tasks.create_task(self._presence.close(), name="end session")
             presence = await self._entered(former)
         self._become(presence)
+        if loss != "reaped":
+            # From here on: others may be on their way back as well.
+            self._troubled_at = time.monotonic()
         log.info("replica_joined", replica=self.id, former=former)
         self._tell()
 

@@ -9,12 +9,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
 import pytest_asyncio
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from adapters.base import Share
 from gateway.lifecycle import shared_replica
@@ -22,7 +23,8 @@ from gateway.lifecycle.replica import AccountLeases, Beginning
 from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.storage import schema
 from gateway.storage.postgres_database import PostgresDatabase
-from gateway.storage.queue import leases
+from gateway.storage.presence import Presence
+from gateway.storage.queue import leases, replicas
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import Receiving
 from gateway.wiring import registered
@@ -226,6 +228,44 @@ async def test_a_lost_session_costs_no_turn_an_attempt(postgres_url: str, living
         assert await life.database.write(leases.claim, other.replica.id, 1, ACCOUNTS)
 
 
+async def test_who_was_away_for_long_takes_nobody_for_dead_at_once(
+    postgres_url: str, living: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may be on their way back as well; a while after its own return they are dead."""
+    now_s, looks, enter, attend = 0.0, 0, Presence.enter_anew, replicas.attend
+    monkeypatch.setattr(shared_replica, "time", SimpleNamespace(monotonic=lambda: now_s))
+    async with living("here") as life:
+
+        async def enter_late(*args: Any) -> Presence:
+            nonlocal now_s
+            now_s += 60.0
+            await life.database.write(dead_one)
+            return await enter(*args)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return attend(*args, **options)
+
+        monkeypatch.setattr(Presence, "enter_anew", enter_late)
+        monkeypatch.setattr(replicas, "attend", counted)
+        first = life.replica.id
+        cut(postgres_url)
+        await life.until(lambda: life.replica.id != first)
+        before = looks
+        await life.until(lambda: looks > before + 2)
+        assert not life.events("replica_reaped")
+        now_s += shared_replica.TROUBLED_FOR_S + 1.0
+        await life.until(lambda: life.events("replica_reaped"))
+
+
+def dead_one(conn: Connection) -> int:
+    """Enter a replica whose time is over; returns its id."""
+    its = leases.register(conn, "long ago")
+    conn.execute(update(schema.replica).where(schema.replica.c.id == its).values(heartbeat_until=1))
+    return its
+
+
 async def test_who_cannot_renew_gives_up_before_others_take_over(
     living: Living, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,8 +311,6 @@ async def test_who_leaves_leaves_at_once(living: Living) -> None:
 async def test_a_copied_row_is_reaped(living: Living) -> None:
     """Replicas of a database that was copied are none here: their time is over."""
     async with living("here") as life:
-        old = await life.database.write(leases.register, "long ago")
-        ended = update(schema.replica).where(schema.replica.c.id == old).values(heartbeat_until=1.0)
-        await life.database.write(lambda conn: conn.execute(ended))
+        old = await life.database.write(dead_one)
         await life.until(lambda: life.events("replica_reaped"))
         assert life.events("replica_reaped")[0]["replica"] == old
