@@ -18,7 +18,7 @@ from sqlalchemy import Engine, create_engine
 
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
-from gateway.storage import migrations, postgres
+from gateway.storage import maintenance, migrations, postgres
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
 from tests import asserted
@@ -257,10 +257,7 @@ def postgres_worker() -> Iterator[PostgresServer]:
 def postgres_template(postgres_worker: PostgresServer) -> str:
     """A database with the newest schema, to be copied."""
     name = postgres_worker.create()
-    connection = postgres.connect(server_at(postgres_worker.url(name)))
-    with connection.transaction():
-        migrations.upgrade(connection)
-    connection.driver.close()
+    maintenance.upgrade(server_at(postgres_worker.url(name)))
     return name
 
 

@@ -107,6 +107,7 @@ def _is_behind(server: DatabaseServer) -> bool:
     from gateway.storage import postgres  # noqa: PLC0415
 
     with closing(postgres.connect(server)) as connection, connection.transaction(postgres.READ):
+        connection.exec_driver_sql(_PATIENT)
         revision = schema_revision(connection)
         if revision == REVISION:
             return False

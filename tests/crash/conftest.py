@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import migrations, postgres
+from gateway.storage.maintenance import upgrade
 from tests.support.crash import Crashes, Nursery
 from tests.support.crash_cluster import Cluster
 from tests.support.crash_platform import LoopbackPlatform
@@ -65,10 +65,7 @@ def cluster_template(cluster_server: PostgresServer) -> str:
 def migrated(server: PostgresServer) -> str:
     """Make a database with the newest schema; returns its name."""
     name = server.create()
-    connection = postgres.connect(server_at(server.url(name)))
-    with connection.transaction():
-        migrations.upgrade(connection)
-    connection.driver.close()
+    upgrade(server_at(server.url(name)))
     return name
 
 

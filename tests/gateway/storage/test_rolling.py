@@ -20,7 +20,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.queue import inbox
 from gateway.storage.schema import FLOOR, REVISION
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import admit, inbound
+from tests.support.storage import admit, inbound, stand_still
 
 HEAD = '''"""A migration of the test's."""
 
@@ -117,6 +117,7 @@ def empty(postgres_worker: PostgresServer) -> Iterator[Any]:
     """A connection to a database of PostgreSQL without any table."""
     name = postgres_worker.create()
     conn = postgres.connect(server_at(postgres_worker.url(name)))
+    stand_still(conn)
     yield conn
     conn.driver.close()
     postgres_worker.drop(name)
@@ -192,6 +193,7 @@ def ahead(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """A server that a newer version has migrated: it added a column."""
     server = server_at(postgres_url)
     with closing(postgres.connect(server)) as conn:
+        stand_still(conn)
         upgrade_by(ADD, conn, tmp_path, monkeypatch)
     return server
 
