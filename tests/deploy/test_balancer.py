@@ -67,7 +67,7 @@ async def balanced(*names: str) -> AsyncIterator[tuple[int, Balancer, list[Repli
 
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 

@@ -42,7 +42,7 @@ async def test_no_path_leads_out_of_the_page(chat: Served, path: str) -> None:
     cookie = "{name}={value}".format(**chat.cookie())
     head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\nCookie: {cookie}\r\n"
     writer.write(f"{head}Connection: close\r\n\r\n".encode())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         answer = await reader.read()
     writer.close()
     assert int(answer.split()[1]) in {400, 404}

@@ -134,15 +134,17 @@ async def _reader(descriptor: int, limit: int) -> asyncio.StreamReader:
 
 
 _forking: list[socket.socket] = []
+_asking = threading.Lock()
 
 
 def _ask(request: bytes, descriptors: list[int]) -> int:
     """Have a process forked; return its pid."""
-    if not _forking:
-        _forking.append(_begin())
     with_them = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    _forking[0].sendmsg([request], with_them)
-    return int(_forking[0].recv(16))
+    with _asking:
+        if not _forking:
+            _forking.append(_begin())
+        _forking[0].sendmsg([request], with_them)
+        return int(_forking[0].recv(16))
 
 
 def _begin() -> socket.socket:

@@ -41,7 +41,7 @@ class HttpServer:
 
     async def until(self, event: str) -> None:
         """Wait until something has happened."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while event not in self.events:
                 self._changed.clear()
                 await self._changed.wait()

@@ -271,7 +271,8 @@ class ParleyProcess:
         await self._notify()
 
     async def _read(self, stream: asyncio.StreamReader, take: Callable[[str], None]) -> None:
-        while line := await stream.readline():
+        # Who was killed may have begun a line.
+        while (line := await stream.readline()).endswith(b"\n"):
             take(line.decode().rstrip("\n"))
             await self._notify()
 

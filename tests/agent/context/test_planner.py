@@ -760,11 +760,11 @@ async def test_the_event_loop_goes_on_while_an_engine_computes() -> None:
 
     def answer(request: CompressionRequest) -> Compressed:
         computing.set()
-        assert beaten.wait(10)
+        assert beaten.wait(30)
         return Compressed(request.plan, "prune", 100)
 
     async def heartbeat() -> None:
-        await asyncio.to_thread(computing.wait, 10)
+        await asyncio.to_thread(computing.wait, 30)
         beaten.set()
 
     planner = planner_of(Engine(answer))

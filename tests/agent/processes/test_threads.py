@@ -80,14 +80,14 @@ def test_hanging_calls_are_left_behind_but_not_without_end(hang: threading.Event
     for _ in range(MAX_ABANDONED):
         with pytest.raises(CallHangs, match="no answer within"):
             threads.run(wait, SOON_S)
-        assert started.acquire(timeout=5)
+        assert started.acquire(timeout=30)
     with pytest.raises(EarlierCallHangs, match="earlier calls still hang"):
         threads.run(wait, SOON_S)
     assert not started.acquire(blocking=False)
     left = list(threads._abandoned)
     hang.set()
     for future in left:
-        future.result(5)
+        future.result(30)
     assert threads.run(lambda: 1, 5) == 1
 
 

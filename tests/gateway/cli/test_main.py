@@ -456,7 +456,7 @@ class Process:
     def end(self) -> Result:
         """Ask it to stop; return what it wrote after its banner."""
         self._process.send_signal(signal.SIGTERM)
-        out, err = self._process.communicate(timeout=15)
+        out, err = self._process.communicate(timeout=60)
         return Result(self._process.returncode, out, err)
 
     def __enter__(self) -> "Process":

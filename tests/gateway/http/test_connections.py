@@ -87,7 +87,7 @@ def opened(
 async def is_closed(connection: socket.socket) -> bool:
     """Wait until the other side has ended a connection."""
     connection.setblocking(False)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         try:
             return await asyncio.get_running_loop().sock_recv(connection, 1) == b""
         except ConnectionResetError:
@@ -97,7 +97,7 @@ async def is_closed(connection: socket.socket) -> bool:
 async def received(connection: socket.socket) -> bytes:
     """Wait for the beginning of an answer."""
     connection.setblocking(False)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return await asyncio.get_running_loop().sock_recv(connection, 200)
 
 
@@ -114,7 +114,7 @@ async def ask(port: int, address: str = "127.0.0.1", path: str = "/") -> str:
 
 async def counted(limits: Connections, count: int) -> None:
     """Wait until so many connections are counted."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(limits._open) != count:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
 
@@ -245,7 +245,7 @@ def test_a_network_of_ipv6_is_one_address(address: str, counted_as: str) -> None
 async def status(connection: socket.socket) -> bytes:
     """Return the status of the answer that a connection gets."""
     connection.setblocking(False)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         return (await asyncio.get_running_loop().sock_recv(connection, 100))[9:12]
 
 
@@ -300,7 +300,7 @@ async def told(connection: socket.socket) -> bytes:
     """Return all that is said until the other side closes the connection."""
     connection.setblocking(False)
     loop, parts = asyncio.get_running_loop(), []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while part := await loop.sock_recv(connection, 10_000):
             parts.append(part)
     return b"".join(parts)
@@ -349,7 +349,7 @@ async def test_a_second_head_is_counted_while_the_first_is_answered(
     """No word is put into that answer: the connection is closed."""
     first = b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n"
     with opened(await serve(Connections()), sent=first) as asking:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await held.asked.wait()
         asking.sendall(head_of(40_000)[:-10])
         (ended,) = await asyncio.gather(told(asking), return_exceptions=True)

@@ -108,11 +108,12 @@ async def test_a_platform_that_hangs_holds_the_start_up_for_a_while_only(
     assert finding.outcome == "unreachable"
 
 
-async def test_a_stop_ends_the_wait() -> None:
+async def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for a platform in a gateway that is to end."""
     stop = asyncio.Event()
     stop.set()
-    async with asyncio.timeout(1):
+    monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", 600.0)
+    async with asyncio.timeout(30):
         [finding] = await of_platforms([silent()], stop)
     assert finding.outcome == "unreachable"
 

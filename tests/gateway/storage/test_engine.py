@@ -85,7 +85,7 @@ def busy_writer(database: SqliteDatabase) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def wait(_: Connection) -> None:
-        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result(timeout=30)
 
     database._jobs.put(engine_module.Job(wait, loop.create_future()))
     try:
@@ -267,7 +267,7 @@ async def test_a_read_is_one_snapshot(database: SqliteDatabase) -> None:
     def twice(conn: Connection) -> tuple[list[str], list[str]]:
         first = names(conn)
         meanwhile = asyncio.run_coroutine_threadsafe(database.write(add, "meanwhile"), loop)
-        meanwhile.result(timeout=10)
+        meanwhile.result(timeout=30)
         return first, names(conn)
 
     assert await database.read(twice) == ([], [])
@@ -286,7 +286,7 @@ async def test_reads_run_side_by_side(database: SqliteDatabase) -> None:
     together = threading.Barrier(engine_module.READERS)
 
     def meet(_: Connection) -> int:
-        return together.wait(timeout=10)
+        return together.wait(timeout=30)
 
     met = await asyncio.gather(*(database.read(meet) for _ in range(engine_module.READERS)))
     assert sorted(met) == list(range(engine_module.READERS))
@@ -628,7 +628,7 @@ def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> Non
         "        os.kill(os.getpid(), 9)\n"
         "asyncio.run(main())"
     )
-    subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=15)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False, timeout=60)
     reopened = Store(path)
     assert len(reopened.run(names)) == 30
     reopened.close()

@@ -160,7 +160,7 @@ async def test_no_connection_is_left_behind(postgres_url: str) -> None:
         await asyncio.sleep(pause_s)
         task.cancel()
         await asyncio.wait({task})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while await asyncio.to_thread(connections, postgres_url):
             pass
 

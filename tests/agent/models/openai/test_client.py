@@ -356,7 +356,7 @@ async def test_cancellation_closes_the_connection(server: OpenAIServer) -> None:
     """Who cancels a call does not leave the provider writing."""
     server.script(Reply(text="Well", trouble="stall"))
     sink = SinkSpy()
-    async with connect(server) as model, asyncio.timeout(10):
+    async with connect(server) as model, asyncio.timeout(30):
         async with asyncio.TaskGroup() as group:
             task = group.create_task(model.complete(ModelRequest(ASK), sink), name="call")
             await sink.started.wait()
