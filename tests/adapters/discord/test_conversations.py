@@ -1,7 +1,5 @@
 """What comes in: direct chats, mentions and their threads, forum posts, replies, edits, files."""
 
-import asyncio
-
 import pytest
 
 from adapters.discord.adapter import DiscordAdapter
