@@ -185,9 +185,10 @@ def shorten_leases(lease_s: float) -> None:
 
 LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
 OF_MINUTES = {
-    troubles: ("UNREACHABLE_S", "FAILING_S", "OVERDUE_S", "DATABASE_AFTER_S"),
+    troubles: ("UNREACHABLE_S", "FAILING_S", "DATABASE_AFTER_S"),
     telling: ("LONGEST_QUIET_S",),
 }
+"""An answer waits as long as in earnest: until its platform is asked again, in a test of silence."""
 LEAST_SILENCE = 0.1
 """Of the silence that is an account's trouble: a busy machine is silent for some seconds."""
 

@@ -68,7 +68,7 @@ async def test_a_listed_person_is_answered(tmp_path: Path, model: OpenAIServer) 
         assert "let me in" not in json.dumps([each.body for each in model.requests])
         system = json.dumps(model.requests[-1].body["messages"][0], ensure_ascii=False)
         assert "You are in a toy: only short words can be read." in system
-        assert parley.named("credentials_checked", subject="toy:default", outcome="accepted")
+        await parley.event("credentials_checked", subject="toy:default", outcome="accepted")
         await parley.event("library_logged", logger="toy_sdk")
         of_sdk = [each["message"] for each in parley.named("library_logged", logger="toy_sdk")]
         assert of_sdk == ["the toy squeaks"]

@@ -275,7 +275,7 @@ async def test_a_flood_wait_is_kept(bot: Bot) -> None:
     first, second = bot.api.rate_stamps(bot.chat)
     assert second - first >= 2
     assert bot.shown == ["Fine."]
-    assert bot.parley.named("send_delayed")[0]["delay_s"] == 2
+    assert (await bot.parley.event("send_delayed"))["delay_s"] == 2
 
 
 async def test_a_proxys_error_is_repeated_with_a_mark(bot: Bot) -> None:

@@ -410,6 +410,7 @@ async def test_no_credit_through_a_kill(tmp_path: Path) -> None:
             await api.wait_for(lambda: said("free on the disk"))
             await api.wait_for(lambda: len(said("I could not answer")) == 2)
             assert len(said("has no credit left: ")) == 1
+            await parley.event("alert_raised", count=2)
             assert len(parley.named("alert_raised")) == 2
             # Who is woken finds the causes, in each of these.
             for command in ("status", "doctor"):
