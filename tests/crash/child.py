@@ -188,7 +188,7 @@ OF_MINUTES = {
     troubles: ("UNREACHABLE_S", "FAILING_S", "DATABASE_AFTER_S"),
     telling: ("LONGEST_QUIET_S",),
 }
-"""An answer waits as long as in earnest: until its platform is asked again, in a test of silence."""
+"""An answer waits as long as in earnest: a platform that was silent is not asked again at once."""
 LEAST_SILENCE = 0.1
 """Of the silence that is an account's trouble: a busy machine is silent for some seconds."""
 
