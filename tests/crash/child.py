@@ -184,22 +184,22 @@ def shorten_leases(lease_s: float) -> None:
 
 
 LOOK_EVERY_S, LOOK_TOGETHER_EVERY_S = 0.2, 1.0
-OF_MINUTES = {
-    troubles: ("UNREACHABLE_S", "FAILING_S", "DATABASE_AFTER_S"),
-    telling: ("LONGEST_QUIET_S",),
-}
+OF_MINUTES = {troubles: ("FAILING_S",), telling: ("LONGEST_QUIET_S",)}
 """An answer waits as long as in earnest: a platform that was silent is not asked again at once."""
+OF_SILENCE = {
+    troubles: ("UNREACHABLE_S", "DATABASE_AFTER_S"),
+    supervision: ("SILENT_AFTER_S",),
+}
 LEAST_SILENCE = 0.1
-"""Of the silence that is an account's trouble: a busy machine is silent for some seconds."""
+"""Of these, whatever a minute is: a busy machine is silent for some seconds."""
 
 
 def look_for_alerts(spec: Spec) -> None:
     """Look all the time, tell the platform so, and have minutes last as long as the spec says."""
     share, look = spec.minute_s / 60.0, AlertWatch.look
-    for module, names in OF_MINUTES.items():
-        replace_in(module, **{name: getattr(module, name) * share for name in names})
-    silent_after_s = supervision.SILENT_AFTER_S * max(share, LEAST_SILENCE)
-    replace_in(supervision, SILENT_AFTER_S=silent_after_s)
+    for of, part in ((OF_MINUTES, share), (OF_SILENCE, max(share, LEAST_SILENCE))):
+        for module, names in of.items():
+            replace_in(module, **{name: getattr(module, name) * part for name in names})
     for kind in [*troubles.TROUBLES.values()]:
         troubles.TROUBLES[kind.id] = replace(kind, quiet_s=kind.quiet_s * share)
 

@@ -170,11 +170,11 @@ async def test_bad_settings_stop_the_start(tmp_path: Path) -> None:
 async def test_sigterm_lets_the_answer_finish(parley: ParleyProcess) -> None:
     """A stop in mid-answer: who looks on gets the whole answer, and then the process ends."""
     chat, onlooker = WebChat(parley), WebChat(parley)
-    await chat.say("count to 60")
+    await chat.say("count to 200")
     await chat.until(lambda: chat.preview)
     code, _ = await asyncio.gather(parley.terminate(), onlooker.until(lambda: onlooker.answers))
     assert code == 0
-    assert "59, 60" in onlooker.answers[0]
+    assert "199, 200" in onlooker.answers[0]
     assert parley.transcript()[1] == ("assistant", onlooker.answers[0])
     # On PostgreSQL it has told the others in between.
     told = [record["event"] for record in parley.records if record["event"] != "replica_left"]
