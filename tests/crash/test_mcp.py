@@ -54,7 +54,7 @@ async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) ->
         plan.write_text(json.dumps({"log": str(log)}))
         assert await crashes.kill(pid) == KILLED
         # The pipe ends with the last process that could write into it.
-        ended, _, _ = await asyncio.to_thread(select.select, [held], [], [], 30)
+        ended, _, _ = await asyncio.to_thread(select.select, [held], [], [], 60)
         assert ended
         await reported(crashes)
 
@@ -88,7 +88,7 @@ def lines(log: Path) -> list[str]:
 
 async def noted(log: Path, line: str) -> None:
     """Wait until the program has noted a line down."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # Another process writes them.
         while line not in lines(log):  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -91,7 +91,7 @@ async def test_a_stop_deals_with_a_half_answer(driver: Driver, crashes: Crashes)
     pid = await live_on(driver, crashes)
     await crashes.platform.wait_for(lambda: crashes.platform.gate.reached == 2)
     await room.say("/stop")
-    async with asyncio.timeout(30), driver.changed:
+    async with asyncio.timeout(120), driver.changed:
         await driver.changed.wait_for(lambda: any("[stopped]" in text for text in room.texts()))
     assert await crashes.stop(pid) == 0, crashes.log()
     named = [text for text in room.texts() if text.startswith(NAMED)]

@@ -297,7 +297,7 @@ class BotApi:
         """Return where requests came faster than Telegram allows."""
         return excesses(self.calls, late_s)
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 30.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until the predicate holds; it is looked at after every request."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: bool(predicate()))

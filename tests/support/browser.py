@@ -16,7 +16,8 @@ from playwright.async_api import Browser, Page, ViewportSize, async_playwright, 
 _PATH = Path("/usr/bin/chromium")
 CHROMIUM: str | None = str(_PATH) if _PATH.exists() else None
 # What does not come at all is told late; what comes late on a busy machine is no failure.
-expect.set_options(timeout=30_000)
+LONGEST_MS = 90_000
+expect.set_options(timeout=LONGEST_MS)
 
 # Without the networking flags Chromium calls home at every start.
 _ARGS = (
@@ -66,6 +67,7 @@ async def page(*, width: int = 1280, height: int = 800, **context: Any) -> Async
     viewport = ViewportSize(width=width, height=height)
     opened = await launched.new_context(viewport=viewport, **context)
     try:
+        opened.set_default_timeout(LONGEST_MS)
         tab = await opened.new_page()
         tab.on("pageerror", lambda error: problems.append(str(error)))
         tab.on("console", lambda message: _note(message, problems))

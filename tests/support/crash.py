@@ -38,7 +38,7 @@ ENDED_IN_S = 100.0
 TRIED_AFTER_S = 3.0
 """A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
-SETTLED_IN_S = 60.0
+SETTLED_IN_S = 120.0
 LOOKS = 2
 """At alerts, of each process, before nobody is to be told any more."""
 
@@ -261,7 +261,7 @@ class Crashes:
         os.kill(pid, signal.SIGTERM)
         return await self.ended(pid)
 
-    async def live_until_answered(self, within_s: float = 60.0, **changes: Any) -> None:
+    async def live_until_answered(self, within_s: float = 120.0, **changes: Any) -> None:
         """Run a gateway without further disruption until all is answered, then stop it."""
         before = self.platform.polls
         pid = self.start(**changes)

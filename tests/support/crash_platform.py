@@ -156,7 +156,7 @@ class LoopbackPlatform:
         self.refuses = refuses
         await self._notify()
 
-    async def wait_for(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    async def wait_for(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until the condition holds; it is looked at after every request."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: bool(condition()))

@@ -101,7 +101,7 @@ class Collector:
 
     async def until(self, name: str, count: int = 1) -> list[Received]:
         """Wait for spans of a name; returns them."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(found := [each for each in self.spans if each.name == name]) < count:
                 self.came.clear()
                 await self.came.wait()

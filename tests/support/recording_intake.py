@@ -130,7 +130,7 @@ class RecordingIntake:
         await self._until(lambda: self.attempts >= count)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(30), self._changed:
+        async with asyncio.timeout(120), self._changed:
             await self._changed.wait_for(condition)
 
     async def _notify(self) -> None:

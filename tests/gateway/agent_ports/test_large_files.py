@@ -109,7 +109,7 @@ async def at_work(*files: LargeFiles) -> AsyncIterator[None]:
 
 async def until(condition: Any) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.005)
 

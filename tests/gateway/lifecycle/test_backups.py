@@ -466,7 +466,7 @@ async def test_a_stop_ends_one_that_is_under_way(
     monkeypatch.setattr(backups, "make", endless)
     async with running(tmp_path, backup={"to": "kept"}) as chat:
         gateway = chat.gateway
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             task = asyncio.ensure_future(
                 Backups(gateway.database, gateway.replica, gateway.settings).run()
             )

@@ -163,7 +163,7 @@ class DiscordServer(People):
         """Return how often "typing" was shown in a channel."""
         return sum(where == channel.id for where, _ in self.rest.typing)
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 30.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until the predicate holds; it is looked at after every request, and now and then."""
         async with asyncio.timeout(timeout_s):
             while not predicate():

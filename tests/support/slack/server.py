@@ -127,7 +127,7 @@ class SlackServer(People):
         """Return when the bot posted in a channel; monotonic seconds."""
         return self.api.posts.get(channel, [])
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 30.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
         """Wait until the predicate holds; it is looked at after everything that happens."""
         async with asyncio.timeout(timeout_s), self.changed:
             await self.changed.wait_for(lambda: bool(predicate()))
