@@ -22,12 +22,12 @@ from agent.context.phases.boundaries import (
     protected_tail,
     starts_before,
 )
-from agent.context.phases.convergence import converge, target_tokens
+from agent.context.phases.convergence import MARGIN, converge, target_tokens
 from agent.context.phases.prune import prune_old_results
-from agent.context.phases.summary import summary_budget, write_summary
+from agent.context.phases.summary import cut_further, summary_budget, write_summary
 from agent.context.reading import Statement
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
-from agent.errors import SummaryFailed, SummaryTooLong
+from agent.errors import SummaryFailed
 from agent.messages import chars_of
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Edit, Entry, Summary, ViewPlan
@@ -195,25 +195,17 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> D
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
-    """Phases 3 and 4: the model's summary, a shorter one, or the extractor's; assembled."""
+    """Phases 3 and 4: the model's summary, cut if need be, or the extractor's; assembled."""
     budget = budget_of(request, cut, sizes)
-    facts = facts_of(request, cut) if request.summarise else ()
-    failure = None
-    attempts: tuple[tuple[Level, int], ...] = (("summary", budget), ("short_summary", budget // 2))
-    for level, tokens in attempts:
-        if request.summarise is None:
-            break
-        try:
-            draft = by_model(request, cut, facts, tokens)
-        except SummaryTooLong as exc:
-            failure = str(exc)
-        except SummaryFailed as exc:
-            failure = str(exc)
-            break
-        else:
-            if level == "short_summary" or not shorter_would_help(request, sizes, draft.plan):
-                return replace(draft, level=level)
-    return replace(by_extractor(request, cut, sizes), failure=failure)
+    if request.summarise is None:
+        return by_extractor(request, cut, sizes)
+    facts = facts_of(request, cut)
+    try:
+        draft = by_model(request, cut, facts, budget)
+    except SummaryFailed as exc:
+        return replace(by_extractor(request, cut, sizes), failure=str(exc))
+    share = share_that_fits(request, sizes, draft.plan)
+    return draft if share is None else cut_shorter(draft, facts, share)
 
 
 def by_model(
@@ -269,10 +261,21 @@ def with_short_tail(
     return replace(request, plan=replace(request.plan, edits=tuple(edits))), later
 
 
-def shorter_would_help(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> bool:
-    """Whether the view is over its target, and half of the summary would bring it under."""
-    excess = sizes.view(plan) - target_tokens(request)
-    return 0 < excess <= sizes.summaries(plan) // 2
+def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> float | None:
+    """Return the share of the summary that keeps the view under its target, if half would.
+
+    None where all of it fits, or less than half.
+    """
+    excess, own = sizes.view(plan) - target_tokens(request), sizes.summaries(plan)
+    return 1 - excess / own if 0 < excess <= own // 2 else None
+
+
+def cut_shorter(draft: Draft, facts: Sequence[Statement], share: float) -> Draft:
+    """Return a draft whose summary is cut to a share of its length: another would be paid for."""
+    (summary,) = draft.plan.summaries
+    written = cut_further(summary.text, facts, int(estimate_tokens(summary.text) * share * MARGIN))
+    plan = replace(draft.plan, summaries=(replace(summary, text=written.text),))
+    return Draft(plan, "short_summary", written.retained_share)
 
 
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:

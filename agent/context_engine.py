@@ -112,6 +112,15 @@ class Parts(Protocol):
         ...
 
 
+@runtime_checkable
+class NotesCuts(Protocol):
+    """A `Summarise` that wants to know which of its answers were too long."""
+
+    def note_cut(self, tokens: int, kept_tokens: int) -> None:
+        """Take note that only so many tokens of the newest answer are used."""
+        ...
+
+
 class Archive(Protocol):
     """Blocking read access to all records of the one conversation that a turn belongs to.
 

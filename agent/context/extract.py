@@ -204,6 +204,11 @@ def with_missing(text: str, facts: Sequence[Statement], budget_tokens: int) -> t
     return text, 1 - len(missing) / len(facts) if facts else 1.0
 
 
+def without_missing(text: str) -> str:
+    """Return a text without what `with_missing` has put behind it."""
+    return text.partition(f"\n\n{ALSO}\n")[0]
+
+
 def _as_lines(facts: Sequence[Statement], budget_tokens: int) -> str:
     """Return statements as lines, the first ones if not all fit; "" where none does."""
     room = budget_tokens - estimate_tokens(ALSO) - 1

@@ -7,7 +7,11 @@ up to white space.
 
 import re
 import unicodedata
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, NamedTuple
+
+from agent.tokens.estimate import estimate_tokens
 
 MAX_CHARS = 400
 """A longer sentence is no statement but a pasted text: it is cut at its commas, else at spaces."""
@@ -262,3 +266,108 @@ def _place_to_cut(piece: str) -> int:
     while at > 1 and (unicodedata.combining(piece[at]) or "\u200d" in piece[at - 1 : at + 1]):
         at -= 1
     return at
+
+
+def shortened(text: str, most_tokens: int) -> str:
+    """Return a text with headings that takes no more than so many tokens, if that can be.
+
+    The longest section gives way first: the last point of it, the last sentences of a point that is
+    most of it, and the oldest of what was done. Each section keeps a sentence; a sign stands where
+    something is left out.
+    """
+    sections = _sections(text)
+    excess = sum(section.tokens for section in sections) - most_tokens
+    while excess > 0:
+        longest = max((each for each in sections if each.gives), key=_tokens_of, default=None)
+        if longest is None:
+            break
+        before = longest.tokens
+        longest.give_way()
+        excess -= before - longest.tokens
+    return "\n".join(section.text for section in sections)
+
+
+@dataclass(slots=True)
+class _Section:
+    """A heading, and the points below it, each in sentences."""
+
+    heading: str
+    points: list[list[str]]
+    sizes: list[int]
+    gives: bool = True
+    cut: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return estimate_tokens(self.heading) + sum(self.sizes) + 2 * self.cut
+
+    @property
+    def is_log(self) -> bool:
+        return self.heading.lstrip("# *_").casefold().startswith("done")
+
+    @property
+    def text(self) -> str:
+        lines = ["".join(point) for point in self.points]
+        if self.cut:
+            lines.insert(0 if self.is_log else len(lines), GAP)
+        return "\n".join([self.heading, *lines] if self.heading else lines)
+
+    def give_way(self) -> None:
+        """Leave out a point, or a sentence; afterwards `gives` is False if nothing can go."""
+        largest = max(range(len(self.sizes)), key=self.sizes.__getitem__, default=0)
+        if not self.points or len(self.points) == len(self.points[0]) == 1:
+            self.gives = False
+        elif len(self.points[largest]) > 1 and 2 * self.sizes[largest] >= sum(self.sizes):
+            point = self.points[largest]
+            del point[-1]
+            point[-1] = f"{point[-1].rstrip(f' {GAP}')} {GAP}"
+            self.sizes[largest] = _size("".join(point))
+        elif len(self.points) > 1:
+            gone = 0 if self.is_log else -1
+            del self.points[gone], self.sizes[gone]
+            self.cut = True
+        else:
+            self.gives = False
+
+
+def _tokens_of(section: _Section) -> int:
+    return section.tokens
+
+
+def _size(point: str) -> int:
+    return estimate_tokens(point) + 1
+
+
+def _sections(text: str) -> list[_Section]:
+    """Return the sections of a text; what is indented, or fenced code, is part of its point.
+
+    Where a heading comes again, as in summaries that were put one behind the other, it goes on.
+    """
+    found, fenced = {"": list[str]()}, False
+    points = found[""]
+    for line in text.splitlines():
+        lead = None if fenced else _LEAD.match(line)
+        if lead and lead["heading"]:
+            points = found.setdefault(line, [])
+        elif points and (fenced or line[:1].isspace() or not line):
+            points[-1] += f"\n{line}"
+        else:
+            points.append(line)
+        fenced ^= line.lstrip().startswith("```")
+    return [
+        _Section(heading, [_in_sentences(each) for each in points], [*map(_size, points)])
+        for heading, points in found.items()
+        if heading or points
+    ]
+
+
+def _in_sentences(point: str) -> list[str]:
+    """Return a text in pieces that end where its sentences do; joined they are the text."""
+    at, ends = 0, []
+    for unit in () if "```" in point else units(point):
+        at = point.find(unit.text, at) + len(unit.text)
+        ends.append(at)
+    cuts = [0, *ends[:-1], len(point)]
+    if sorted(cuts) != cuts:
+        return [point]
+    return [point[start:end] for start, end in pairwise(cuts)]

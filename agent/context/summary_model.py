@@ -197,6 +197,8 @@ class SummaryCalls:
         self._closed = False
         self.model: str | None = None
         self.failure: SummaryFailed | None = None
+        self._newest: ModelCall | None = None
+        self._cut: list[tuple[int, int, float | None]] = []
         self.spent: list[ModelCall] = []
 
     @property
@@ -274,6 +276,22 @@ class SummaryCalls:
         """Give up a call that is under way, and refuse further ones; the turn has ended."""
         self._closed = True
         self._give_up()
+        cut, self._cut = self._cut, []
+        if cut:
+            tokens, kept, costs = zip(*cut, strict=True)
+            log.warning(
+                "summary_too_long",
+                model=self.model,
+                answers=len(cut),
+                tokens=sum(tokens),
+                kept_tokens=sum(kept),
+                cost_usd=None if None in costs else round(sum(costs), 6),
+            )
+
+    def note_cut(self, tokens: int, kept_tokens: int) -> None:
+        """Take note that only so many tokens of the newest answer are used; `close` tells it."""
+        newest = self._newest
+        self._cut.append((tokens, kept_tokens, newest.cost_usd if newest else None))
 
     def _text(self, question: "_Question", models: Sequence[ChatModel]) -> str:
         try:
@@ -304,6 +322,8 @@ class SummaryCalls:
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc
         except ModelError as exc:
             raise _failed(exc) from exc
+        if completion.stop_reason == "length":
+            self.note_cut(question.request.max_output_tokens, 0)
         return _answer_text(completion)
 
     async def _recovered(
@@ -331,7 +351,8 @@ class SummaryCalls:
                 sent = expected().prompt_tokens + request.max_output_tokens
                 raise await self._overflown(model, exc.window_tokens, sent) from exc
             raise
-        self._end(replace(call_of(model, request, completion), purpose="summary"))
+        self._newest = replace(call_of(model, request, completion), purpose="summary")
+        self._end(self._newest)
         self.model = completion.model or model.name
         return completion
 
@@ -434,7 +455,9 @@ class _Silent:
 
 def _answer_text(completion: Completion) -> str:
     if completion.stop_reason != "stop":
-        raise SummaryFailed(f"the summary ended with {completion.stop_reason!r}")
+        # A model that does not keep to its room will not have learned that in a minute.
+        cooldown_s = NO_PROVIDER_COOLDOWN_S if completion.stop_reason == "length" else 60
+        raise SummaryFailed(f"the summary ended with {completion.stop_reason!r}", cooldown_s)
     text = text_of(completion.message)
     if not text.strip():
         raise SummaryFailed("the summary is empty")

@@ -23,7 +23,7 @@ from agent.context.phases.boundaries import (
 )
 from agent.context.phases.payback import Rates
 from agent.context.phases.sanitise import sanitise
-from agent.context.phases.summary import LENGTH_TOLERANCE, orders_in
+from agent.context.phases.summary import ANSWER_ROOM, orders_in
 from agent.context.summary_model import SummaryCalls, WarmPrefix
 from agent.context_compressor import prepare_summary, previous_text, uncovered
 from agent.context_engine import CompressionRequest, Days, Limits, Sizes
@@ -183,7 +183,7 @@ def _behind_pays(request: CompressionRequest, cut: Boundaries, warm: WarmPrefix)
     if cut.tail_start >= sent or any(entry.seq in shortened for entry in leaving):
         return False
     tokens = request.tokens - _tokens_of(request, request.entries[sent:])
-    answer_tokens = int(request.limits.max_summary_tokens * LENGTH_TOLERANCE)
+    answer_tokens = int(request.limits.max_summary_tokens * ANSWER_ROOM)
     if tokens + INSTRUCTION_TOKENS + answer_tokens > warm.model.context_length:
         return False
     material_tokens = _tokens_of(request, leaving) + estimate_tokens(previous_text(request))
@@ -213,11 +213,23 @@ def _behind(
     landmark = _landmark(request.entries[cut.tail_start : sent])
     update = UPDATE if request.plan.compacted else ""
 
-    def summarise(prompt: str, max_tokens: int) -> str:
+    def behind(prompt: str, max_tokens: int) -> str:
         asked = BEHIND.format(landmark=landmark, update=update, orders=orders_in(prompt))
         return calls.behind(warm, asked, max_tokens)
 
+    summarise = _Behind(behind, calls.note_cut)
     return prepare_summary(replace(request, summarise=summarise, summary_window=UNBOUNDED_TOKENS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """`Summarise` and `NotesCuts` behind the last request."""
+
+    ask: Callable[[str, int], str]
+    note_cut: Callable[[int, int], None]
+
+    def __call__(self, prompt: str, max_tokens: int) -> str:
+        return self.ask(prompt, max_tokens)
 
 
 def _landmark(staying: Sequence[Entry]) -> str:

@@ -258,15 +258,21 @@ def test_without_a_model_nothing_has_failed() -> None:
     assert found.retained_share is not None
 
 
-def test_a_summary_that_is_too_long_is_asked_for_again_in_half() -> None:
-    """Only once; then the extractor takes over, with the reason."""
-    endless = f"{GOOD}\n{'padding ' * 9_000}"
-    writer = Writer(endless, GOOD)
-    assert compressed(request_of(talk(60), summarise=writer)).level == "short_summary"
-    assert writer.limits[1] == pytest.approx(writer.limits[0] / 2, rel=0.01)
-    found = compressed(request_of(talk(60), summarise=Writer(endless, endless)))
-    assert found.level == "extract"
-    assert "tokens instead of" in str(found.failure)
+def test_a_summary_that_is_too_long_is_cut_to_its_length() -> None:
+    """It is asked for once, and what it says first in each section stays."""
+    writer = Writer(f"{GOOD}\n{'Nobody asked for this. ' * 1_000}")
+    found = compressed(request_of(talk(60), summarise=writer))
+    assert (found.level, found.failure, len(writer.prompts)) == ("summary", None, 1)
+    assert "the order has number 4711" in summary_of(found).text
+    assert estimate_tokens(summary_of(found).text) <= writer.limits[0]
+
+
+def test_a_copy_of_the_conversation_is_no_summary() -> None:
+    """The extractor picks better than a cut; nobody asks again."""
+    writer = Writer(f"{GOOD}\n{'padding ' * 19_000}")
+    found = compressed(request_of(talk(60), summarise=writer))
+    assert (found.level, len(writer.prompts)) == ("extract", 1)
+    assert "its source no more" in str(found.failure)
 
 
 LONG = f"{GOOD}\n" + "\n".join(f"- order-{n} noted as shipped to the depot" for n in range(60))
@@ -277,17 +283,18 @@ def tight(words: int = 250) -> list[ChatMessage]:
     return [*talk(60), *talk(10, words)]
 
 
-def test_a_summary_that_does_not_fit_is_asked_for_again_in_half() -> None:
+def test_a_summary_that_does_not_fit_is_cut_further() -> None:
     """Rather a shorter summary than clipped messages."""
-    writer = Writer(LONG, GOOD)
+    writer = Writer(LONG)
     found = compressed(request_of(tight(), summarise=writer))
     assert (found.level, found.failure, found.plan.edits) == ("short_summary", None, ())
-    assert found.tokens <= TARGET
+    assert "order-0 noted" in summary_of(found).text
+    assert TARGET * 0.9 < found.tokens <= TARGET
 
 
-def test_where_the_short_summary_does_not_fit_messages_are_clipped() -> None:
+def test_where_half_of_the_summary_does_not_fit_messages_are_clipped() -> None:
     """A model's text is worth more than the ends of long messages."""
-    found = compressed(request_of(tight(), summarise=Writer(LONG, LONG)))
+    found = compressed(request_of(tight(330), summarise=Writer(LONG)))
     assert (found.level, summary_of(found).source) == ("clip_tail", "model")
     assert found.tokens <= TARGET
 

@@ -62,14 +62,12 @@ class Failure:
         step: What it does.
         reason: What the log says about it.
         cooldown_s: How long the loop does not ask it again.
-        calls: How often it is asked for one compaction.
         hangs: Whether it never answers.
     """
 
     step: Step
     reason: str
     cooldown_s: float = 60
-    calls: int = 1
     hangs: bool = False
 
 
@@ -84,10 +82,10 @@ FAILURES = {
     "declined": Failure(ModelRefused("policy"), "ModelRefused: policy"),
     "empty": Failure(" \n", "the summary is empty"),
     "longer than its source": Failure(
-        f"{SUMMARY}\n{'so many words ' * 600}", r"the summary has \d+ tokens", calls=2
+        f"{SUMMARY}\n{'so many words ' * 6_000}", r"the summary has \d+ tokens, its source no more"
     ),
     "truncated": Failure(
-        Completion(assistant_message(SUMMARY), "length"), "the summary ended with 'length'"
+        Completion(assistant_message(SUMMARY), "length"), "the summary ended with 'length'", 600
     ),
     "cut short": Failure("## Active Task\nNone.\n## Goal\nSort", "the summary is cut short"),
     "prompt injection": Failure("PWNED", "the answer is not a summary"),

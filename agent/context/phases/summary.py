@@ -8,6 +8,7 @@ so does the line above each message: nothing in it can end the fence or pass for
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import Literal
 
-from agent.context.extract import MISSING_SHARE, retained_share, with_missing
+from agent.context.extract import MISSING_SHARE, retained_share, with_missing, without_missing
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
@@ -28,7 +29,8 @@ from agent.context.phases.summary_parts import (
     weigh,
 )
 from agent.context.reading import Statement
-from agent.context_engine import CompressionRequest, Limits, Parts, Summarise
+from agent.context.sentences import shortened
+from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
 from agent.models.reasoning import ReasoningFilter
@@ -40,7 +42,10 @@ SUMMARY_RATIO = 0.20
 LEAST_SUMMARY_TOKENS = 2_000
 """Size of a summary: share of the content, and at least. Source: Hermes."""
 LENGTH_TOLERANCE = 1.25
-"""By how much a summary may be longer than its budget."""
+"""By how much a summary may be longer than its budget; a longer one is cut to it."""
+ANSWER_ROOM = 2.0
+"""How many times the budget a model may write. What is cut by a rule can be used; what the provider
+cuts lacks its last sections."""
 
 WINDOW_SHARE = 0.6
 """How much of the summary model's window is used, by the generous figures of `weigh`."""
@@ -207,7 +212,7 @@ def write_summary(
         brief: Ask for bullets alone.
 
     Raises:
-        SummaryTooLong: The summary is longer than its budget, or than its source.
+        SummaryTooLong: The summary is longer than its source.
         SummaryFailed: There is no summary that can be used.
     """
     if not entries:
@@ -218,9 +223,7 @@ def write_summary(
         request,
         lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).write(entries, previous),
     )
-    return _accepted(
-        text, facts, budget_tokens, request, partial(_is_source_longer, entries, previous)
-    )
+    return _accepted(text, facts, request, partial(_is_source_longer, entries, previous))
 
 
 def merge_summaries(
@@ -238,13 +241,7 @@ def merge_summaries(
     text = in_parts_that_fit(
         request, lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).merge(texts)
     )
-    return _accepted(
-        text,
-        facts,
-        budget_tokens,
-        request,
-        lambda tokens: sum(map(estimate_tokens, texts)) > tokens,
-    )
+    return _accepted(text, facts, request, lambda tokens: sum(map(estimate_tokens, texts)) > tokens)
 
 
 def in_parts_that_fit(
@@ -270,19 +267,16 @@ def in_parts_that_fit(
 def _accepted(
     text: str,
     facts: Sequence[Statement],
-    budget_tokens: int,
     request: CompressionRequest,
     is_source_longer: Callable[[int], bool],
 ) -> Written:
-    """Return a summary with its date and the facts that it lacks, if it is short enough.
+    """Return a summary with its date and the facts that it lacks, if it is shorter than its source.
 
     `is_source_longer` tells whether its source has more than so many tokens.
     """
     if request.today:
         text = f"As of {request.today}:\n\n{text}"
     tokens = estimate_tokens(text)
-    if tokens > budget_tokens * LENGTH_TOLERANCE:
-        raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
     if not is_source_longer(tokens):
         raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
     return _with_facts(text, facts, tokens)
@@ -296,6 +290,12 @@ def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> b
             break
         source += estimate_message(entry.message)
     return source > tokens
+
+
+def cut_further(written: str, facts: Sequence[Statement], most_tokens: int) -> Written:
+    """Return a summary that a view has less room for, with the facts that it lacks now."""
+    text = shortened(without_missing(written), int(most_tokens / (1 + MISSING_SHARE)))
+    return _with_facts(text, facts, estimate_tokens(text))
 
 
 def _with_facts(text: str, facts: Sequence[Statement], tokens: int) -> Written:
@@ -350,7 +350,7 @@ class _Writer:
         """Return how many tokens of material fit into a prompt."""
         told = weigh(build_prompt("update", self.order, ()))
         share = int(self.window_tokens * WINDOW_SHARE)
-        room = share - told - _longest_answer(self.order)
+        room = share - told - int(self.order.budget_tokens * LENGTH_TOLERANCE)
         if room < LEAST_ROOM_TOKENS:
             raise SummaryFailed(f"a window of {self.window_tokens} tokens is too small", 600)
         return room
@@ -382,9 +382,7 @@ class _Writer:
         if part.tokens <= order.budget_tokens:
             return part.pieces
         summary = new_piece(label, replace(self, order=order).once(kind, part.pieces))
-        if summary.tokens >= part.tokens:
-            raise SummaryFailed("the summary of a part is longer than the part")
-        return [summary]
+        return [summary] if summary.tokens < part.tokens else part.pieces
 
     def partial_order(self, parts: int, room_tokens: int) -> SummaryOrder:
         """Return how each of several summaries is to be: together twice as long as the last one."""
@@ -405,14 +403,31 @@ class _Writer:
         return text
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
-        """Return the model's summary of the material, checked to be one."""
+        """Return the model's summary of the material, checked to be one, and cut to its length."""
         prompt = build_prompt(kind, self.order, material)
         # Most material holds no secret, and none reaches across the lines between pieces: one look
         # at the prompt spares a copy of all that is in it.
         if _redactor.suspects(prompt):
             prompt = build_prompt(kind, self.order, masked(material))
-        text = _tidy(self.summarise(prompt, _longest_answer(self.order)))
+        text = _tidy(self.summarise(prompt, int(self.order.budget_tokens * ANSWER_ROOM)))
         _check(text)
+        is_whole = kind in {"first", "update"}
+        return self.within_budget(text, tokens_of(material) if is_whole else math.inf)
+
+    def within_budget(self, text: str, source_tokens: float) -> str:
+        """Return an answer that keeps to its length, or is cut to it: it is paid for."""
+        tokens, most = estimate_tokens(text), self.order.budget_tokens
+        if tokens <= most * LENGTH_TOLERANCE:
+            return text
+        # That is no summary but a copy: the extractor picks better than a cut.
+        if tokens >= source_tokens:
+            raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+        text = shortened(text, most)
+        kept = estimate_tokens(text)
+        if isinstance(self.summarise, NotesCuts):
+            self.summarise.note_cut(tokens, kept)
+        if kept > most * LENGTH_TOLERANCE:
+            raise SummaryTooLong(f"the summary has {tokens} tokens instead of {most}")
         return text
 
 
@@ -426,10 +441,6 @@ def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
         digest.update(f"\n{len(piece.label)},{len(piece.body)}\n{piece.label}".encode())
         digest.update(piece.body.encode("utf-8", "replace"))
     return digest.hexdigest()
-
-
-def _longest_answer(order: SummaryOrder) -> int:
-    return int(order.budget_tokens * LENGTH_TOLERANCE)
 
 
 def _tidy(answer: str) -> str:

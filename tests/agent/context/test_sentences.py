@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.context.sentences import MAX_CHARS, Unit, sentences, units
+from agent.context.sentences import GAP, MAX_CHARS, Unit, sentences, shortened, units
+from agent.tokens.estimate import estimate_tokens
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,65 @@ def test_an_accent_stays_with_its_letter() -> None:
     """Where even letters have to be parted."""
     found = sentences("e\u0301" * 500)
     assert not any(each.startswith("\u0301") for each in found)
+
+
+NOTES = """\
+## Active Task
+Book a room. It is for 12 people.
+### Done
+1. read a.py
+2. ran the tests:
+   - test_a failed
+3. deployed
+## Critical Context
+- port 5433
+```sh
+make all
+make test
+```
+- user anna"""
+
+
+def test_the_longest_sections_give_way_first() -> None:
+    """In each the last points; of a large point its end, code as a whole. A short text stays."""
+    assert shortened(NOTES, 10_000) == NOTES
+    assert shortened(NOTES, 80).splitlines() == [
+        *("## Active Task", "Book a room. It is for 12 people."),
+        *("### Done", "1. read a.py", f"2. ran the tests: {GAP}", "3. deployed"),
+        *("## Critical Context", "- port 5433", GAP),
+    ]
+
+
+def test_of_what_was_done_the_oldest_goes_first() -> None:
+    """What came last is what is gone on from."""
+    done = "\n".join(["### Done", *(f"{n}. read file{n}.py" for n in range(1, 31))])
+    first, gap, *kept, last = shortened(done, 60).splitlines()
+    assert (first, gap, last) == ("### Done", GAP, "30. read file30.py")
+    assert 3 < len(kept) < 15
+
+
+def test_a_heading_that_comes_again_goes_on() -> None:
+    """As where a model puts summaries one behind the other instead of merging them."""
+    text = "## Goal\nMove.\n### Done\n1. a\n## Goal\nShip.\n### Done\n2. b"
+    expected = ["## Goal", "Move.", "Ship.", "### Done", "1. a", "2. b"]
+    assert shortened(text, 1_000).splitlines() == expected
+
+
+def test_every_section_keeps_a_sentence() -> None:
+    """Also where that is more than there is room for."""
+    assert shortened(NOTES, 1).splitlines() == [
+        *("## Active Task", f"Book a room. {GAP}", "### Done", GAP, "3. deployed"),
+        *("## Critical Context", "- port 5433", GAP),
+    ]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from(NOTES.splitlines()), max_size=30), st.integers(1, 300))
+def test_nothing_is_added_but_the_sign_of_a_gap(lines: list[str], most: int) -> None:
+    """What is there stood there; where nothing has to go, all of it is there."""
+    cut = shortened("\n".join(lines), most).replace(f" {GAP}", "").splitlines()
+    assert all(any(line in each for each in [*lines, GAP]) for line in cut)
+    assert sum(map(estimate_tokens, lines)) + len(lines) > most or {*cut} == {*lines}
 
 
 texts = st.one_of(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.context import summary_model
 from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
@@ -192,9 +193,33 @@ async def test_without_any_model_there_is_no_provider() -> None:
 
 @pytest.mark.parametrize("reason", ["length", "refused", "tool_calls", "endless"])
 async def test_an_answer_that_did_not_end_by_itself_is_no_summary(reason: StopReason) -> None:
-    """Cut, refused, or something else than text."""
+    """Cut, refused, or something else than text; who fills its room is left alone for longer."""
     answer = Completion(assistant_message("## Goal\nhalf a"), reason)
-    assert repr(reason) in str(await failure_of(ScriptedModel([answer])))
+    failure = await failure_of(ScriptedModel([answer]))
+    assert repr(reason) in str(failure)
+    assert failure.cooldown_s == (600 if reason == "length" else 60)
+
+
+async def test_answers_that_are_too_long_are_told_once_with_what_they_cost() -> None:
+    """Those that are cut, and those that the provider cut, which are lost."""
+    prices = Prices(1.0, cache_write_5m=1.25, cache_write_1h=2.0, cache_read=0.1, output=5.0)
+    lost = Completion(assistant_message("half a"), "length", Usage(1_000, 300), "wordy")
+    told = Completion(assistant_message("All."), "stop", Usage(2_000, 400), "wordy")
+    model = ScriptedModel([told, told, lost])
+    model.facts = replace(model.facts, prices=prices)
+    calls = asking(model)
+    for _ in range(2):
+        await ask(calls)
+        calls.note_cut(500, 200)
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    with capture_logs() as log:
+        calls.close()
+        calls.close()
+    (line,) = [line for line in log if line["event"] == "summary_too_long"]
+    assert (line["model"], line["answers"], line["log_level"]) == ("wordy", 3, "warning")
+    assert (line["tokens"], line["kept_tokens"]) == (1_300, 400)
+    assert line["cost_usd"] == pytest.approx((5_000 + 5 * 1_100) / 1e6)
 
 
 @pytest.mark.parametrize("text", ["", " \n\t"])

@@ -146,7 +146,7 @@ def test_the_summary_is_written_by_the_callers_function() -> None:
     assert result.level == "summary"
     assert "the order has number 4711" in summary["content"]
     assert "order-17" in writer.prompts[0]
-    assert 0 < writer.limits[0] <= WINDOW * 0.05 * 1.25
+    assert 0 < writer.limits[0] <= WINDOW * 0.05 * 2
 
 
 def test_a_summary_that_failed_is_replaced_by_the_extractors() -> None:
@@ -186,12 +186,13 @@ def test_an_answer_that_is_no_summary_is_not_taken(answer: str) -> None:
     assert compact(long_talk(), summarise=Writer(answer)).level == "extract"
 
 
-def test_a_summary_that_is_too_long_is_asked_for_once_more() -> None:
-    """With half of the budget."""
-    writer = Writer(f"{GOOD}\n{'padding ' * 4_000}", GOOD)
+def test_a_summary_that_is_too_long_is_cut() -> None:
+    """It is paid for: nobody asks again."""
+    writer = Writer(f"{GOOD}\n{'padding ' * 1_500}")
     result = compact(long_talk(), summarise=writer)
-    assert result.level == "short_summary"
-    assert writer.limits[1] < writer.limits[0]
+    (summary,) = summaries_of(result.messages)
+    assert (result.level, len(writer.prompts)) == ("summary", 1)
+    assert "the order has number 4711" in summary["content"]
 
 
 def test_a_focus_reaches_the_prompt() -> None:

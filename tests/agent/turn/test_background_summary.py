@@ -334,15 +334,13 @@ async def test_a_view_that_leaves_no_room_for_the_answer_is_not_sent_again() -> 
         [tool_call("clock", {})],
         "Hello again!",
         "",
-        f"{GOOD} {'and so on ' * 3_000}",
         GOOD.partition("## Critical")[0],
-        Completion(assistant_message(GOOD), "length"),
         Completion(assistant_message(GOOD), "refused"),
         ModelRefused("no"),
     ],
 )
 async def test_what_is_no_summary_is_asked_for_in_the_ordinary_way(answer: Step) -> None:
-    """The rules are the same: too long, empty, cut short, refused, a tool call; it is logged."""
+    """The rules are the same: empty, cut short, refused, a tool call; it is logged."""
     view, model = view_of(), model_of(answer, GOOD)
     with capture_logs() as log:
         assert await ways(model, view) == ["warm", "cold"]
@@ -350,6 +348,16 @@ async def test_what_is_no_summary_is_asked_for_in_the_ordinary_way(answer: Step)
     assert [(line["event"], line["log_level"]) for line in told] == [
         ("warm_summary_failed", "info")
     ]
+
+
+async def test_an_answer_that_is_too_long_is_cut_and_told() -> None:
+    """As in the ordinary way, which is not paid for as well."""
+    view, model = view_of(), model_of(f"{GOOD} {'And so on. ' * 500}")
+    with capture_logs() as log:
+        assert await ways(model, view) == ["warm"]
+    (told,) = [line for line in log if line["event"] == "summary_too_long"]
+    assert told["answers"] == 1
+    assert 0 < told["kept_tokens"] < told["tokens"]
 
 
 async def test_statements_that_the_answer_lacks_stand_behind_it() -> None:

@@ -20,6 +20,7 @@ from gateway.storage import schema
 from gateway.storage.conversation import sessions
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.long_chats import (
+    SUMMARY,
     LongChatModel,
     chatted,
     compactions,
@@ -67,6 +68,26 @@ async def test_a_model_with_a_smaller_window_triggers_it(tmp_path: Path) -> None
     assert (row.trigger, event["trigger"]) == ("hygiene", "hygiene")
     assert row.tokens_before >= 0.85 * 8_000 > row.tokens_after
     assert summary_of(model.views[0])
+    assert model.wrong == []
+
+
+async def test_a_summary_model_that_always_writes_too_long_is_not_asked_in_vain(
+    tmp_path: Path,
+) -> None:
+    """Once for each part and once to merge them: what it wrote is cut, used, and told once."""
+    await outgrown(tmp_path)
+    model = LongChatModel(summary=f"{SUMMARY}\n{'There was more to be said. ' * 120}")
+    async with running(tmp_path, model) as chat:
+        await chatted(chat, 21, 21)
+        [row] = await compactions(chat)
+        [event] = chat.events("summary_too_long")
+        booked = [each for each in await chat.rows(schema.ledger) if each.purpose == "summary"]
+    assert (row.trigger, row.summary_model, row.failure) == ("hygiene", "scripted", None)
+    merges = sum("summaries of consecutive parts" in prompt for prompt in model.prompts)
+    assert (len(model.prompts), merges) == (4, 1)
+    assert len(booked) == event["answers"] == len(model.prompts)
+    assert 0 < event["kept_tokens"] < event["tokens"]
+    assert "Sort out the orders." in summary_of(model.views[0])
     assert model.wrong == []
 
 
