@@ -140,9 +140,14 @@ class JobResult(NamedTuple):
 
 
 class Results:
-    """Hands results to those who wait for them; what comes at once wakes the loop once."""
+    """Hands results to those who wait for them; what comes at once wakes the loop once.
+
+    Attributes:
+        handed: How many, those included whose caller was cancelled meanwhile.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.handed = 0
         self._loop = loop
         self._done: deque[JobResult] = deque()
         self._is_called = False
@@ -162,6 +167,7 @@ class Results:
         self._is_called = False
         while self._done:
             job, value, error = self._done.popleft()
+            self.handed += 1
             if job.future.done():
                 continue
             if error is None:

@@ -71,7 +71,7 @@ class PostgresDatabase:
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._results = Results(self._loop)
         self._workers: list[threading.Thread] = []
-        self._waiting = 0
+        self._asked = 0
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
         self._closed = False
         self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
@@ -130,18 +130,14 @@ class PostgresDatabase:
         if self._closed:
             raise StorageUnavailable("the database is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._waiting += 1
-        if len(self._workers) < min(self._waiting, self.server.connections):
+        self._asked += 1
+        at_once = self._asked - self._results.handed
+        if len(self._workers) < min(at_once, self.server.connections):
             name = f"postgres-worker-{len(self._workers)}"
             self._workers.append(threading.Thread(target=self._work, name=name, daemon=True))
             self._workers[-1].start()
         self._jobs.put(Job(fn, future, begin))
-        try:
-            return await future
-        finally:
-            # The transaction of who was cancelled goes on: that place stays taken.
-            if not future.cancelled():
-                self._waiting -= 1
+        return await future
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

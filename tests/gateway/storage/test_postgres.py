@@ -20,6 +20,7 @@ from gateway.storage.audit_log import AuditEntry
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
 from gateway.storage.statements import asked, kept, last
+from tests.support.crash import until
 from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import PostgresServer, server_at
@@ -302,6 +303,20 @@ async def test_a_caller_that_is_cancelled_undoes_nothing(database: PostgresDatab
     again = PostgresDatabase(database.server)
     assert await again.read(names) == ["Ada"]
     await again.close()
+
+
+async def test_who_is_cancelled_takes_no_place_for_good(database: PostgresDatabase) -> None:
+    """As many connections are opened as are needed at once, whoever did not wait for the end."""
+    loop = asyncio.get_running_loop()
+    for _ in range(4):
+        began = asyncio.Event()
+        reading = asyncio.ensure_future(
+            database.read(lambda _: loop.call_soon_threadsafe(began.set) and None)  # noqa: B023
+        )
+        await began.wait()
+        reading.cancel()
+        await until(lambda: database._asked == database._results.handed)
+    assert len(database._connections) == 1
 
 
 @pytest.mark.parametrize("pooled", [False, True])
