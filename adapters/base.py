@@ -277,8 +277,6 @@ class Adapter(Protocol):
         """Look up a preview that was announced, and whose id nobody knows.
 
         Args:
-            question: What it was to answer.
-            nonce: What it was announced with.
             others: Ids of messages that are known to be something else.
 
         Returns:

@@ -36,7 +36,6 @@ class Errand:
     """What a browser is sent to the identity provider with.
 
     Attributes:
-        url: Where to.
         secret: For a cookie: only the browser that was sent away is taken back.
     """
 
@@ -49,7 +48,6 @@ class ProviderAnswer:
     """What a browser brings back from the identity provider; "" for what is not there.
 
     Attributes:
-        secret: That of its errand.
         state: What Parley has sent with it, as the provider sends it back.
         code: Buys the identity, once.
         issuer: Who says that it is the provider (RFC 9207).
@@ -86,7 +84,6 @@ class Visitor:
 
     Attributes:
         sender: Their id in turns; `FIRST_OWNER` or the name of a user.
-        name: As they are called.
         role: owner, member, guest, or stranger for who may not write any more.
         has_session: They can sign out.
     """
@@ -135,7 +132,6 @@ class Door(Protocol):
         """Begin a session with a new secret.
 
         Args:
-            proof: What is shown.
             secret: The link's, or the token.
             caller: Where from.
             replaces: The secret of the browser's session until now, which ends; "" for none.

@@ -200,13 +200,11 @@ class CompressionRequest:
     """What an engine gets to see for one compaction.
 
     Attributes:
-        plan: The plan in force.
         entries: The originals that this plan shows, in order of seq.
         tokens: Size of the view as measured, tool schemas and system prompt included.
         fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
         limits: The window and its shares.
         estimate: Tokens of one message, in the same scale as `tokens`.
-        trigger: Why.
         focus: What the summary is to dwell on; None for everything alike.
         summarise: The summary model; None where there is none or it must not be asked now.
         summary_window: Window of the summary model in tokens, as far as it is known.

@@ -176,7 +176,6 @@ class ConversationReader(Protocol):
 
         Args:
             from_seq: First position to return; None for the newest ones.
-            limit: Most messages to return.
             contains: Only messages whose text holds this, letter case ignored.
         """
         ...

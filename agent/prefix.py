@@ -118,7 +118,6 @@ class PrefixWatch:
 
         Args:
             prefix: What `take` returned for it.
-            usage: As reported.
             miss_reason: What the provider says about its cache.
 
         Returns:

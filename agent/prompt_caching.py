@@ -51,7 +51,6 @@ def apply_cache_control(
         native: Whether the request goes to Anthropic's own API; in the envelope of another one a
             tool message is marked by `anchored` alone, on its text.
         settled: What else `anchored` is to mark; see `agent.view.view.View.settled`.
-        landmarks: Of the messages, where they are known.
 
     Raises:
         ValueError: An unknown `ttl` or `strategy`.
@@ -128,7 +127,6 @@ def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayo
 
     Args:
         provider: As in the settings, resolved.
-        name: The provider's name of the model.
         base_url: Where it is called; None for the provider's own address.
     """
     if not is_claude(name):
@@ -176,7 +174,6 @@ class Landmarks(NamedTuple):
     """Places of messages by which breakpoints are placed.
 
     Attributes:
-        marked: Where there are markers.
         summaries: Where summaries stand; a quotation of one costs a breakpoint at most.
     """
 

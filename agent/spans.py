@@ -79,8 +79,6 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
     """Return the trace of an entry of the inbox: 32 hexadecimal digits, the same every time.
 
     Args:
-        conversation: Its id.
-        seq: Of the entry.
         seed: Of the installation; None: that of the recorder.
     """
     return _trace_of(conversation, seq, seed_here() if seed is None else seed)
@@ -138,11 +136,9 @@ def span(
     """Record what the body of a `with` does, below the span that is open here.
 
     Args:
-        name: What is done.
         told: Attributes whose names are no words of Python.
         trace: Of the message, where this is the first thing that is done about it here: the span
             then stands below the root.
-        attributes: Those whose names are.
     """
     around = _CURRENT.get()
     parent = None if around is None else around.id

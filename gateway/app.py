@@ -191,7 +191,6 @@ async def run(
     Args:
         settings: All of them; the caller has `own_home` with them.
         on_ready: Called once messages are accepted.
-        journal: Of this process.
         source: Where the settings are read again; None: they stay as they are.
         whole: What the audit log notes where `settings` are these without some parts.
 
@@ -350,8 +349,6 @@ async def serve(
     """Run all parts; after `stop`: intake off, turns finish, then deliver, then close.
 
     Args:
-        gateway: Its parts.
-        stop: Ends it.
         force: Ends it without waiting for turns.
         on_ready: Called with the HTTP server's port, and what the platforms say of their tokens,
             once messages are accepted.
@@ -453,10 +450,7 @@ async def assembled(
     Each part is complete once it is built: nothing is put into it later (decision 110).
 
     Args:
-        settings: All of them.
         database: Open; of SQLite it is used by nobody else.
-        agent: What answers.
-        accounts: Of the platforms that are on.
         origin: With the plugins that were loaded; None for none, and settings that stay.
         death: How that process ended; None where nothing is known of it.
     """

@@ -232,8 +232,6 @@ def build_agent(
     """Return the agent: the configured models and the enabled tools.
 
     Args:
-        settings: All of them.
-        line: The models.
         plugins: Whose tools stand behind the others.
         foreign: Tools of MCP servers.
 
@@ -291,8 +289,6 @@ def build_context(
     """Return what keeps views within the window: limits, the chosen engine, the summary models.
 
     Args:
-        settings: All of them.
-        agent: Whose views they are.
         windows: What refusals have taught, and who learns of the next ones; None for nothing.
     """
     compression, model = settings.compression, agent.models[0]
@@ -402,11 +398,9 @@ def build_memory_reader(
     """Return who reads for the memory what rules do not find; None where no model does.
 
     Args:
-        settings: All of them.
         agent: Knows which models are left alone for a while.
         models: Of `build_readers`; whoever has built them closes them.
         database: Where people's words are, and what is remembered of them.
-        access: Who may be remembered.
         budgets: They hold for it, too.
     """
     if not models:
@@ -480,7 +474,6 @@ def build_alerts(
 
     Args:
         current: Returns the settings that are gone by.
-        database: Where alerts are entered.
         wakeups: Told where there is something to be sent.
         owners: Who is told where the settings name no chats.
         sources: Who is asked how things stand.
@@ -613,7 +606,6 @@ async def registered(database: Database, beginning: Beginning) -> Replica:
 
     Args:
         database: On SQLite nobody else's by now.
-        beginning: What it begins with.
 
     Raises:
         StorageUnavailable: The database does not work now.

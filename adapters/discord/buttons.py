@@ -173,7 +173,6 @@ def to_interaction(
     """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
 
     Args:
-        bot: Who reads.
         channel_kind: Where it happened, if that is known; else the interaction tells.
     """
     try:

@@ -51,8 +51,6 @@ async def find_unfinished(
     behind the question, not finished, which names no other question.
 
     Args:
-        question: What it was to answer.
-        nonce: With which it was posted.
         others: Ids of messages that are known to be something else.
 
     Raises:

@@ -221,8 +221,6 @@ def to_inbound(
 
     Args:
         data: The message object of the gateway or of the channel's history.
-        bot: Who reads.
-        context: Where it was said.
         edited: It is the new version of a message; None if it differs by less than its text, as
             when a link preview was added.
     """

@@ -129,7 +129,6 @@ def receiving_error(exc: CallFailed, setting: str) -> AdapterError:
     """Return what a failed call means for the receiving half.
 
     Args:
-        exc: What became of the call.
         setting: Name of the credential that was used.
     """
     if isinstance(exc, CallRefused) and exc.code in CREDENTIALS | {"missing_scope"}:

@@ -55,8 +55,6 @@ async def find_unfinished(
     behind the question that has none at all. A file that is shown has none either.
 
     Args:
-        question: What it was to answer.
-        nonce: With which it was announced.
         user: The bot's own.
         others: Timestamps of messages that are known to be something else.
 

@@ -100,7 +100,6 @@ def read_message(
     """Return what a `message` or `app_mention` event says, None where nobody said anything new.
 
     Args:
-        reading: How to read it.
         envelope: What the event came in; kept as the raw update.
     """
     raw = raw_of(event if envelope is None else envelope)

@@ -447,7 +447,6 @@ def _most_urgent(gaps: Sequence[_Gap], unread: Collection[str]) -> list[_Gap]:
     """Return channels, then the threads where somebody spoke lately, newest first.
 
     Args:
-        gaps: All that there are.
         unread: Sources for which the time of the last connection did not suffice; of the threads
             they come first, so that each has its turn.
     """

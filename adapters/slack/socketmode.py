@@ -151,7 +151,6 @@ class SocketConnection(SocketModeClient):
     Args:
         url: Where to connect to; good for one connection.
         deliver: Handles one envelope and answers it; many run at a time.
-        tasks: Where the connection's tasks run.
     """
 
     def __init__(

@@ -232,10 +232,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         """Make one request; return its answer and that one's body.
 
         Args:
-            method: Of HTTP.
-            url: Where to.
-            headers: All of them.
-            body: What is sent.
             limits_s: Seconds, by their names in `httpx.Timeout`.
             auto_decompress: Whether a body that is packed is unpacked.
 

@@ -130,7 +130,6 @@ class Guard:
         """Return the handler behind all checks.
 
         Args:
-            handler: Answers.
             public: Nobody has to be signed in.
             forms: It shows pages with forms, and checks the token of each that is posted. Who has
                 to sign in first is led back to the page.
@@ -331,8 +330,6 @@ def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = Fals
     """Return the JSON form of a refusal, or a page where a person has opened an address.
 
     Args:
-        request: Refused.
-        refusal: Why.
         leads_back: The web chat has people sign in, and sends them to the address again.
     """
     by_person = request.method == "GET" or leads_back

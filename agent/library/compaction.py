@@ -74,7 +74,6 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         threshold: Share of the window at which one would compact.
         target_ratio: Share of the threshold that stays verbatim at the end.
         protect_last_n: Newest messages that stay in any case (clipped if they must).
-        focus: What the summary is to dwell on.
         summarise: Called with a prompt and the most tokens to answer with; None: the extractor
             writes the summary, without any model. It does so too where this raises anything.
         model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
@@ -145,7 +144,6 @@ class CallersView:
     """A caller's messages, and what is shown of them.
 
     Attributes:
-        shaped: All of them.
         plan: Which are shown, and what stands for the rest.
         shown: The messages under that plan, the system message first if there is one; not fixed.
         replaced: Seq of a summary message that became a part of the plan; 0 for none.

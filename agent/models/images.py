@@ -106,10 +106,8 @@ class Images:
         so that a request mostly begins as the one before.
 
         Args:
-            messages: As they are to be sent.
             model: Who is asked; gets no picture where it cannot see, or has refused it lately.
             conversation: Whose pictures may be loaded.
-            left_out: Pictures that are not to be shown.
             folds: What is known of the messages; None for nothing.
         """
         # A model that cannot see refuses the whole request, not the picture alone.

@@ -46,8 +46,6 @@ async def complete(
     """Make a call as `ChatModel.complete` does, and record it.
 
     Args:
-        model: Who is asked.
-        request: What is sent.
         sink: Gets the growing answer.
         purpose: answer, or summary.
 

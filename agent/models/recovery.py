@@ -106,7 +106,6 @@ class Failing:
 
     Attributes:
         failure: The newest one.
-        times: How often it has failed.
         for_s: From the first failure to the newest one.
     """
 

@@ -42,7 +42,6 @@ class Block(NamedTuple):
 
     Attributes:
         key: Hash of role and bytes, markers left out.
-        tokens: Its size.
         kind: "tool", "text", "tool_use", "tool_result", "thinking", … as the wire calls it.
         ttl: "5m" or "1h" where a breakpoint stands behind it, else None.
     """

@@ -118,7 +118,6 @@ class TurnHooks:
         """Begin a turn.
 
         Args:
-            plugins: All that are active.
             guarded: Whether a tool is only for senders who may act (`ToolBox.restricted`).
         """
         self._plugins = plugins

@@ -130,7 +130,6 @@ def engine_for(
     Args:
         engine: A class, also one that takes and returns lists, or the name of one that is
             registered or built in.
-        limits: What it works with.
         options: Its own settings.
 
     Raises:

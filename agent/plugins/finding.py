@@ -44,7 +44,6 @@ class Shelf:
     """A folder with one subfolder for each plugin of one kind.
 
     Attributes:
-        root: The folder.
         what: What lies there, for texts: "a plugin" or "an engine".
         sources: Names of the file that is imported; the first one that a plugin has counts.
         module_prefix: What the names of the plugins' modules begin with; no other module's does.
@@ -85,7 +84,6 @@ class Folder:
     """A plugin's folder.
 
     Attributes:
-        name: Of the folder, and so of the plugin.
         description: From its plugin.yaml, with the version if there is one; may be empty.
         problem: Why it is not loaded; None if it may be.
         provides: What plugin.yaml says that the plugin offers, names by kind; empty where it says
@@ -122,7 +120,6 @@ def find_folder(shelf: Shelf, name: str) -> Folder | None:
     """Return the plugin of this name; None if there is no such folder. Runs no code of it.
 
     Args:
-        shelf: Where it would lie.
         name: Fits `NAME`.
     """
     if name in shelf.reserved or not (shelf.root / name).is_dir():

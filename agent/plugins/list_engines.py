@@ -56,7 +56,6 @@ def adapted(offered: Any, name: str) -> type[ContextEngine]:
     Args:
         offered: A class, which is made for each turn; or an object, of which each turn gets a copy:
             turns of different people run at the same time.
-        name: Of the engine.
     """
     members = {"name": name, "offered": staticmethod(lambda: offered), "__doc__": offered.__doc__}
     return cast("type[ContextEngine]", type(f"Adapted{name.title()}", (ListEngine,), members))

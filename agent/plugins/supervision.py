@@ -47,7 +47,6 @@ class Caller:
     """Calls one plugin's functions, for all turns.
 
     Attributes:
-        plugin: Its name.
         limit_s: For one call.
         threads: Where they run; while too many of them hang, every call fails at once.
     """
@@ -63,7 +62,6 @@ class Caller:
         blocks, blocks nobody else.
 
         Args:
-            call: What it is called for, as it is logged.
             function: Sync or async.
             arguments: Copies; the plugin may do with them what it likes.
 

@@ -334,7 +334,6 @@ def allows(hosts: Iterable[str], host: str, port: int) -> bool:
         hosts: `example.org`, `*.example.org` (all below it), `*` (all), each with `:port` or not;
             without it the ports of the web are meant, with `*` also those from 1024 on.
         host: In lower case, without a dot at its end.
-        port: Of the host.
     """
     return any(_stands_for(each, host, port) for each in hosts)
 

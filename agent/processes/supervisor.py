@@ -83,7 +83,6 @@ class Report:
     """How it ended; `code` is the exit code or the signal's number.
 
     Attributes:
-        output_bytes: What it wrote in all.
         head_bytes: What is kept of the beginning; the rest of what is kept is the end.
         left_behind: Processes that were killed when the command itself had ended.
         refused: Hosts that it asked the proxy for and may not reach.

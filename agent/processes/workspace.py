@@ -119,7 +119,6 @@ class Workspace:
             path: Of the file; missing directories are made.
             content: All of it, or what is added to the end.
             max_bytes: Of the whole workspace.
-            append: Whether what is there stays.
 
         Raises:
             ToolError: The workspace would be too large, or something else is in the way.

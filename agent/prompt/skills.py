@@ -114,7 +114,6 @@ class SkillShelf:
         """Store a SKILL.md as a whole; returns the skill that it makes.
 
         Args:
-            name: Of the skill and its folder.
             text: Front matter and instructions.
             new: Whether the skill must not be there yet, or must.
 

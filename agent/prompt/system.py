@@ -68,7 +68,6 @@ class PromptFacts:
         model: Name of the model that answers; `provider` as in the settings.
         tools: Names of the tools that the model may call.
         identity: SOUL.md, in place of `IDENTITY`; None where there is none.
-        instructions: Of the operator.
         memory: The notes of the conversation's scope.
         profile: USER.md; None where it is not for this conversation.
         noted: What was noted about the sender.

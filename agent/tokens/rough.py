@@ -35,7 +35,6 @@ def message_tokens(
 
     Args:
         message: `reasoning` and `opaque` are not counted: most requests leave them out.
-        count: Counts one text.
         call_tokens: Overhead of one tool call.
     """
     tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)

@@ -152,9 +152,7 @@ class ToolServices:
     """What Parley's own tools use beside the transcript; None where there is none.
 
     Attributes:
-        engine: The turn's context engine.
         people: Asks the people of the conversation.
-        notebook: The list and the notes.
         searcher: Searches what was said.
         delegates: Runs child agents.
         skills: The operator's.
@@ -180,7 +178,6 @@ class ToolContext:
         conversation: Stable id of the conversation.
         reader: Reads the transcript of this conversation, and no other.
         clock: Returns the current time, aware.
-        call_id: The call that runs.
         files: Takes files that are to be shown with the answer; None where none can be.
         workspace: The conversation's own directory, where tools that touch files work; None where
             there is none.
@@ -497,9 +494,7 @@ class Hooks(Protocol):
         """Return why the call must not run, in words for the model; None where it may.
 
         Args:
-            name: Of the tool.
             arguments: As the model gave them, checked against the tool's schema.
-            context: That of the call.
         """
         ...
 

@@ -63,7 +63,6 @@ class Facts:
     """What is known about a call before it runs.
 
     Attributes:
-        classes: Those that it belongs to.
         roles: Of all whose words the turn reads; none: nobody knows.
         tainted: None where nobody knows.
         group: "platform:chat"; empty in a direct chat.
@@ -164,7 +163,6 @@ def table(
 
     Args:
         mode: `tools.approval`.
-        own: Those of the settings.
         without: Names of default rows that do not hold.
         by_owners: Whether owners alone may say yes.
     """
@@ -283,7 +281,6 @@ def covered(
     """Return which calls a yes for the conversation covers: those with the same text here.
 
     Args:
-        tool: Its name.
         tainted: Whether the turn is; what was said before that covers nothing after it.
         contained: Tools that reach nothing but the conversation's own directory: there all calls
             are alike, unless the turn is tainted.

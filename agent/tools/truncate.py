@@ -151,8 +151,6 @@ class ObservationTruncator:
         again is the same file.
 
         Args:
-            tool_name: Of the tool.
-            output: What it returned.
             metadata: JSON data that is kept beside it.
 
         Raises:

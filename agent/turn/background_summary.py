@@ -102,7 +102,6 @@ async def prepare(
 
     Args:
         view: As the conversation stands.
-        meter: Of its conversation.
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
         warm: What the provider's cache holds of this view; None if it holds nothing.
@@ -257,8 +256,6 @@ async def warm_prefix(
 
     Args:
         view: As the conversation stands; None comes back where it does not go on from the request.
-        prefix: Of the request.
-        agent: Who made it.
         conversation: What the request called the conversation.
     """
     tokens = warm_tokens(prefix, agent)

@@ -24,7 +24,6 @@ class Fold(Generic[S]):
 
     Attributes:
         key: Tells it from all others over the same messages.
-        start: What it is for no messages.
         step: Is given what it is for the messages before a place, all messages and that place;
             returns what it is for all of them. Changes nothing of what it is given.
     """

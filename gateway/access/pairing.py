@@ -156,7 +156,6 @@ class Pairing:
 
         Args:
             message: The stranger's; what it says is not looked at.
-            place: The stranger's conversation.
         """
         name, code = shown_name(message.sender_name), new_code()
         request_id = members.enter_request(conn, message, name, code, place.id)
@@ -458,8 +457,6 @@ def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> st
     """Return what a stranger is told, once for each code.
 
     Args:
-        message: Theirs.
-        code: Of their request.
         is_owned: Whether the bot has an owner; else it may be the owner who writes.
     """
     texts = [

@@ -95,7 +95,6 @@ class Access:
         """Return what all of these were let in as at least.
 
         Args:
-            conn: A connection.
             senders: "platform:sender id" of each; many are looked up together.
 
         Returns:
@@ -191,7 +190,6 @@ def answer_refusal(
     Args:
         kind: An approval, or a question of the agent.
         tool: Whose call waits.
-        who: Would answer.
         for_owners: Whether the policy wants an owner's word.
     """
     is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
@@ -212,8 +210,6 @@ def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bo
 
     Args:
         rule: Of its group; None in a direct chat.
-        message: The message.
-        in_thread: Whether the bot has a conversation in the message's thread.
     """
     if rule is None or rule.respond == "always":
         return True
@@ -264,7 +260,6 @@ class Owners:
         """Say something in a chat, an owner's or another one; False where the key is known.
 
         Args:
-            conn: The writing connection.
             place: The row of the conversation; its account is on.
             key: Names the cause; a text with the same key is said once.
             text: Markdown.
@@ -333,7 +328,6 @@ def _no_room(limit: int, what: str, ages_s: Sequence[float], more: int) -> str |
 
     Args:
         limit: How many there may be in 24 hours.
-        what: What is counted.
         ages_s: Of those that there were, the newest first.
         more: How many come now.
     """

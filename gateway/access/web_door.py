@@ -147,7 +147,6 @@ class NewLink:
     """A link that signs in; the secret is stored nowhere else.
 
     Attributes:
-        name: Whom it signs in.
         life_s: How long it holds, in seconds.
         again: The user was there before, and has the chats of that time.
     """
@@ -171,8 +170,6 @@ class WebDoor:
     """Who may come in to the web chat.
 
     Args:
-        database: Open.
-        access: What users may do.
         token: Whoever knows it is the first owner; None: nobody is by a token.
         clock: Monotonic seconds.
         provider: Says who somebody is; None where there is none.
@@ -471,8 +468,6 @@ def new_link(
     """Make a link that signs a user in; on record with who asked for it.
 
     Args:
-        conn: The writing connection.
-        name: Whom.
         life_s: How long it holds.
         by: Who asked for it; "" for Parley itself.
         secret: That of the link; "" for a new one.
@@ -498,11 +493,9 @@ def invite(
     """Enter a user, and make the link that signs them in for the first time.
 
     Args:
-        conn: The writing connection.
         name: Theirs, for good.
         role: What they may do, where they are nobody on another platform.
         same_as: "platform:sender id" of whom they are there; None for nobody.
-        by: Who invites.
         secret: That of the link; "" for a new one.
 
     Raises:

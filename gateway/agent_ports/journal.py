@@ -274,8 +274,6 @@ async def cut_off(
 
     Args:
         call: As it was begun; None for none.
-        written: What it had written.
-        models: Their prices.
     """
     if call is None or call.usage is None or not call.estimated:
         return call

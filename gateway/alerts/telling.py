@@ -46,7 +46,6 @@ class Judgement:
     """What a look has found.
 
     Attributes:
-        seen: The troubles that are there.
         unsure: Those of which nobody can tell.
     """
 
@@ -67,8 +66,6 @@ class AlertsTold:
 
     Attributes:
         chats: Conversations that have something to be sent.
-        begun: Alerts that are new.
-        ended: Alerts that are over.
         unheard: Those that no chat was told of, although they were to be told.
     """
 
@@ -99,8 +96,6 @@ class Telling:
         """Note what a look has found, and tell of what is new and of what is over.
 
         Args:
-            conn: The writing connection.
-            judgement: Of the look.
             posted: Troubles whose begin a webhook was told of before they had a row.
         """
         told = AlertsTold()

@@ -57,7 +57,6 @@ class Models:
     """How the models of this process stand, by their labels.
 
     Attributes:
-        configured: All that may be asked.
         answered: Those whose newest call was answered.
         accepted: Those whose key was taken last.
         line: Those of the configured that answer people.
@@ -159,7 +158,6 @@ class Trouble:
         id: Stays the same from version to version; also the anchor in docs/operations.md.
         begin: What is told; `{subject}` and the values of what was seen stand in it.
         over: What is told at its end; empty for what owners end themselves, or what ends by itself.
-        remedy: What to do.
         quiet_s: How long nobody may have seen it before it is over.
         announced: Owners are told in their direct chats anyhow, by what found it: only chats that
             `alerts.to` names are told by the alert.

@@ -137,7 +137,6 @@ def loaded(
     """Read the settings that the options of `parley` itself choose.
 
     Args:
-        context: Of the command.
         known: Secrets that are not read again, by their places.
         overrides: Options of the command that stand for a key, as in `web__port`; None: not given.
     """

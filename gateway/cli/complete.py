@@ -64,7 +64,6 @@ def answered(command: Any, asked: str) -> str | None:
     """Return what a shell is told, as in `complete_bash`; None where nobody can tell.
 
     Args:
-        command: The group of all commands.
         asked: What stands in `VARIABLE`.
     """
     match asked:

@@ -225,7 +225,6 @@ def view(
     """Print the newest matching lines of the log and its rotated predecessors, oldest first.
 
     Args:
-        chosen: Which lines.
         show: Prints lines: `readable` or `stored`.
         lines: At most so many; None for all there are.
         follow: Go on with what is appended, over rotation and truncation, until interrupted.

@@ -61,7 +61,6 @@ def show_table(
     """Print a table; where it has no rows, the sentence that says so.
 
     Args:
-        headings: Of its columns.
         rows: Of a list, or of the page of it that begins behind `after`.
         nothing: What is said of an empty list.
         after: What `--after` was; None for a first page.

@@ -39,7 +39,6 @@ class Reply:
     Attributes:
         conversation: That of its sender here; in a group of several another one than where the
             question was asked.
-        is_owner: Whether the sender is an owner.
         may_act: Whether tools may touch the world for the sender.
         in_console: Whether it is given on the operator's pages, where all questions are seen.
     """
@@ -120,7 +119,6 @@ def _by_command(
     """Take a reply with the number of the question, or to the only one.
 
     Args:
-        kind: What it answers.
         understood: Returns what is meant by the words behind the number.
     """
     reply = Reply(
@@ -161,10 +159,7 @@ def by_owner(
     it. Where the question was asked its buttons go, and it is said that an owner has answered.
 
     Args:
-        conn: The writing connection.
-        renderers: Of the accounts that are on.
         message: Says who answers, and nothing else.
-        number: Of the question.
         said: once, conversation or deny; to a question of the agent the answer.
 
     Returns:

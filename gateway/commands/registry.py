@@ -56,7 +56,6 @@ class CommandContext:
         conversation: That of its sender here; for an answer the one where the question was asked.
         seq: Its place in the inbox.
         argument: What stands behind its word; empty for nothing.
-        is_owner: Whether the sender is an owner.
     """
 
     conn: Connection
@@ -92,7 +91,6 @@ class CommandResult:
         text: What the sender is told.
         stops: Whether the conversation's running turn ends.
         dropped: Messages that nobody will answer any more.
-        happened: What is logged.
         wake: Conversations that are told something as well.
         choices: Buttons below the text.
     """

@@ -46,8 +46,6 @@ def status_text(
     """Return the answer to `/status`.
 
     Args:
-        status: Of the conversation.
-        standing: Its use of the model.
         asked: What the turn waits for, in words; nothing where it does not wait.
     """
     work = "working on an answer" if status.turn_running else "idle"

@@ -65,7 +65,6 @@ class MoneyRules:
         rules: Of their prompt caches, where those of the table do not hold.
         sender_daily_usd: What a sender may spend in a day; None for no limit.
         daily_usd: What all together may spend; that amount is not shown.
-        timezone: Of the day.
     """
 
     prices: Mapping[str, Prices] = field(default_factory=dict)

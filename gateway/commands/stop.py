@@ -35,7 +35,6 @@ def stop_text(*, was_running: bool, dropped: int) -> str:
     """Return the answer to `/stop`.
 
     Args:
-        was_running: Whether a turn was running.
         dropped: How many messages waited.
     """
     if not was_running and not dropped:

@@ -59,7 +59,6 @@ def usage_text(
     Args:
         standing: How the view stands now.
         report: What the conversation took.
-        today: What was spent today.
         money: Prices and budgets.
     """
     lines = {

@@ -282,7 +282,6 @@ class Prompts:
 
     Attributes:
         files: The operator's; what was read last is used.
-        access: Tells who is an owner.
         timezone: Of the date on which a conversation began.
         external: Returns the standing texts of memory providers, at once.
     """

@@ -60,7 +60,6 @@ class ContextParts:
         """Return the planner of a turn that begins in this segment.
 
         Args:
-            agent: Whose view it is.
             spending: The budgets that summaries count for; None for none.
         """
         # An engine lives for one turn; what must outlive it stands in the plan (decision 071).

@@ -72,10 +72,8 @@ class WriterStanding:
     """One model that writes summaries, as it stands now.
 
     Attributes:
-        name: As it is logged.
         window_tokens: How large its window is, as far as it is known.
         source: Who says so.
-        is_wide_enough: Whether it is asked at all.
         rests_s: How long it is left alone yet; 0 where it is asked now.
     """
 

@@ -54,11 +54,9 @@ class Examined:
     """What there is to look at.
 
     Attributes:
-        home: PARLEY_HOME.
         found: The settings; None where they cannot be read.
         problems: Why not, a line each.
         opened: The database, to read; None where it cannot be read by this version.
-        database_trouble: Why not.
         line: The models in order, with the windows that their providers told.
         accounts: What the platforms say of the tokens, by `platform:account`; None where nobody was
             asked.

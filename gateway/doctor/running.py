@@ -24,7 +24,6 @@ class RunningLooks:
     Args:
         origin: Where the settings come from, the models in use and the servers' tools.
         settings: Returns what the gateway goes by, where nobody reads settings again.
-        database: Open.
         health: Returns what the gateway says of itself.
 
     Attributes:

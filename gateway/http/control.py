@@ -185,8 +185,6 @@ class Operator:
         """Carry out one of `ACTIONS`, and wake whoever has to go on with it.
 
         Args:
-            name: Of the action.
-            target: What it is about.
             by: Who wants it, "platform:sender id".
 
         Raises:
@@ -343,7 +341,6 @@ async def ask_settings(home: Path, question: SettingsQuestion, target: str = "")
     """Have the gateway that runs in `home` read its settings again, or say what they are.
 
     Args:
-        home: PARLEY_HOME.
         question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
             `SettingChange`. running: see `Reloads.running`. restart: how the account `target`
             stands then.

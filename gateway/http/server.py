@@ -319,7 +319,6 @@ class ChatHistory:
     Attributes:
         facts: Returns the figures of the model that was chosen, None for the default, as they are
             now.
-        links: Those in chats.
         files: Reads files, wherever their bytes are.
     """
 

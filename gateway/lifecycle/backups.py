@@ -80,7 +80,6 @@ class Backup:
 
     Attributes:
         at: When it was begun.
-        size_bytes: Of all files in it.
         manifest: What `backup.json` says.
     """
 
@@ -190,7 +189,6 @@ def make(
     """Make a backup, also while a gateway runs; blocking, for as long as the copy takes.
 
     Args:
-        to: The folder of all backups.
         keep: Whole backups that stay, this one counted; None: all.
         stopped: Asked now and again; when it says so, nothing is kept.
 

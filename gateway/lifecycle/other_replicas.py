@@ -210,9 +210,7 @@ class OtherReplicas:
     Implements `gateway.storage.notifications.Listener`.
 
     Args:
-        database: Open.
         notifications: On a direct connection to it.
-        replica: This process.
         wakeups: Listened to for stops; told of those that come from elsewhere.
         stops: The turns that run here.
         chats: Of the built-in platform.

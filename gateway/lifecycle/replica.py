@@ -45,7 +45,6 @@ class AccountLease:
     """The right of this replica to receive for an account, or for a shard of it.
 
     Attributes:
-        of: What is received.
         epoch: The fencing token; None as long as it is not held.
         elsewhere: Whether another replica has it.
         is_wanted: Whether it would be used; not once that was given up.

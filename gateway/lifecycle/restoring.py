@@ -73,7 +73,6 @@ def plan_of(
 
     Args:
         path: The backup's folder.
-        home: PARLEY_HOME.
         server: Where a copy of PostgreSQL's goes.
         outside: Places outside of the home that may be written to, where the backup names them.
 

@@ -73,7 +73,6 @@ class Rotation:
     """Reads the secrets of a running gateway again.
 
     Attributes:
-        settings: Whose secrets.
         models: That may take other keys.
         rests: Which of them rest: one with another key need not.
         restarts_accounts: Whether accounts are restarted for their new tokens; else the process has

@@ -102,7 +102,6 @@ async def of_platforms(
     has no token. Returns early when the gateway is to stop.
 
     Args:
-        adapters: Those that run.
         stop: Ends the wait.
         accounts: Whose tokens are asked about: platform and block.
     """

@@ -125,8 +125,6 @@ class Traffic:
         """Note that a message was not taken.
 
         Args:
-            account: Whose message it is.
-            error: Why not.
             asked_s: In how many seconds it may be tried again; None where nobody asked to wait.
         """
         times, now = self.of(account), self.clock()

@@ -95,7 +95,6 @@ class LineFilter:
         level: This one and those above it; one of `LEVELS`.
         event: Its name; `*` and `?` as in file names.
         place: The id of a conversation, or of a chat.
-        turn: The id of a turn.
         text: Stands anywhere in the line, in small or capital letters.
         since: The first moment, as in the field timestamp without its Z.
     """
@@ -210,10 +209,7 @@ def newest(
     a thread.
 
     Args:
-        recent: The lines of this process.
         files: The log file and those before it, the newest first; none where there is none.
-        wanted: Which lines.
-        limit: Most to return.
     """
     here = recent.since(0)
     found = _taken((each.line for each in reversed(here)), wanted, limit)

@@ -32,7 +32,6 @@ class Taps:
 
         Args:
             names: Of events, or `EVERYTHING`.
-            listener: What hears them.
         """
         heard = tuple(dict.fromkeys(names))
         for name in heard:

@@ -95,8 +95,6 @@ def shown(counts: Counts, samples: Sequence[Sample], accepted: str) -> tuple[byt
     """Return the page and its content type, in the format that was asked for; blocks.
 
     Args:
-        counts: What was counted.
-        samples: What was read.
         accepted: The header Accept: OpenMetrics where it is wanted, else the plain text format.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415

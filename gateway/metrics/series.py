@@ -30,8 +30,6 @@ class Series:
     Attributes:
         name: As it is scraped, but for the `_total` of a counter.
         about: A sentence of documentation.
-        labels: Names of its labels.
-        scope: Whose figure it is.
     """
 
     name: str

@@ -79,7 +79,6 @@ class AfterCommit:
 
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
-        happened: What is logged.
         marks: Messages that nobody will answer any more, or that are answers themselves.
         settled: Questions that were answered.
         stops: Conversations whose turns end, with the place in the inbox of what ends them.
@@ -471,10 +470,8 @@ class _Answers:
         """Let the waiting turn go on below its answer, or say what it still waits for.
 
         Args:
-            message: The answer.
             here: The conversation where it was given; of an owner maybe another one.
             seq: Its place in the inbox there.
-            settled: What it answers.
         """
         self._tx.after.settled += settled
         for place in {each.question.conversation for each in settled} & {here}:

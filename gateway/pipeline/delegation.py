@@ -78,12 +78,7 @@ class Delegation:
     timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
 
     def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
-        """Return who runs the children of a turn.
-
-        Args:
-            agent: Who answers in it.
-            context: What its tools may use.
-        """
+        """Return who runs the children of a turn."""
         return TurnDelegates(self, turn, _child_agent(agent, self.limits), context)
 
 
@@ -104,7 +99,6 @@ class TurnDelegates:
 
     Attributes:
         agent: As it is in a child.
-        context: The turn's own.
     """
 
     delegation: Delegation

@@ -211,7 +211,6 @@ class Delivery:
         replica: This process; under the id that it has when it begins to send a row.
         traffic: Told what went out and what failed.
         burials: What is done about a message that is given up.
-        links: Those in chats.
     """
 
     def __init__(

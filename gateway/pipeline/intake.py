@@ -153,7 +153,6 @@ class GatewayIntake:
 
         Args:
             owner: Says who answers (`approvals.by_owner`).
-            number: Of the question.
             said: once, conversation or deny; to a question of the agent the answer.
         """
         take = approvals.by_owner

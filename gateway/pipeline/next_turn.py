@@ -230,11 +230,7 @@ class NextTurn:
         return turns.begin(conn, held, entries, asked, base, turns.senders_of(lease, notes))
 
     def give_up(self, conn: Connection, lease: Lease, error: str, seed: bytes) -> Turn | None:
-        """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction.
-
-        Args:
-            seed: Of traces.
-        """
+        """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""
         turn = turns.take_up(conn, lease)
         if turn is not None and not turn.stopped:
             # No platform can be asked within a transaction what became of an announced preview.

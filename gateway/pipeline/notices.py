@@ -301,7 +301,6 @@ def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
 
     Args:
         account: "platform:name" of the account that it was to go through.
-        letter: Id of the dead letter.
         reason: As the platform or the client gave it.
         cause: `gateway.pipeline.delivery.Cause`.
     """

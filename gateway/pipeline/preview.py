@@ -142,13 +142,10 @@ class PreviewMessage(PreviewIntent):
     """One turn's preview.
 
     Args:
-        adapter: Where it is shown.
-        rows: Where it is kept.
         ref: The message's id, where an earlier attempt has stored it.
         nonce: Of a message that an earlier attempt has announced, and whose id is not known.
 
     Attributes:
-        rows: As given.
         ref: The platform's id of the message; None while there is none.
         is_lost: It may stand in the chat, and the platform cannot say where.
     """
@@ -251,7 +248,6 @@ class LiveAnswer:
     Args:
         adapter: The conversation's platform.
         question: What is answered, and where the answer will appear.
-        message: In which it is shown.
         lines: What is shown of the tools; None for nothing.
     """
 

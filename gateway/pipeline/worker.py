@@ -435,7 +435,6 @@ class Service:
         lease: None as long as it is not claimed, and once it was given back.
         epoch: Of its lease, also once that was given back; None as long as it is not claimed.
         hinted: Whether something new may not have been seen.
-        task: What serves it.
     """
 
     conversation: int

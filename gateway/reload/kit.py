@@ -106,11 +106,9 @@ async def build_mind(
     """Return the mind of these settings.
 
     Args:
-        settings: All of them.
         agent: The models and the enabled tools (`gateway.wiring.build_agent`).
         database: Where it stands what was learned of windows.
         files: The pictures among them can be shown to models.
-        plugins: What was loaded of them.
         before: What the gateway has gone by until now; None at its start.
 
     Raises:

@@ -110,7 +110,6 @@ class AgentOrigin:
             source: What was read before.
             running: What the gateway goes by.
             settings: What it is to go by.
-            before: The agent that is at work.
 
         Raises:
             SettingsError: They cannot be gone by; nothing was changed.

@@ -110,7 +110,6 @@ class _Drawing:
 
     Attributes:
         labels: Of the compactions by position, where there is room for it.
-        top_tokens: Of the scale.
     """
 
     timeline: Timeline

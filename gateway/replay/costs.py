@@ -98,9 +98,7 @@ def costs(timeline: Timeline, billed: Billed, tariff: Tariff, paid: Usage | None
     """Return what a conversation would have cost.
 
     Args:
-        timeline: The conversation.
         billed: How its requests were billed.
-        tariff: What costs are reckoned with.
         paid: What its summaries took, where a model was played that wrote them; None where the
             extractor wrote them: then they are reckoned as if a model had.
     """
@@ -172,8 +170,6 @@ def economies(
     """Return one for each compaction, in order.
 
     Args:
-        billed: When.
-        tariff: What it costs.
         extracts: Tokens of the extractor's summary, by the segment that begins with it; where it is
             not known, it is taken to be as long as a model's.
     """

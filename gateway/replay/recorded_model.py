@@ -131,7 +131,6 @@ class RecordedModel:
         """Answer the newest user message of that conversation with an exchange, from now on.
 
         Args:
-            recording: What is played there.
             exchange: Position in `recording.exchanges`, from 0.
             asked_s: When each of its answers is asked for, on the conversation's clock; all at
                 once for none.

@@ -44,7 +44,6 @@ def set_values(
     machine may read becomes its owner's alone where a secret is written.
 
     Args:
-        path: The file.
         values: By names from the root, where a number stands for a block of a list; as JSON could
             hold them.
         check: Raises SettingsError where the file must not become this one.
@@ -136,7 +135,6 @@ def changed(text: str, key: KeyPath, value: str) -> str:
     Args:
         text: A map of sections, or nothing.
         key: Names from the root.
-        value: As it is to be written.
     """
     root = yaml.compose(text, yaml.SafeLoader)
     end = "\r\n" if "\r\n" in text else "\n"

@@ -17,7 +17,6 @@ class Counterpart(NamedTuple):
     """What a key of another program is here.
 
     Attributes:
-        program: Whose key it is.
         key: The one of Parley's that means the same; None where there is none.
         note: What is different, or why there is none.
     """

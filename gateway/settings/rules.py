@@ -32,7 +32,6 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     """Yield (key, what is wrong) for every rule that is broken.
 
     Args:
-        settings: The tree.
         values: The same by dotted key.
     """
     yield from _short_secrets(values)

@@ -306,8 +306,6 @@ def complaint(error: "ErrorDetails", keys: Keys, name: str, origin: str) -> str:
     """Return the line for one validation error.
 
     Args:
-        error: What pydantic says.
-        keys: The keys there are.
         name: The key as people write it.
         origin: Where its value comes from.
     """

@@ -37,7 +37,6 @@ class Target:
     """Which settings are set up.
 
     Attributes:
-        home: PARLEY_HOME.
         config: The file that is there; None where none is.
         known: Secrets by their places that were read already; no program is run for them again.
     """

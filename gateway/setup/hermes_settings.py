@@ -94,7 +94,6 @@ def with_secrets(found: SettingsFound, folder: Path) -> tuple[dict[str, Any], di
     """Return the settings with references to secrets, and the files that hold these.
 
     Args:
-        found: What was found.
         folder: Where the files are to lie.
     """
     files: dict[Path, str] = {}

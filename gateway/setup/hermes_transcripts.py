@@ -260,7 +260,6 @@ def _whole(told: Sequence[Told], left_out: dict[str, int]) -> tuple[list[Told], 
     """Return the messages with one result behind each call, and where each one went.
 
     Args:
-        told: As they were.
         left_out: Counts the results that belong to no call.
 
     Returns:

@@ -62,7 +62,6 @@ class UserUnit:
 
     Attributes:
         file: Where systemd looks for it.
-        text: What is to stand in it.
     """
 
     file: Path
@@ -91,7 +90,6 @@ def user_unit(program: str, home: str, options: Iterable[str] = ()) -> str:
 
     Args:
         program: The path of `parley`.
-        home: PARLEY_HOME.
         options: Of `parley` itself, before `run`.
     """
     command = _command(program, *options)

@@ -46,7 +46,6 @@ class Written:
     """What was written.
 
     Attributes:
-        file: The settings.
         is_closed: Whether others could read them before, and cannot any more.
         secrets: Files that hold one secret each.
         variables: What the environment has to have from now on, by dotted key.

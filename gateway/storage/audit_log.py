@@ -274,8 +274,6 @@ def listed(
     """Return rows, the newest first.
 
     Args:
-        conn: A reading connection.
-        limit: Most to return.
         since: Only from then on; seconds since the epoch.
         kind: Only of this kind; "" for all.
         after: Only what stands behind this row of the list.

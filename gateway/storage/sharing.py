@@ -219,7 +219,6 @@ def look(
     """Look at all at once that a replica has to know.
 
     Args:
-        conn: A connection.
         session_keys: Of the chats that are asked for.
         conversation_ids: Whose stops are asked for.
         replica_id: Who asks, where news are asked for as well; None where they are not.

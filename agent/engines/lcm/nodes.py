@@ -175,7 +175,6 @@ def next_run(
     """Return the oldest run of messages behind the frontier; None where nothing can be cut.
 
     Args:
-        frontier: What is covered.
         limit: Position where the protected tail begins.
         leaf_tokens: Most tokens of the run, if one group of calls and results is not larger.
     """

@@ -315,7 +315,6 @@ class OpenAIServerModel(ApiModel[B]):
         """Prepare the client.
 
         Args:
-            settings: Of the model.
             key_number: Counts the keys of one model from 1.
             modes: Keeps what is learned of servers; None for as long as the model lives.
         """
@@ -426,7 +425,6 @@ def info_from_list(listing: object, name: str) -> ModelInfo | None:
 
     Args:
         listing: The parsed answer to GET /models, which may be anything.
-        name: The provider's name of the model.
     """
     entries = _entries(listing)
     named = [entry for entry in entries if entry.get("id") == name]

@@ -51,7 +51,6 @@ class EmbeddingModel:
     """A model that turns texts into vectors.
 
     Attributes:
-        name: As in the settings.
         space: Names what its vectors can be compared with; another one makes all of them anew.
     """
 

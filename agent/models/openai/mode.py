@@ -223,7 +223,6 @@ class ServerMode:
     Attributes:
         server: Who that is, in the log and in the file.
         usual: What is known of it without any refusal.
-        file: Where it is kept.
         now: Seconds since the epoch.
     """
 

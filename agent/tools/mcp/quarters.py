@@ -25,7 +25,6 @@ class Quarters:
     """What the programs of all servers share.
 
     Attributes:
-        sandbox: What confines them.
         home: PARLEY_HOME, which none of them may read.
         folder: Where each has a directory of its own.
     """

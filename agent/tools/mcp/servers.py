@@ -150,7 +150,6 @@ class Server:
     """One server and its tools.
 
     Args:
-        name: In the settings.
         quarters: Where its program lives; what it offered last lies beside that.
 
     Attributes:
@@ -261,7 +260,6 @@ class Connection:
 
     Args:
         name: Of the server in the settings.
-        server: How it is reached.
         quarters: Where its program lives.
         on_listed: Gets the definitions of its tools each time it was connected; in a thread.
 

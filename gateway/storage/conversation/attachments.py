@@ -62,7 +62,6 @@ class StoredContent:
     """A file as the database has it.
 
     Attributes:
-        id: Of the file.
         file: With its bytes; where they lie in the object store, with their beginning alone.
         object: What all of them are called there; None where they are here.
         sha256: Of all of them, hex.
@@ -98,7 +97,6 @@ def append(
 
     Args:
         conn: The writing connection; the message's own transaction.
-        inbox_seq: Its place there.
         attachments: In the order of the message.
         limit_bytes: Larger ones are entered as failed.
         strangers: Authors who may not act; theirs are entered as failed, too.

@@ -427,7 +427,6 @@ def take_seq_of_work(conn: Connection, place: Conversation) -> int:
     """Do the same for work, which makes the conversation ready if it waits for no person's answer.
 
     Args:
-        conn: The writing connection.
         place: As this transaction has read it, locked; nothing was entered since. So the seq is
             known, and nobody waits for the answer.
     """

@@ -37,7 +37,6 @@ def open_child(
 
     Args:
         parent: The turn whose call it is, which has noted that it runs.
-        task: What the child is asked.
         base: What its requests begin with.
 
     Raises:

@@ -43,7 +43,6 @@ class Question:
 
     Attributes:
         definition: Digest of the tool as it was offered; empty for a question of the agent.
-        conversation: Where it was asked.
         turn_id: The turn whose call waits; a delegated child's has another conversation.
         answer: approval: once, conversation or deny; clarify: what was said. Empty while there is
             none.
@@ -160,8 +159,6 @@ def waiting(conn: Connection, limit: int = 50, after: int | None = None) -> list
     """Return what waits for an answer in all conversations, the newest first.
 
     Args:
-        conn: A reading connection.
-        limit: Most to return.
         after: Only what was asked before the question with this id; None for all.
     """
     here = conversation.c
@@ -216,11 +213,7 @@ def enter(
     """Store a question; it is pending until somebody answers.
 
     Args:
-        conn: The writing connection.
-        conversation_id: Where it is asked.
-        turn_id: Whose call waits.
         call: Names the call; once in a turn.
-        asked: The question.
         timeout_s: How long it can be answered.
     """
     values = _values(conversation_id, turn_id, call, asked)
@@ -320,9 +313,6 @@ def _put_on_record(
     """Put a decision into the audit log, with what exactly it was about.
 
     Args:
-        conn: The writing connection.
-        kind: What was decided.
-        row: The inquiry.
         by: Who decided; "" where nobody did in time.
         grounds: Why it is asked, where that is not on record yet: a new question, or one that
             follows from what was approved for the conversation before.
@@ -416,9 +406,6 @@ def withdraw(
     it.
 
     Args:
-        conn: The writing connection.
-        inquiry_id: Of the question.
-        note: How it ended.
         but_in: Where a button was pressed: the platform itself takes it off there.
 
     Returns:

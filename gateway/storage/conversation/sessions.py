@@ -522,7 +522,6 @@ def held_by(
     """Return what the lineages of segments have read, and whose words they hold.
 
     Args:
-        conn: A connection.
         segments: (conversation, session) of each. Who speaks there is one of its people no more
             where a later lineage reads it: such people count like those who were quoted.
     """

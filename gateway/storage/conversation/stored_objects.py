@@ -49,8 +49,6 @@ def begin(conn: Connection, attachment_id: int, keep_bytes: int) -> Upload | Non
     """Enter an object for the bytes of a file.
 
     Args:
-        conn: The writing connection.
-        attachment_id: The file.
         keep_bytes: As much of its beginning stays in the database.
 
     Returns:

@@ -315,7 +315,6 @@ def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> Non
     """End an attempt that waits for a person; this attempt is not counted.
 
     Args:
-        conn: The writing connection.
         current: The turn; it goes on running for who looks at it.
         parts: What its live preview becomes, for good; empty where there is none.
     """
@@ -389,11 +388,8 @@ def commit(
     has no effect.
 
     Args:
-        conn: The writing connection.
-        current: The turn.
         messages: What the transcript gets.
         parts: What the chat is shown; the keys of these rows are new. A delegated child has none.
-        end: How it has ended.
         releases: Whether its conversation is given back where nothing else waits in it.
 
     Raises:
@@ -509,10 +505,7 @@ def _close(
     """End a turn, and what it answers; returns what it took.
 
     Args:
-        conn: The writing connection.
-        current: The turn.
         state: Of both.
-        end: How it has ended.
         last_steps: Steps of which its row does not know yet.
         is_last: Whether the transaction ends with it, as far as nothing has to be ended besides.
     """

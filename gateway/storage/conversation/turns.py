@@ -132,9 +132,6 @@ def find_running(
     """Return the conversation's unfinished turn, counting one more attempt at it.
 
     What its requests begin with is settled anew: see `sessions.settle_base`.
-
-    Args:
-        counts: Whether this attempt counts.
     """
     if not held.runs:
         return None

@@ -205,7 +205,6 @@ def sessions(conn: Connection, oidc_s: float) -> list[WebSession]:
     """Return all sessions that hold, the one that was used last first.
 
     Args:
-        conn: A connection.
         oidc_s: How long one holds that an identity provider has begun, however much it is used.
     """
     last = (web_session.c.used_at.desc(), web_session.c.id.desc())

@@ -31,7 +31,6 @@ class Alert:
     Attributes:
         kind: Its id in gateway/alerts/troubles.py.
         subject: What has it.
-        text: What happened.
         told_at: When the chats were told; None where it was one too many for an hour, or nobody
             has a chat.
         posted: What a webhook was told of it.
@@ -63,10 +62,6 @@ def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> 
     """Note that a trouble is there; returns its id where it is new, None where it is known.
 
     Args:
-        conn: The writing connection.
-        kind: Of the trouble.
-        subject: What has it.
-        what: What happened.
         since: Seconds since the epoch by the database's clock.
     """
     this = update(alert).where(alert.c.kind == kind, alert.c.subject == subject, is_open)
@@ -122,7 +117,6 @@ def to_tell(conn: Connection, kinds: Collection[str]) -> list[Alert]:
     """Return what may be told now: the open alerts, and ends that there was no room for.
 
     Args:
-        conn: The connection.
         kinds: Those whose ends are told; only of alerts whose begins were told, for a day. Where
             the same trouble was told of again since, its newest end says it.
     """

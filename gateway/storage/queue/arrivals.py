@@ -70,10 +70,8 @@ def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: in
     Not those that were refused, nor what was answered at once: no turn has taken that.
 
     Args:
-        conn: A connection.
         message: What its sender sends now, on any account of the platform.
         within_s: Older ones are left out.
-        limit: Of the list.
     """
     sources = f"{message.address.platform}:%"
     return list(conn.scalars(*_ages(message.sender, sources, within_s, limit)))
@@ -211,7 +209,6 @@ def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = Non
     """Store updates that nobody can answer; a known one is skipped.
 
     Args:
-        poison: The updates.
         chat: Where a stranger wrote them; None for what could not be decoded.
     """
     for update_ in poison:

@@ -142,7 +142,6 @@ def take_over_from(
     of several processes the one that died tells little of a turn that ran in none.
 
     Args:
-        conn: The writing connection.
         dead_id: The replica, whose row the caller has locked (`replicas.dead`).
         death: How it ended, as far as the others can tell.
         give_up_after_s: As for `take_over`.

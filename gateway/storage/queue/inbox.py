@@ -35,7 +35,6 @@ class InboxEntry:
         turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
         command: The name of the command that it is; None for a message.
         authors: JSON of the ids of who is quoted or forwarded; None for nobody.
-        has_files: Whether files came with it.
         awaits_files: Whether any of them is not there yet.
     """
 
@@ -76,9 +75,7 @@ def append(
     """Insert one update with the conversation's next seq; returns the seq.
 
     Args:
-        conn: The writing connection.
         place: A `Conversation` for what is queued: see `conversations.take_seq_of_work`.
-        message: The update.
         command: The name of the command that it is; None for a message.
     """
     if isinstance(place, int):

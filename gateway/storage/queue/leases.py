@@ -523,8 +523,6 @@ def take_seqs(
     """Fence, take the seqs of what a turn enters, and end its lease where nothing else waits.
 
     Args:
-        conn: The writing connection.
-        lease: The lease that has to hold.
         running: The turn, which has to run, and its `upto_seq`, which nobody may have stopped.
         wanted: How many seqs of the transcript and of the outbox.
         releases: Whether the turn ends with it, and the lease may end.

@@ -181,10 +181,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
     """Queue the removal of a question's buttons behind all unsent rows; once for each question.
 
     Args:
-        conn: The writing connection.
-        conversation_id: Where it was asked.
         about: Its name: the row with its buttons has the key "{about}:buttons:1".
-        note: How it ended.
         upto_seq: Newest entry of the inbox that has to do with it.
     """
     asked = conn.execute(*_known(f"{about}:buttons:1")).one_or_none()

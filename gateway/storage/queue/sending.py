@@ -100,8 +100,6 @@ def due_now(
     It is what `next_due` finds as soon as that is committed.
 
     Args:
-        place: Its conversation, as it is now.
-        seq: Its own.
         part: What it shows, no file that came with it.
         asked_seq: The first entry of the inbox that it answers.
         asked_at: When that came in, in seconds since the epoch.
@@ -336,10 +334,8 @@ def bury_older(
     What tells of dead letters stays, and so does what takes buttons off.
 
     Args:
-        conn: The writing connection.
         message: The row that could not be shown.
         older_than_s: Seconds; what was entered before that is too old.
-        failures: Of that row.
         reason: Why it could not be shown.
 
     Returns:
@@ -441,8 +437,6 @@ class Backlog(NamedTuple):
 
     Attributes:
         platform: That it goes through.
-        account: The account of that.
-        rows: How many rows.
         age_s: How long ago the first of them was entered.
     """
 

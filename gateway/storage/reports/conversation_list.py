@@ -50,7 +50,6 @@ class Wanted:
 
     Attributes:
         person: A sender's id on the platform.
-        state: How they stand.
         since: Only with turns that began then or later, as those before `until`; seconds since the
             epoch.
     """
@@ -185,10 +184,8 @@ def _walk(wanted: Wanted, turns: tuple[int, int], place: int, most: int, limit: 
     """Select (turn, conversation) of the newest turns of conversations, from a place on down.
 
     Args:
-        wanted: Where.
         turns: The first one, and the one behind the last.
         place: The page begins behind it.
-        most: Turns that are looked at.
         limit: Conversations that are found.
     """
     low, high = turns

@@ -198,11 +198,7 @@ Key = Literal["sender", "conversation", "model"]
 
 @dataclass(frozen=True, slots=True)
 class Compared(Summed):
-    """What prompts were billed, beside the least that they could have been (cache_simulator.py).
-
-    Attributes:
-        calls: How many are compared.
-    """
+    """What prompts were billed, beside the least that they could have been (cache_simulator.py)."""
 
     calls: int = 0
     billed_usd: float = 0.0

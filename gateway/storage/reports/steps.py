@@ -132,7 +132,6 @@ class Sent:
     """An outbox row.
 
     Attributes:
-        text: What was to be shown.
         next_at: When it is tried again, where it waits; 0 before the first try.
         error: Of the last try.
     """

@@ -85,7 +85,6 @@ class UsageReport:
             that began it; not what is done in the background.
         whole: The whole conversation, but for what it has delegated.
         delegated: What the children of its turns took.
-        models: What it took, by model.
         last_turn: The newest turn that asked a model.
         answers: The newest calls, in order.
     """
@@ -190,7 +189,6 @@ def _tokens_shown(
     """Return the estimates of the messages that a segment shows, summed up.
 
     Args:
-        here: The segment.
         from_seq: Only messages from there on.
         from_session: Only what was recorded in this segment or a later one.
     """

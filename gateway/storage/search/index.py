@@ -300,7 +300,6 @@ def merge_some(conn: Connection, *, is_first: bool) -> bool:
     """Write some pages of SQLite's index together, so that nothing is left of what was taken out.
 
     Args:
-        conn: The writing connection.
         is_first: Whether this begins; all others go on.
 
     Returns:

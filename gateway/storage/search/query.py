@@ -176,7 +176,6 @@ def find(
     Args:
         conversations: Where to look, at most `MAX_CONVERSATIONS`; None for everywhere.
         question: Any text: it is data, there is no syntax.
-        only: Further limits.
     """
     return best(gather(conn, conversations, question, only), limit)
 

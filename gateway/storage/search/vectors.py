@@ -197,12 +197,7 @@ def directions(conn: Connection, conversation_id: int, last_seq: int, size: int)
 def nearness(
     found: Mapping[int, Sequence[Direction]], question: bytes
 ) -> dict[tuple[int, int], float]:
-    """Return how near messages are to a question, by conversation and seq; {} for too few.
-
-    Args:
-        found: By conversation.
-        question: Its vector.
-    """
+    """Return how near messages are to a question, by conversation and seq; {} for too few."""
     np: Any = import_module("numpy")
     asked = np.frombuffer(question, dtype=np.int8).astype(np.float32)
     smooth: list[Any] = []
