@@ -132,7 +132,6 @@ class Door(Protocol):
         """Begin a session with a new secret.
 
         Args:
-            secret: The link's, or the token.
             caller: Where from.
             replaces: The secret of the browser's session until now, which ends; "" for none.
 
@@ -155,7 +154,6 @@ class Door(Protocol):
         """Begin a session for whom the identity provider names.
 
         Args:
-            answer: What the browser brings.
             caller: Where from.
             replaces: As with `sign_in`.
 

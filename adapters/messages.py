@@ -222,7 +222,6 @@ class Withdrawal:
 
     Attributes:
         message_ref: The platform's id of their message, as its receipt has it.
-        payload: What that message shows.
         note: How its question ended, to be noted in place of the buttons.
     """
 

@@ -75,9 +75,6 @@ class Outbound:
         platform: For the log, as `account` is.
         swap: Puts a fresh client in the place of this one; returns what closes the old one.
         verdict: Tells what the end of a request says about the client; None is a success.
-
-    Attributes:
-        replaced: How often the client was replaced.
     """
 
     def __init__(

@@ -67,7 +67,6 @@ class Credential:
 
     Attributes:
         key: Of the account's block.
-        title: As the platform calls it.
         looks_like: A regular expression for the whole of it; only to tell one that was mixed up.
         found_at: The page on which people get it.
         steps: What they do there: "Bot, Reset Token".
@@ -145,7 +144,6 @@ class Host:
     Attributes:
         history: What was said, for chats that are read from the database.
         commands: The command menu: (name, description), names without a slash.
-        max_file_bytes: The largest file that is taken.
         door: Who may come in to the built-in chat.
         share: What part of each account's budgets is this process's.
         elsewhere: Other processes that serve that chat.

@@ -62,11 +62,7 @@ class ModelUnreachable(ModelError):
 
 
 class ContextOverflow(ModelError):
-    """The request does not fit into the model's window.
-
-    Attributes:
-        window_tokens: How large the window is, where the refusal says so.
-    """
+    """The request does not fit into the model's window."""
 
     window_tokens: int | None = None
 

@@ -193,7 +193,6 @@ class Files(Protocol):
 
         Args:
             name: As the model calls it; no path is opened or kept.
-            mime: Its media type.
             content: Its bytes.
 
         Returns:

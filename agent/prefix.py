@@ -211,7 +211,6 @@ class _Chain(NamedTuple):
 
     Attributes:
         hashed: Everything up to the message `upto`; not to be fed, only a copy of it.
-        upto: How many messages that are.
         newest: The digests of those behind.
     """
 

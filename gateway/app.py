@@ -161,8 +161,6 @@ class Welcome:
     """What is said once messages are accepted.
 
     Attributes:
-        port: Of the HTTP server.
-        caching: About the prompt cache.
         owner_code: What the first owner sends to the bot; None where there is an owner.
         warnings: What does not work as it may have been meant.
         checks: Which keys and tokens are taken.

@@ -51,7 +51,6 @@ class DiscordAdapter:
     Args:
         settings: The bot's block; a token must be in it.
         commands: The command menu: (name, description), names without a slash.
-        limits: What Discord allows to be sent.
 
     Raises:
         AdapterRefused: There is no token.

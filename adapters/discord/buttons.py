@@ -147,7 +147,6 @@ class Interaction:
 
     Attributes:
         pressed: Of a button: the message's content; else None.
-        label: What stands on the button.
     """
 
     callback: Callback

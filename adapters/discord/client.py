@@ -97,7 +97,6 @@ class GatewaySocket(discord.Client):
 
     Args:
         events: Is told what comes and goes.
-        shard: Which of the bot's connections it is.
         turns: When it may identify anew; who connects it asks for the first time.
     """
 

@@ -26,7 +26,6 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
 
     Args:
         attachment: As `adapters.discord.inbound` made it.
-        limit_bytes: The most that is read.
         api_url: The configured server; its host may serve files too.
 
     Raises:

@@ -25,7 +25,6 @@ async def find_sent(
     """Return the id of the message that shows a row, None if there is none.
 
     Args:
-        channel: Where the row belongs.
         message: The row; only what was said since it was entered, and after what it answers, is
             looked at.
         others: Ids of messages that are known to show other rows.

@@ -122,7 +122,6 @@ class Ingest:
         parts: What outlives the connection.
         tasks: Owns the tasks of the channels.
         on_ready: Called when Discord has accepted the session, anew or resumed.
-        shard: Which of the bot's connections it is.
     """
 
     def __init__(
@@ -395,7 +394,6 @@ class Backfill:
     Args:
         parts: Of the account; reading steps back behind messages.
         shard: Which of its connections it is.
-        store: Commits what was found.
     """
 
     def __init__(self, account: str, parts: AccountParts, shard: Shard, store: Store) -> None:

@@ -58,7 +58,6 @@ class Dialect(ABC):
         limit: Longest message, in what `size` counts.
 
     Attributes:
-        conventions: How it wants its text.
         heading_levels: Deeper headings are bold text.
         fence_backticks: Longest fence; longer runs of backticks inside of code are broken up.
     """

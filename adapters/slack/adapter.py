@@ -55,7 +55,6 @@ class SlackAdapter:
     Args:
         settings: The app's block; a bot token must be in it.
         commands: The command menu: (name, description), names without a slash.
-        limits: What Slack allows to be posted.
 
     Raises:
         AdapterRefused: There is no bot token.

@@ -34,7 +34,6 @@ class Press:
 
     Attributes:
         message: The same as a written message.
-        label: What stands on the button.
         blocks: What the message showed.
         text: Its text, for notifications.
         admission: What became of it, once it was committed.

@@ -320,7 +320,6 @@ class Socket:
         """Receive until Slack asks for a new connection; then all that came is stored.
 
         Args:
-            client: For asking where to connect to.
             beside: Runs while the connection stands.
 
         Raises:
@@ -428,7 +427,6 @@ def bolt_app(
     """Return an app whose one global middleware stores updates; it has no token and calls nobody.
 
     Args:
-        ingest: Knows who the bot is.
         store: Returns once an update is committed.
         signing_secret: Signs Slack's calls in HTTP mode; Bolt skips the check in Socket Mode.
     """

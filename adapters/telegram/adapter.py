@@ -58,7 +58,6 @@ class TelegramAdapter:
         settings: The bot's block; a token must be in it.
         commands: The command menu: (name, description), names without a slash.
         poll_timeout_s: Length of a long poll, in whole seconds.
-        limits: What Telegram allows to be sent.
 
     Raises:
         AdapterRefused: There is no token.

@@ -37,7 +37,6 @@ class Press:
 
     Attributes:
         text: The message's text; "" if it has none.
-        entities: The entities of that text, as received.
         markup: Whether the message still has buttons.
     """
 

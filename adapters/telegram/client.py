@@ -85,12 +85,7 @@ _FLOODED_WITHIN_S = 5.0
 
 
 class CheckedRequest(HTTPXRequest):
-    """The stock transport; answers that the SDK would misread become errors of this module.
-
-    Args:
-        account: Name of the account, for the log.
-        connections: How many there can be at a time.
-    """
+    """The stock transport; answers that the SDK would misread become errors of this module."""
 
     def __init__(self, account: str, connections: int) -> None:
         self._limit = connections
@@ -192,10 +187,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
     What aiohttp raises becomes what that one raises for the same, since whether a message can have
     left hangs on the class (`adapters.telegram.errors`).
 
-    Args:
-        limit: How many there can be at a time.
-        tls: Which certificates are trusted.
-
     Attributes:
         in_use: How many requests are on their way.
     """
@@ -233,7 +224,6 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
         Args:
             limits_s: Seconds, by their names in `httpx.Timeout`.
-            auto_decompress: Whether a body that is packed is unpacked.
 
         Raises:
             TransportError: What httpx's own transport would raise.
@@ -317,11 +307,7 @@ class RawBot(telegram.Bot):
 
 
 class Downloads:
-    """The connections for files, which are no answers of the Bot API.
-
-    Args:
-        account: Name of the account, for the log.
-    """
+    """The connections for files, which are no answers of the Bot API."""
 
     def __init__(self, account: str) -> None:
         self._client: httpx.AsyncClient | None = None
@@ -399,7 +385,6 @@ class RateLimits:
     """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
 
     Args:
-        pacer: The budgets of the bot.
         clock: Monotonic seconds.
     """
 

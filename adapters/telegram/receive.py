@@ -54,7 +54,6 @@ class Ingest:
     """Hands the raw updates of one account to its intake.
 
     Args:
-        allow_bots: Ids of bots that are listened to.
         buttons: Gets each press after it was committed.
     """
 

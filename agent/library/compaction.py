@@ -241,7 +241,6 @@ class CallersView:
         """Return what became of the messages; a plan that was found is in force from now on.
 
         Args:
-            found: What an engine answered.
             before: The estimate for what was shown.
             model: For whose tokenizer is estimated.
         """

@@ -21,7 +21,6 @@ class ModelFacts:
         max_output_tokens: Most that one call may ask for; None for not known.
         min_cache_tokens: Shorter prefixes are not cached, and no error says so.
         prices: None where they are not known: such a cost is unknown, never 0.
-        vision: Whether it can look at pictures.
         source: Who says so, and `read_on` when.
     """
 

@@ -107,7 +107,6 @@ class Images:
 
         Args:
             model: Who is asked; gets no picture where it cannot see, or has refused it lately.
-            conversation: Whose pictures may be loaded.
             folds: What is known of the messages; None for nothing.
         """
         # A model that cannot see refuses the whole request, not the picture alone.

@@ -251,7 +251,6 @@ class Situation:
     Attributes:
         others: The candidates but this one that may still work.
         failures: Of this model in a row, this one included.
-        repaired: Whether the one repair pass was made.
         wait_s: The next wait: the back-off, or what the provider asks for where that is longer,
             capped.
         key_may_be_old: Whether the key was not read again yet, and may have been replaced.

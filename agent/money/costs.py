@@ -33,7 +33,6 @@ def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -
     """Return what a request will be billed at least: without what the model will write.
 
     Args:
-        prompt_tokens: Size of the request.
         warm_tokens: How many of them, from its beginning, the provider's cache still holds.
         ttl: Of its breakpoints, "5m" or "1h".
 

@@ -24,7 +24,6 @@ class LoadedPlugin:
     """A plugin that is active.
 
     Attributes:
-        caller: Calls its functions.
         tools: Supervised, as they are put into the tool box.
         prompt: What its memory providers say in the system prompt; may be empty.
     """

@@ -130,7 +130,6 @@ def engine_for(
     Args:
         engine: A class, also one that takes and returns lists, or the name of one that is
             registered or built in.
-        options: Its own settings.
 
     Raises:
         ValueError: There is no such engine, or an option is none of its.

@@ -62,7 +62,6 @@ class Caller:
         blocks, blocks nobody else.
 
         Args:
-            function: Sync or async.
             arguments: Copies; the plugin may do with them what it likes.
 
         Raises:
@@ -103,7 +102,6 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
     If it does more than read, it is only for senders who may act, whatever the plugin says.
 
     Args:
-        tool: As the plugin offers it.
         caller: Calls the plugin's code.
         recalls: Whether it is a memory provider's.
     """

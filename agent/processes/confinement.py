@@ -211,7 +211,6 @@ def confine(
     """Confine this process and all it starts, for good.
 
     Args:
-        writable: The directories that can be written.
         readable: More directories that can be read, and programs run from.
         port: The one that it may connect to by TCP, of Parley's proxy; None: no network at all.
         growing: Whether anything new can be made where it can write; else it can only be deleted.

@@ -176,7 +176,6 @@ class Proxy:
     """Serves requests of one program.
 
     Args:
-        hosts: Those that it may reach, as in the settings.
         pass_word: What it must show: on loopback others could use the port as well.
 
     Attributes:

@@ -33,7 +33,6 @@ class ProgramOrder:
     """What is to be run; all that comes from Parley.
 
     Attributes:
-        walls: What it is kept to, and where it runs.
         environment: All that it finds there.
         ends_within_s: How long it has to end, and again after SIGTERM.
     """

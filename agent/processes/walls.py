@@ -100,12 +100,10 @@ class Walls:
 
     Attributes:
         backend: What builds them; `none`: it may do whatever Parley may.
-        tool: The program that builds them, where there is one.
         directory: Where it works; empty: where it is started.
         readable: More directories and files that it can read, and run programs from.
         writable: Directories and files that it can read and write.
         growing: Whether it can make anything new, or only delete.
-        outlet: Its way to the network.
         container: For that backend.
     """
 
@@ -132,7 +130,6 @@ class Sandbox:
 
     Attributes:
         backend: Its name; `none` where nothing is to be confined.
-        tool: The program that it needs, if it needs one.
         others: Why each other backend does not hold, by name.
         no_network: Why no program can be given a way to the network; empty where it can.
     """
@@ -148,7 +145,6 @@ class Launch:
     """How a program is started behind walls.
 
     Attributes:
-        command: What the process executes.
         environment: All that it finds there.
         handles: Open files that must stay open then.
         tells: Whether what is executed tells `STARTED` itself.

@@ -72,7 +72,6 @@ class PromptFacts:
         profile: USER.md; None where it is not for this conversation.
         noted: What was noted about the sender.
         external: Standing texts of memory providers.
-        skills: (name, description) of each.
         context_file: The first of AGENTS.md, … that the workspace has.
         standing: What the people of the conversation have asked for once and for all.
         session: Id of the root segment; `started` the date on which it began, ISO 8601.

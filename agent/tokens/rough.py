@@ -35,7 +35,6 @@ def message_tokens(
 
     Args:
         message: `reasoning` and `opaque` are not counted: most requests leave them out.
-        call_tokens: Overhead of one tool call.
     """
     tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)
     for call in message.get("tool_calls") or ():
@@ -87,7 +86,6 @@ def rough_tokens(text: str, model: str | None = None) -> int:
     Mean error 9 to 11 % on Claude tokenizers. Lone surrogates count like "?".
 
     Args:
-        text: Any text, any language.
         model: Name of the model, a vendor prefix allowed; None or unknown: the newest weights,
             which are the larger ones.
     """

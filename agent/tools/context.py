@@ -152,8 +152,6 @@ class ToolServices:
     """What Parley's own tools use beside the transcript; None where there is none.
 
     Attributes:
-        people: Asks the people of the conversation.
-        searcher: Searches what was said.
         delegates: Runs child agents.
         skills: The operator's.
         hooks: What plugins do before and after a call.
@@ -175,7 +173,6 @@ class ToolContext:
     """What a tool may use of the turn it runs in; docs/plugins.md tells what plugins' tools get.
 
     Attributes:
-        conversation: Stable id of the conversation.
         reader: Reads the transcript of this conversation, and no other.
         clock: Returns the current time, aware.
         files: Takes files that are to be shown with the answer; None where none can be.

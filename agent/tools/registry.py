@@ -72,7 +72,6 @@ class Tool:
         run: Gets an instance of `arguments`, or what they return; raises ToolError for what the
             model can fix.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.
-        timeout_s: Longest run.
         restricted: Touches the world outside of the conversation: only for senders who may act,
             whatever its effect is.
     """

@@ -101,7 +101,6 @@ async def prepare(
     """Write ahead what a compaction of this view would need; None where it would cut nothing.
 
     Args:
-        view: As the conversation stands.
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
         warm: What the provider's cache holds of this view; None if it holds nothing.

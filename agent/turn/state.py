@@ -83,7 +83,6 @@ class TurnPorts:
             call none.
         spending: The budgets that the calls count for.
         on_trouble: Is told of a failure before a wait for the next attempt.
-        conversation: Stable id of the conversation.
     """
 
     journal: TurnJournal

@@ -184,7 +184,6 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
     Messages that are shown as they are stored are the very objects that were handed in.
 
     Args:
-        plan: The plan of the active session.
         entries: (seq, message) in order of seq; more than the plan shows is allowed.
     """
     shown = plan.select(list(entries))

@@ -55,7 +55,6 @@ class Identity:
 
     Attributes:
         email: "" where the provider has not verified it.
-        called: What they may be called here, as they or the provider have it.
     """
 
     issuer: str

@@ -189,7 +189,6 @@ def answer_refusal(
 
     Args:
         kind: An approval, or a question of the agent.
-        tool: Whose call waits.
         for_owners: Whether the policy wants an owner's word.
     """
     is_owner, may_act = who.role == "owner", who.role in {"owner", "member"}
@@ -263,7 +262,6 @@ class Owners:
             place: The row of the conversation; its account is on.
             key: Names the cause; a text with the same key is said once.
             text: Markdown.
-            choices: Buttons below it.
         """
         render = self.renderers[place.platform, place.account]
         parts = parts_of(render, key, text, choices=choices)

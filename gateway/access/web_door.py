@@ -468,7 +468,6 @@ def new_link(
     """Make a link that signs a user in; on record with who asked for it.
 
     Args:
-        life_s: How long it holds.
         by: Who asked for it; "" for Parley itself.
         secret: That of the link; "" for a new one.
 

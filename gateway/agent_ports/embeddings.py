@@ -54,7 +54,6 @@ class Embedder(Meanings):
         """Make nothing yet.
 
         Args:
-            database: Where messages and vectors are.
             redactor: Takes configured secrets out of what the provider gets.
             weight: See `Meanings`.
         """

@@ -88,7 +88,6 @@ class Indexer:
         """Feed nothing yet.
 
         Args:
-            database: Where transcripts and index are.
             meanings: Hears of what has been fed; None where only words are compared.
         """
         self.meanings = meanings

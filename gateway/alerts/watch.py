@@ -55,7 +55,6 @@ class AlertSources:
     """Who is asked how things stand.
 
     Attributes:
-        health: Of database and accounts.
         models: Returns all that may be asked, those that answer people, and how they stand.
         places: A folder of each disk that is written to.
         refused: Returns what `Upkeep.refused` is.

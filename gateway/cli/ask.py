@@ -54,7 +54,6 @@ class OneQuestion:
     """A question on its way.
 
     Attributes:
-        chat: The chat of the web chat that it stands in.
         within_s: How long its answer is waited for.
     """
 

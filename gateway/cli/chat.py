@@ -72,7 +72,6 @@ async def talk_over(
     """Talk until `/quit` or the end of the input.
 
     Args:
-        socket: The Unix socket of the gateway.
         name: Id of the chat; its earlier messages stay its context.
         ask: Returns the next line, None at the end; the process's input unless given.
         console: Where answers are shown; the process's output unless given.

@@ -53,7 +53,6 @@ class LogFilter:
         session: Equals the field session, session_id or conversation.
         event: The event's name; `*` and `?` as in file names.
         level: This level and the ones above it.
-        conversation: Equals the field conversation.
         chat: The platform's id of a chat, with the ids of its conversations behind it.
         numbers: What fields have to begin with or be, by name: `trace` begins, others are.
         since: The first moment, as in the field timestamp without its Z.

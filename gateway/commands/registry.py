@@ -88,7 +88,6 @@ class CommandResult:
     """What an immediate command leads to; but for the text it counts once that is committed.
 
     Attributes:
-        text: What the sender is told.
         stops: Whether the conversation's running turn ends.
         dropped: Messages that nobody will answer any more.
         wake: Conversations that are told something as well.
@@ -187,7 +186,6 @@ class Command(Generic[Given, Result]):
     Attributes:
         name: Its word: 1 to 32 small letters, which is what Telegram takes.
         help: What it does, for `/help` and the menus of platforms; at most 256 characters.
-        route: When it is called.
         position: Where it stands in lists; equal ones stand by name.
         aliases: Other words for it, which no list shows.
         urgent: It passes whatever `access.rate_per_min` says; a wide limit of its own holds.

@@ -37,7 +37,6 @@ class StatusFacts:
         window_tokens: Of the main model; a provider may turn out to give the account less of it.
         threshold_tokens: Where compression fires; None where it is switched off, or the engine
             does not tell.
-        engine: Name of the context engine.
         fixed_tokens: Estimate of system prompt and tool schemas.
         chosen: Whether it was chosen for the conversation, with `/model`.
         gone: What was chosen and is no longer configured; empty for nothing.
@@ -128,7 +127,6 @@ def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[s
 
     Args:
         missing_guards: Plugins that are not there and may have been there to forbid calls.
-        model: Figures of the default model.
     """
     found = [
         f"The plugin {name} could not be loaded (`parley logs --event plugin_unavailable`): tools"

@@ -58,8 +58,6 @@ def usage_text(
 
     Args:
         standing: How the view stands now.
-        report: What the conversation took.
-        money: Prices and budgets.
     """
     lines = {
         "Context": context_text(standing, model),

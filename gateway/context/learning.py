@@ -74,7 +74,6 @@ class SaidAt:
 
     Attributes:
         began: Seq of the turn's first message.
-        seq: Of the message that holds them.
     """
 
     conversation: int

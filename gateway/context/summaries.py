@@ -75,7 +75,6 @@ class Preparations:
         """Prepare for nothing yet.
 
         Args:
-            database: Where conversations and candidates are.
             parts: Its limits, and who writes summaries.
             budgets: Nothing is prepared for a sender whose budget is used up.
         """
@@ -101,7 +100,6 @@ class Preparations:
         brings it back: for `answered`, or for being asked again.
 
         Args:
-            session: The segment as it stands.
             sender: Whose budget it counts for, "platform:sender id".
             due_tokens: The size of the view at which it will be used.
 

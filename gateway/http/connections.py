@@ -57,7 +57,6 @@ class _Open:
     """One connection.
 
     Attributes:
-        request: What it asks for now.
         head_bytes: Of the next request's head, as far as it is there.
         is_headed: Whether it is there as a whole, and nobody has begun to answer.
         last: The end of what is there, where the mark may begin that ends a head.

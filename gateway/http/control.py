@@ -344,7 +344,6 @@ async def ask_settings(home: Path, question: SettingsQuestion, target: str = "")
         question: secrets: see `Reloaded`. reload: see `SettingsReloaded`. differences: a list of
             `SettingChange`. running: see `Reloads.running`. restart: how the account `target`
             stands then.
-        target: Of restart alone.
 
     Raises:
         GatewayNotRunning: None does.

@@ -79,7 +79,6 @@ class Backup:
     """A whole backup.
 
     Attributes:
-        at: When it was begun.
         manifest: What `backup.json` says.
     """
 

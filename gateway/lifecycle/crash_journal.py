@@ -54,7 +54,6 @@ class Machine:
     """What the kernel tells of this machine and of the memory of this process's group.
 
     Attributes:
-        proc: Where the kernel's files are.
         groups: Where the control groups are, of version 2 or 1.
     """
 

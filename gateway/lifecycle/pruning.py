@@ -109,7 +109,6 @@ class Pruner:
         """Erase nothing yet.
 
         Args:
-            database: What is to become smaller.
             settings: How long each class is kept.
             raw_days: How long raw updates are (`storage.raw_days`).
         """

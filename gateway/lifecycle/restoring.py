@@ -72,7 +72,6 @@ def plan_of(
     """Look at a backup and at the home that it would go into; nothing is changed.
 
     Args:
-        path: The backup's folder.
         server: Where a copy of PostgreSQL's goes.
         outside: Places outside of the home that may be written to, where the backup names them.
 

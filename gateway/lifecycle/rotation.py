@@ -56,7 +56,6 @@ class SettingsReloaded:
         problems: Why nothing was changed, one line for each mistake.
         adapters: Accounts that were restarted, and how they stand.
         warnings: What may not work as it is meant.
-        secrets: What became of those that the settings refer to.
     """
 
     live: tuple[str, ...] = ()

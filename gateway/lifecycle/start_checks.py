@@ -60,7 +60,6 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
 
     Args:
         model: The model, with one of its keys.
-        setting: Where the key stands.
         failure: What the question ended with; None for an answer.
         asked: Whether the provider has such a question.
     """
@@ -102,7 +101,6 @@ async def of_platforms(
     has no token. Returns early when the gateway is to stop.
 
     Args:
-        stop: Ends the wait.
         accounts: Whose tokens are asked about: platform and block.
     """
     platforms = [each for each in adapters if each.adapter.platform != BUILT_IN]

@@ -162,7 +162,6 @@ class Watch:
     """Looks, now and then, whether an account has fallen silent.
 
     Args:
-        database: Whose outbox is looked at.
         replica: Of several, each looks at what it has to send itself.
     """
 
@@ -284,7 +283,6 @@ class Supervised:
 
     Attributes:
         lease: Without it nothing is received; None where no other replica could.
-        shard: Which of the adapter's receivers this is.
         stopped: Why it will not run again.
         trouble: Why its last run ended.
         pause: Between two adapters of the account.

@@ -159,7 +159,6 @@ class Tally:
     """How many lines there are of a name, and when and why the newest was written.
 
     Attributes:
-        at: As in its field timestamp.
         why: What it is about and the reason, as far as it says, at most 300 characters.
     """
 

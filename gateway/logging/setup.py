@@ -91,7 +91,6 @@ def configure_logging(
     Args:
         settings: Level, format, file.
         redactor: Masks what must not appear in any line.
-        stream: Instead of stdout.
         clock: Seconds, by which repeated events are counted.
 
     Returns:

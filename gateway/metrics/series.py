@@ -29,7 +29,6 @@ class Series:
 
     Attributes:
         name: As it is scraped, but for the `_total` of a counter.
-        about: A sentence of documentation.
     """
 
     name: str

@@ -80,7 +80,6 @@ class AfterCommit:
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
         marks: Messages that nobody will answer any more, or that are answers themselves.
-        settled: Questions that were answered.
         stops: Conversations whose turns end, with the place in the inbox of what ends them.
     """
 

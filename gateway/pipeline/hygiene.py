@@ -39,7 +39,6 @@ async def clean(planner: Planner, view: View, tell: Callable[[], Awaitable[None]
 
     Args:
         planner: Of the turn that is about to begin.
-        view: What the turn begins with.
         tell: Tells the user; called if it takes longer than `TELL_AFTER_S`.
     """
     window_tokens = planner.engine.limits.context_length

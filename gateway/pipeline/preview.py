@@ -246,7 +246,6 @@ class LiveAnswer:
     Implements `agent.models.base.TextSink` and `agent.tools.context.Progress`.
 
     Args:
-        adapter: The conversation's platform.
         question: What is answered, and where the answer will appear.
         lines: What is shown of the tools; None for nothing.
     """

@@ -55,8 +55,6 @@ class TurnToCommit:
     """What is to be committed at the end of a turn.
 
     Attributes:
-        text: What the chat is told.
-        messages: What the transcript gets.
         kind: Of the text: an answer, or that there is none.
     """
 

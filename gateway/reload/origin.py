@@ -92,7 +92,6 @@ class AgentOrigin:
     """What the agent is made of beside the settings, and where those are read again.
 
     Attributes:
-        line: The models in use.
         source: None where settings stay as they are.
     """
 
@@ -108,7 +107,6 @@ class AgentOrigin:
 
         Args:
             source: What was read before.
-            running: What the gateway goes by.
             settings: What it is to go by.
 
         Raises:

@@ -56,7 +56,6 @@ def chart(timeline: Timeline, scale: Scale, name: str, key: str) -> str:
     """Return the SVG of a timeline with at least one call.
 
     Args:
-        scale: The lines across.
         name: What is shown, not yet escaped.
         key: Unique on the page; letters and digits.
     """

@@ -98,7 +98,6 @@ def costs(timeline: Timeline, billed: Billed, tariff: Tariff, paid: Usage | None
     """Return what a conversation would have cost.
 
     Args:
-        billed: How its requests were billed.
         paid: What its summaries took, where a model was played that wrote them; None where the
             extractor wrote them: then they are reckoned as if a model had.
     """

@@ -112,7 +112,6 @@ class RecordedModel:
             context_length: In tokens; larger requests are refused, as a provider does.
             facts: Prices and cache rules of what is played; the default Claude's if None.
             caching: How requests are marked; the placings not played take its lifetime.
-            writes: Whether it writes summaries, too.
         """
         # A model that is only recorded writes none: gateway/wiring.py, INSIDE.
         self.provider = "played" if writes else "recorded"

@@ -28,8 +28,6 @@ class SettingChange(NamedTuple):
 
     Attributes:
         key: As people write it.
-        before: What the gateway goes by.
-        after: What stands there now.
         mark: When the new value takes effect.
     """
 

@@ -356,7 +356,6 @@ def _completions(block: Block, environ: Mapping[str, str], name: str) -> dict[st
     A key in the block wins over every variable. Provider `auto` becomes a concrete provider.
 
     Args:
-        environ: The process environment.
         name: The block's name in the tree, for the origins.
     """
     found: dict[str, tuple[Any, str]] = {}

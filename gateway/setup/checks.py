@@ -58,7 +58,6 @@ class Checked:
         text: One sentence for the operator, without any secret.
         lacks: What else has to be switched on; a sentence each, with the link.
         cost_usd: What the question has cost; None where nothing was asked or no price is known.
-        bot: Of a platform: its name there.
         greeting: An address that sends the code behind it to the bot.
     """
 

@@ -78,7 +78,6 @@ class Answers:
 
     Attributes:
         values: New values by dotted key, in the order of the questions.
-        keeping: Where its secrets are to be kept.
         service: Whether a unit of systemd is to be installed.
     """
 

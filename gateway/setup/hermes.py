@@ -105,7 +105,6 @@ def survey(
     """Return what an import would do; nothing is changed.
 
     Args:
-        task: What is to be taken over.
         known: How far each source was imported, by its cursor's name.
         notes: Those that the person has already.
     """

@@ -91,11 +91,7 @@ def found_in(home: HermesHome) -> SettingsFound:
 
 
 def with_secrets(found: SettingsFound, folder: Path) -> tuple[dict[str, Any], dict[Path, str]]:
-    """Return the settings with references to secrets, and the files that hold these.
-
-    Args:
-        folder: Where the files are to lie.
-    """
+    """Return the settings with references to secrets, and the files that hold these."""
     files: dict[Path, str] = {}
     tree = _copied(found.tree)
     for path, (name, value) in found.secrets.items():

@@ -58,11 +58,7 @@ is for stands in docs/operations.md, *As a service*."""
 
 @dataclass(frozen=True, slots=True)
 class UserUnit:
-    """The unit as it would be installed.
-
-    Attributes:
-        file: Where systemd looks for it.
-    """
+    """The unit as it would be installed."""
 
     file: Path
     text: str

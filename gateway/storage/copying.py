@@ -111,7 +111,6 @@ class Copy:
     """A copy from one side to another, begun or gone on with.
 
     Attributes:
-        tell: Is told of each batch.
         batch_bytes: What one transaction enters, about.
     """
 

@@ -45,7 +45,6 @@ class Presence:
     """The session of one replica; `enter` makes it.
 
     Attributes:
-        replica_id: The replica whose lock it holds.
         is_lost: Whether it is known that the session is gone, and the lock with it.
         on_lost: Called as soon as that is known.
     """

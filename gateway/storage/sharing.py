@@ -198,7 +198,6 @@ class Look:
     """What a look at the rows has found; None for what was not asked.
 
     Attributes:
-        chats: How far each has come.
         stops: Up to which entry of its inbox each conversation was stopped.
         news: How often each kind was told.
         is_watched: Whether anybody looks at any chat at another replica.
@@ -219,7 +218,6 @@ def look(
     """Look at all at once that a replica has to know.
 
     Args:
-        session_keys: Of the chats that are asked for.
         conversation_ids: Whose stops are asked for.
         replica_id: Who asks, where news are asked for as well; None where they are not.
     """

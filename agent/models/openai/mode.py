@@ -268,11 +268,7 @@ class ServerMode:
 
 @runtime_checkable
 class Negotiating(Protocol):
-    """A model whose server is learned about.
-
-    Attributes:
-        mode: How requests to it are formed.
-    """
+    """A model whose server is learned about."""
 
     mode: ServerMode
 

@@ -216,9 +216,7 @@ def responses_body(
     """Return the arguments of `responses.create` for one call, without `stream`.
 
     Args:
-        model: The provider's name of it.
         origin: Who it goes to, see `agent.models.openai.wire.origin_of`.
-        quirks: What the server does not take.
     """
     system, others = _apart(request.messages)
     body: dict[str, Any] = {

@@ -33,7 +33,6 @@ def shaped(messages: list[Wired], quirks: Quirks, *, join: bool) -> list[Wired]:
 
     Args:
         messages: As they are wired for a server that takes everything; not changed.
-        quirks: What the server does not take.
         join: Whether neighbours of one role become one message: the templates of many models take
             no two questions in a row, and lose one of them without a word.
     """

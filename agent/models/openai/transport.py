@@ -68,7 +68,6 @@ class JsonServer:
     Args:
         base_url: In front of all paths; ends in /v1.
         key: Of the account; may be replaced.
-        idle_s: How long the server may be silent.
     """
 
     def __init__(self, base_url: str, key: str, idle_s: float) -> None:

@@ -59,7 +59,6 @@ class WireForm:
     Attributes:
         layout: "envelope" where the model takes breakpoints; without it markers are left out.
         origin: Who it goes to, see `origin_of`; "" for no opaque fields.
-        quirks: What the server does not take.
         join: Whether neighbours of one role become one message.
     """
 

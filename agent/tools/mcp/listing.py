@@ -90,7 +90,6 @@ def listing_of(
     """Return what of a server's tools can be used.
 
     Args:
-        server: Its name in the settings.
         definitions: As they came over the wire.
         allowed: Names of those that are wanted; None for all. The others are not mentioned.
     """

@@ -92,9 +92,6 @@ async def mcp_tools(
 ) -> AsyncIterator[ServedTools]:
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
 
-    Args:
-        sandbox: What confines their programs.
-
     Yields:
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
@@ -259,8 +256,6 @@ class Connection:
     """The connection to one server.
 
     Args:
-        name: Of the server in the settings.
-        quarters: Where its program lives.
         on_listed: Gets the definitions of its tools each time it was connected; in a thread.
 
     Attributes:

@@ -37,7 +37,6 @@ def open_child(
 
     Args:
         parent: The turn whose call it is, which has noted that it runs.
-        base: What its requests begin with.
 
     Raises:
         LeaseLost: Another worker has the parent's conversation.

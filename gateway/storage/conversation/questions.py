@@ -47,8 +47,6 @@ class Question:
         answer: approval: once, conversation or deny; clarify: what was said. Empty while there is
             none.
         by: Who answered, "platform:sender id".
-        is_due: Whether its time is over.
-        for_owners: Whether owners alone may approve.
         rule: The row of the policy by which it is asked; empty for a question of the agent.
     """
 
@@ -214,7 +212,6 @@ def enter(
 
     Args:
         call: Names the call; once in a turn.
-        timeout_s: How long it can be answered.
     """
     values = _values(conversation_id, turn_id, call, asked)
     row = inquiry.insert().values(**values, state="pending", expires_at=now_s() + timeout_s)

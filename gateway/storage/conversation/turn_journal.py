@@ -342,7 +342,6 @@ class TurnEnd:
     """What is stored about a finished turn.
 
     Attributes:
-        outcome: Its exit reason.
         call: What made its last message; of purpose "lost" where it was cut off. Booked with the
             end; None where all calls are booked by then.
         chosen: The model that the conversation is to use from now on, "" for the default; None
@@ -388,7 +387,6 @@ def commit(
     has no effect.
 
     Args:
-        messages: What the transcript gets.
         parts: What the chat is shown; the keys of these rows are new. A delegated child has none.
         releases: Whether its conversation is given back where nothing else waits in it.
 

@@ -166,7 +166,6 @@ def reap(
 
     Args:
         conn: The writing connection; not the session that holds the lock of `dead_id`.
-        dead_id: Whom the caller has found dead.
         give_up_after_s: As for `blame.take_over`.
         unlocked: Whether a free lock is enough to be so; else its time must be over.
 

@@ -186,7 +186,6 @@ def _walk(wanted: Wanted, turns: tuple[int, int], place: int, most: int, limit: 
     Args:
         turns: The first one, and the one behind the last.
         place: The page begins behind it.
-        limit: Conversations that are found.
     """
     low, high = turns
     looked_at = _looked_at_rows(low, place, most)

@@ -313,7 +313,6 @@ class Totals:
         iterations: Steps of the model in its journal; `tool_calls` likewise.
         usage: Of all its calls in the ledger, also those that were lost or made a summary.
         usd: What they cost; None where that of any is not known.
-        estimated: Whether any of it is Parley's estimate.
     """
 
     iterations: int

@@ -47,7 +47,6 @@ class TurnHead:
 
     Attributes:
         usd: What it cost; None where that of a call is not known.
-        attempt: How often it was begun.
         first_seq: The first entry of the inbox that it answers, by which its trace is known.
     """
 
@@ -83,7 +82,6 @@ class JournaledStep:
     """A step of a turn's journal.
 
     Attributes:
-        kind: model or tool.
         status: What became of a tool's call; empty where that is not known.
     """
 

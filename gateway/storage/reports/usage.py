@@ -210,11 +210,7 @@ def _tokens_within(conversation_id: int, low: int, high: int, from_session: int)
 
 
 def report(conn: Connection, conversation_id: int, session_id: int) -> UsageReport:
-    """Return what a conversation took so far, what its running turn has done by now included.
-
-    Args:
-        session_id: Its present segment.
-    """
+    """Return what a conversation took so far, what its running turn has done by now included."""
     here = ledger.c.conversation == conversation_id
     models = grouped(conn, ledger.c.model, here)
     in_segment = _spent(conn, here, turn.c.session_id == session_id)
@@ -313,7 +309,6 @@ class Insights:
     Attributes:
         outcomes: How many turns that answer people ended in which way; those that run are
             "running".
-        tools: How often each tool was called.
         models: What was spent, by model; the dearest first.
         durations_s: Of those that ended, from their beginning, waits included; ascending.
     """
