@@ -202,8 +202,17 @@ async def _told(client: ChatClient, feed: Feed, asked: OneQuestion) -> OneAnswer
         def mine() -> list[ChatAnswer]:
             return [each for each in feed.answers if each.inbox_seq >= seq or each.asks]
 
-        await feed.until(lambda: any(it.asks or not it.notice for it in mine()), lambda: None)
-    # What is said beside it, and what owners are told meanwhile, is no part of the answer.
+        told = list[ChatAnswer]()
+
+        def tell() -> None:
+            # Why the answer takes so long; what owners are told meanwhile belongs to no question.
+            beside = [it for it in mine() if it.notice and it.inbox_seq == seq and it not in told]
+            told.extend(beside)
+            for each in beside:
+                warn(printable(each.markdown))
+
+        await feed.until(lambda: any(it.asks or not it.notice for it in mine()), tell)
+    # What is said beside it is no part of the answer.
     found = [each for each in mine() if each.asks or not each.notice]
     text = "\n\n".join(each.markdown for each in found if each.markdown)
     files = tuple(name for each in found for name in each.files)

@@ -170,7 +170,7 @@ def config_set(
     if json:
         show_json({"file": str(file), "key": key, "closed": is_closed, "reload": outcome})
         raise typer.Exit(1 if outcome and outcome["problems"] else 0)
-    say(f"{file}: {key} is {shown(value, hidden=_is_secret(after, key))}")
+    say(f"{file}: {key} is {shown(each, hidden=_is_secret(after, key))}")
     if is_closed:
         say(f"{file}: {OWNER_ONLY}")
     if outcome is None:

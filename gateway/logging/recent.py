@@ -26,7 +26,7 @@ SEARCHED_BYTES = 6_000_000
 """As much of the end of the log file is looked at, about 20,000 lines; 100 ms."""
 LEVELS = ("debug", "info", "warning", "error")
 _SUBJECTS = ("kind", "plugin", "call", "server", "tool", "model", "adapter", "platform")
-_TELLING = (*_SUBJECTS, "sender", "how", "code", "reason", "error", "problems")
+_TELLING = (*_SUBJECTS, "sender", "how", "code", "reason", "error", "problems", "path")
 """Fields that say what a line is about, in this order."""
 _PLACES = ("conversation", "session", "session_id", "chat", "parent")
 

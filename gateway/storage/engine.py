@@ -357,7 +357,8 @@ def lock_database(path: Path) -> FileLock:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
     except Timeout as exc:
-        raise DatabaseLocked(f"{path} is in use by another Parley process") from exc
+        used = f"{path} is in use by another Parley process"
+        raise DatabaseLocked(f"{used}: `parley status` shows it") from exc
     except OSError as exc:
         raise StorageUnavailable(f"cannot write to {path.parent}: {exc.strerror}") from exc
     return lock

@@ -30,6 +30,8 @@ from gateway.storage.queue import alerts
 from gateway.storage.reports import costs, health
 
 NOT_READY, NOT_RUNNING = 1, 3
+WELL = frozenset({"connected", "standby"})
+"""States of accounts that work."""
 _SHOWN_ALERTS = 5
 
 status_app = typer.Typer(add_completion=False)
@@ -132,8 +134,7 @@ def lines(found: dict[str, Any], now: datetime) -> list[Line]:
     told = [_first(found)]
     process = found["process"] or {}
     for name, state in process.get("adapters", {}).items():
-        is_well = state in {"connected", "standby"}
-        told.append((f"  {'adapter':<10} {name} {state}", "" if is_well else "yellow"))
+        told.append((f"  {'adapter':<10} {name} {state}", "" if state in WELL else "yellow"))
     told.append((f"  {'models':<10} {', then '.join(found['models'])}", ""))
     database = found["database"]
     if "trouble" in database:
@@ -158,8 +159,18 @@ def _first(found: dict[str, Any]) -> Line:
     head = f"parley {process['version']} runs in {found['home']} since {since}"
     if found["ready"]:
         return f"{head}, and is ready", "bold green"
-    why = "" if process["database"] == "writable" else f": the database is {process['database']}"
-    return f"{head}, and is not ready{why}", "bold red"
+    return f"{head}, and is not ready: {_why_not(process)}", "bold red"
+
+
+def _why_not(process: dict[str, Any]) -> str:
+    if process["database"] != "writable":
+        return f"the database is {process['database']}"
+    if away := [name for name, state in process.get("adapters", {}).items() if state not in WELL]:
+        return f"no connection for {', '.join(away)}"
+    silent = [
+        name for name, each in process.get("accounts", {}).items() if each["silent_s"] is not None
+    ]
+    return f"nothing comes from {', '.join(silent)}" if silent else "it has few files to open"
 
 
 def _of_database(found: dict[str, Any]) -> list[Line]:
@@ -177,7 +188,10 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
         style = "yellow" if silent else ""
         told.append((f"  {'replicas':<10} {replicas['living']} alive{silent}", style))
     if found["questions"]:
-        told.append((f"  {'questions':<10} {found['questions']} wait for a person", "yellow"))
+        told.append((
+            f"  {'questions':<10} {_count(found['questions'])} for a person",
+            "yellow",
+        ))
     if letters := found["dead_letters_7d"]:
         told.append((f"  {'letters':<10} given up in 7 days: {letters}", "yellow"))
     return told
@@ -186,7 +200,11 @@ def _of_database(found: dict[str, Any]) -> list[Line]:
 def _waiting(rows: dict[str, Any], what: str) -> str:
     if not rows["messages"]:
         return f"nothing waits {what}"
-    return f"{rows['messages']:,} wait {what}, the oldest for {span(rows['oldest_s'])}"
+    return f"{_count(rows['messages'])} {what}, the oldest for {span(rows['oldest_s'])}"
+
+
+def _count(waiting: int) -> str:
+    return f"{waiting:,} {'waits' if waiting == 1 else 'wait'}"
 
 
 def _of_backup(backup: dict[str, Any] | None) -> Line:

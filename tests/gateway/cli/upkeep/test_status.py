@@ -116,6 +116,12 @@ def test_one_that_is_not_ready(parley: Parley, tmp_path: Path, process: dict[str
     result = parley("status")
     assert result.code == status.NOT_READY
     assert "is not ready: the database is not writable: disk full" in result.out
+    process |= {"database": "writable"}
+    assert "is not ready: no connection for telegram:default" in parley("status").out
+    process |= {"adapters": {"slack:a": "connected"}, "accounts": {"slack:a": {"silent_s": 99.0}}}
+    assert "is not ready: nothing comes from slack:a" in parley("status").out
+    process |= {"accounts": {"slack:a": {"silent_s": None}}}
+    assert "is not ready: it has few files to open" in parley("status").out
 
 
 async def test_a_real_gateway_tells_its_version_and_its_start(tmp_path: Path) -> None:
