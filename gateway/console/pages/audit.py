@@ -21,6 +21,7 @@ from gateway.console.register import (
 from gateway.errors import NotFound
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditFault, AuditHead, AuditKind
+from gateway.storage.people import members
 from gateway.storage.reports import audit
 from gateway.storage.reports.audit import AuditFilter
 
@@ -41,10 +42,13 @@ async def record(ask: Ask) -> Result:
     except NotFound as exc:
         raise Missing(f"There is no row {after}.") from exc
     head = await read(audit_log.head)
+    told = [(row, row.text()) for row in listed(rows)]
+    people = [who for _, said in told if said for who in (said["by"], said["subject"])]
     return Shown(
         "audit.html",
         {
-            "rows": [(row, row.text()) for row in listed(rows)],
+            "rows": told,
+            "names": await read(members.names, people),
             "kinds": KINDS,
             "kind": kind,
             "head": head,
@@ -76,12 +80,14 @@ async def calls(ask: Ask) -> Result:
     tool, conversation = ask.query("tool"), ask.position("conversation")
     before = _place(ask.query("after"))
     wanted = AuditFilter(0.0, register.PAGE + 1, conversation, tool or None, before)
-    rows = await ask.inside.database.read(audit.calls, wanted)
+    read = ask.inside.database.read
+    rows = await read(audit.calls, wanted)
     filters = {"tool": tool, "conversation": "" if conversation is None else str(conversation)}
     return Shown(
         "audit.html",
         {
             "rows": listed(rows),
+            "names": await read(members.names, [row.by for row in listed(rows)]),
             "older": older(CALLS, rows, lambda row: f"{row.turn}.{row.number}", filters),
             "first": CALLS if before else "",
             "around": AROUND,

@@ -1,6 +1,6 @@
 """Budgets: what a day may cost, what it has cost so far, and whose turns it went to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from zoneinfo import ZoneInfo
@@ -23,6 +23,7 @@ from gateway.console.register import (
     page,
 )
 from gateway.errors import NotFound
+from gateway.storage.people import members
 from gateway.storage.reports import costs
 from gateway.storage.reports.costs import GroupPage
 from gateway.storage.reports.ledger import Group
@@ -55,13 +56,15 @@ class Person:
 class _SpentDays:
     days: Sequence[tuple[str, float]]
     people: Sequence[Group]
+    names: Mapping[str, str]
 
 
 def _read(conn: Connection, zone: tzinfo, following: GroupPage) -> _SpentDays:
     spans = days_until_now(zone, DAYS)
     by_day = costs.by_span_and_model(conn, spans)
     days = [(day.name, sum(each.money.usd for each in spent.values())) for day, spent in by_day]
-    return _SpentDays(days, costs.by_key(conn, "sender", spans[-1].start, _no_rates, following))
+    people = costs.by_key(conn, "sender", spans[-1].start, _no_rates, following)
+    return _SpentDays(days, people, members.names(conn, [each.name for each in people]))
 
 
 def _no_rates(_: str) -> None:
@@ -93,6 +96,7 @@ async def budgets(ask: Ask) -> Result:
                 Person(each.name, each, share(each.spent.money.usd, _of_person(ask)))
                 for each in listed(found.people)
             ],
+            "names": found.names,
             "begins": here.end.timestamp(),
             "now": datetime.now(zone).timestamp(),
             "older": older(BUDGETS, found.people, lambda group: group.name),

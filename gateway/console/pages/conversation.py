@@ -78,6 +78,7 @@ class TurnShown:
     """A turn with its steps in order; `head` is None for messages that no turn has made.
 
     Attributes:
+        messages: Those of the transcript; a turn that carries out a command has none.
         apart: Calls of models that made none of the messages: summaries, lost ones.
         waits_for: The kind of question that nobody has answered; empty for none.
     """
@@ -150,7 +151,7 @@ def _read(conn: Connection, number: int, before: int | None, fixed_tokens: int) 
         steps.sums(conn, number),
         steps.prompts(conn, number),
         steps.lineage(conn, number),
-        turns_of(conn, number, rows, plan),
+        turns_of(conn, number, rows, plan, steps.commands(conn, number, rows, before)),
         first_seq=rows[0].seq if rows else 1,
     )
 
@@ -184,14 +185,19 @@ def turns_of(
     number: int,
     rows: Sequence[Recorded],
     plan: ViewPlan,
+    commands: Sequence[TurnHead],
 ) -> list[TurnShown]:
-    """Return rows of the transcript by their turns, with all that belongs to these."""
+    """Return rows of the transcript by their turns, and commands, with all that belongs to them."""
     ids = sorted({row.turn for row in rows if row.turn is not None})
     heads = {head.id: head for head in steps.turns(conn, ids)}
     shown = [
         TurnShown(heads.get(turn_id or 0), [_message(row, plan) for row in group])
         for turn_id, group in groupby(rows, key=lambda row: row.turn)
     ]
+    for head in commands:
+        behind = (n for n, each in enumerate(shown) if each.head and each.head.id > head.id)
+        shown.insert(next(behind, len(shown)), TurnShown(head, []))
+    ids += [head.id for head in commands]
     by_turn = {each.head.id: each for each in shown if each.head is not None}
     journal = _by_turn(steps.journal(conn, ids))
     billed = _by_turn(steps.calls(conn, number, ids))

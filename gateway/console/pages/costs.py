@@ -12,8 +12,9 @@ from gateway.console import charts
 from gateway.console.pages.overview import days_until_now
 from gateway.console.register import HOME, Ask, Result, Shown, page
 from gateway.console.wording import short
+from gateway.storage.people import members
 from gateway.storage.reports import costs as reports
-from gateway.storage.reports.costs import Rates
+from gateway.storage.reports.costs import Rates, Senders
 from gateway.storage.reports.ledger import Compared, Group, Span, Spent, total
 
 PERIODS: Mapping[str, int] = {"7 days": 7, "30 days": 30, "90 days": 90}
@@ -45,9 +46,9 @@ async def costs(ask: Ask) -> Result:
     spans = days_until_now(zone, count)
     database, rates = ask.inside.database, ask.inside.money().rates
     # Side by side: each of the two takes a tenth of a second among a million calls.
-    read, senders = await asyncio.gather(
+    read, (senders, known) = await asyncio.gather(
         database.read(_read, spans, rates, compares=count <= MOST_COMPARED),
-        database.search(reports.of_senders, spans[0].start, DEAREST),
+        database.search(_of_senders, spans[0].start),
     )
     money = {span.name: _of_models(each, _usd) for span, each in read.days}
     tokens = {span.name: _of_models(each, _tokens) for span, each in read.days}
@@ -71,8 +72,14 @@ async def costs(ask: Ask) -> Result:
             "by": {"Model": models, "Person": senders.dearest},
             "most": DEAREST,
             "platforms": senders.platforms,
+            "names": known,
         },
     )
+
+
+def _of_senders(conn: Connection, since: float) -> tuple[Senders, Mapping[str, str]]:
+    found = reports.of_senders(conn, since, DEAREST)
+    return found, members.names(conn, [each.name for each in found.dearest])
 
 
 def _models(days: Sequence[tuple[Span, Mapping[str, Spent]]]) -> list[Group]:

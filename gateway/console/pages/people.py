@@ -55,13 +55,16 @@ async def people(ask: Ask) -> Result:
         rows = await ask.inside.database.read(members.listed, register.PAGE + 1, after or None)
     except NotFound as exc:
         raise Missing(f"{after} is not on the list any more.") from exc
-    shown = listed(rows)
+    shown, named = listed(rows), _named_in_settings(ask)
+    whom = [each.granted_by for each in shown if isinstance(each, Member)]
+    names = await ask.inside.database.read(members.names, whom + [who for _, who in named])
     return Shown(
         "people.html",
         {
             "requests": [each for each in shown if isinstance(each, PairingRequest)],
             "members": [each for each in shown if isinstance(each, Member)],
-            "named": _named_in_settings(ask),
+            "named": named,
+            "names": names,
             "mode": ask.inside.settings.access.mode,
             "older": older(PEOPLE, rows, _name),
             "first": PEOPLE if after else "",

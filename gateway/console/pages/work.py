@@ -22,6 +22,7 @@ from gateway.console.register import (
 )
 from gateway.errors import NotFound
 from gateway.storage.conversation import questions
+from gateway.storage.people import members
 from gateway.storage.queue import dead_letters
 
 APPROVALS = f"{HOME}/approvals"
@@ -40,10 +41,12 @@ async def approvals(ask: Ask) -> Result:
     """Show what turns wait for, in all conversations."""
     read, after = ask.inside.database.read, ask.position("after")
     rows = await read(questions.waiting, register.PAGE + 1, after)
+    whom = [who for row in listed(rows) for who in row.senders]
     return Shown(
         "approvals.html",
         {
             "waiting": listed(rows),
+            "names": await read(members.names, whom),
             "older": older(APPROVALS, rows, lambda row: row.question.id),
             "first": APPROVALS if after else "",
             "now": time.time(),

@@ -8,14 +8,35 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    Text,
+    and_,
+    column,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+    values,
+)
 
 from adapters.messages import InboundMessage
 from adapters.registry import BUILT_IN
 from gateway.session_keys import FOR_ONE_QUESTION, is_direct
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.schema import iso_time, member, now_s, pairing
+from gateway.storage.schema import (
+    conversation,
+    inbox,
+    is_said,
+    iso_time,
+    member,
+    now_s,
+    pairing,
+)
 from gateway.storage.statements import built_once, known_place
 
 Role = Literal["owner", "member"]
@@ -85,6 +106,35 @@ def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, 
 @built_once
 def _roles(whom: Sequence[tuple[str, str]]) -> Any:
     return select(member).where(tuple_(member.c.platform, member.c.sender).in_(whom))
+
+
+def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:
+    """Return as what each "platform:sender id" is known, without those who are not.
+
+    By their newest message, else by their request. In the web chat the id is the name.
+    """
+    asked = [who.partition(":")[::2] for who in sorted(set(whom)) if ":" in who]
+    asked = [each for each in asked if each[0] != BUILT_IN]
+    batches = (asked[n : n + AT_ONCE] for n in range(0, len(asked), AT_ONCE))
+    rows = (row for batch in batches for row in conn.execute(_names(batch)))
+    return {f"{row.platform}:{row.sender}": row.name for row in rows if row.name}
+
+
+def _names(whom: Sequence[tuple[str, str]]) -> Any:
+    asked = values(column("platform", Text), column("sender", Text)).data(whom)
+    person = asked.cte("person")
+    written = (
+        select(inbox.c.sender_name)
+        .join(conversation, conversation.c.id == inbox.c.conversation)
+        .where(inbox.c.sender == person.c.sender, is_said)
+        .where(conversation.c.platform == person.c.platform)
+        .order_by(inbox.c.at.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    known = (member.c.platform == person.c.platform, member.c.sender == person.c.sender)
+    let_in_as = select(member.c.sender_name).where(*known).scalar_subquery()
+    return select(person, func.coalesce(written, let_in_as).label("name"))
 
 
 def everybody(conn: Connection) -> list[Member]:

@@ -35,6 +35,8 @@ from gateway.storage.statements import built_once
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
+COMMANDS = 60
+"""Turns of commands on one page."""
 PROMPTS = 300
 SEGMENTS = 40
 SUMMED = 2_000
@@ -179,6 +181,27 @@ def turns(conn: Connection, ids: Iterable[int]) -> list[TurnHead]:
     return [TurnHead(*row) for row in rows]
 
 
+def commands(
+    conn: Connection, conversation_id: int, rows: Sequence[Recorded], before: int | None
+) -> list[TurnHead]:
+    """Return the turns of commands among those of a page, the newest `COMMANDS`, in order.
+
+    They have no message in the transcript. Those before its first turn stand on the page before.
+
+    Args:
+        rows: The page of the transcript.
+        before: Where it ends, as for `page`.
+    """
+    ids = [row.turn for row in rows if row.turn is not None]
+    low = min(ids) if ids and rows[0].seq > 1 else 0
+    next_row = (message.c.conversation == conversation_id, message.c.seq == (before or END))
+    high = func.coalesce(select(message.c.turn_id).where(*next_row).scalar_subquery(), END)
+    here = (turn.c.conversation == conversation_id, turn.c.id > low, turn.c.id < high)
+    query = select(*_of(turn, TurnHead)).where(*here, turn.c.id.not_in(ids))
+    found = conn.execute(query.order_by(turn.c.id.desc()).limit(COMMANDS)).all()
+    return [TurnHead(*row) for row in reversed(found)]
+
+
 def _of(table: Any, row: Any) -> list[Any]:
     """Return the columns of a table that a row type names, in its order."""
     return [table.c[each.name] for each in fields(row) if each.name in table.c]
@@ -281,7 +304,7 @@ def _sent(first: str, end: str) -> Any:
         select(
             outbox.c.seq,
             outbox.c.source_key,
-            outbox.c.payload,
+            func.coalesce(outbox.c.markdown, outbox.c.payload),
             outbox.c.state,
             outbox.c.next_at,
             outbox.c.error,

@@ -17,11 +17,14 @@ async def test_the_record_is_shown_by_kind_and_in_pages(
     """The newest first, escaped; unknown kinds and rows are told."""
     monkeypatch.setattr("gateway.console.register.PAGE", 2)
     async with console(tmp_path) as running, running.browser() as browser:
+        await running.serving.chat.ask("hello", sender_name="<i>Una</i>")
         for n in range(3):
-            entry = AuditEntry("forgotten", by="web:web", subject=f"<b>{n}</b>", detail={"n": n})
+            by = "telegram:u1" if n == 2 else "web:web"
+            entry = AuditEntry("forgotten", by=by, subject=f"<b>{n}</b>", detail={"n": n})
             await running.database.write(audit_log.append, entry)
         page = (await browser.get("/admin/audit?kind=forgotten")).text
         assert "&lt;b&gt;2&lt;/b&gt;" in page
+        assert "telegram:u1 <small>&lt;i&gt;Una&lt;/i&gt;</small>" in page
         assert 'rel="next"' in page
         assert "kind=forgotten" in page
         assert (await browser.get("/admin/audit?kind=nonsense")).status == 404

@@ -49,6 +49,7 @@ async def test_what_was_spent_today_is_shown_by_person(tmp_path: Path) -> None:
             await chat.execute(insert(schema.ledger).values(row))
         page = (await browser.get("/admin/budgets")).text
         assert "telegram:&lt;u2&gt;" in page
+        assert ">telegram:u1</a> <small>Una</small>" in page
         assert "180%" in page
         assert "The budget of today is used up" in page
         assert 'class="level limit"' in page

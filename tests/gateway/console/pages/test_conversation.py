@@ -63,6 +63,23 @@ async def test_each_step_is_shown_and_nothing_runs(tmp_path: Path) -> None:
         assert "All " in found
 
 
+async def test_commands_stand_among_the_turns(tmp_path: Path) -> None:
+    """Those that are turns, with what was written and answered, on one page each."""
+    async with console(tmp_path) as running, running.browser() as browser:
+        chat = running.serving.chat
+        for text in ("/model", "one", f"/model {EVIL}", "two", "/model default"):
+            await chat.ask(text)
+        await chat.until_rows(schema.turn, lambda rows: all(r.state == "done" for r in rows))
+        whole = (await browser.get("/admin/conversations/1")).text
+        places = [whole.index(f'id="t{n}"') for n in range(1, 6)]
+        assert places == sorted(places)
+        assert whole.count(">command</span>") == 3
+        assert "/model default" in whole
+        assert "<script>alert" not in whole
+        older = (await browser.get("/admin/conversations/1?before=3")).text
+        assert [n for n in range(1, 6) if f'id="t{n}"' in older] == [1, 2, 3]
+
+
 async def test_what_waits_says_when_it_is_tried_again(tmp_path: Path) -> None:
     """And no number of tries: a long pause counts as all that would fit into it."""
     adapter = RecordingAdapter()

@@ -46,6 +46,17 @@ def test_who_was_let_in_has_a_role(store: Store) -> None:
     assert store.run(members.owners) == []
 
 
+def test_people_are_known_by_what_they_wrote_last(store: Store) -> None:
+    """On their platform; who has not written, by the request; nobody in the web chat."""
+    for sender, name in (("7", "Ann"), ("7", "<b>Anna</b>"), ("8", "")):
+        store.run(admit, inbound(sender=sender, sender_name=name))
+    store.run(members.let_in, ("telegram", "9"), "Bob", "member", "telegram:7")
+    asked = ["telegram:7", "telegram:8", "telegram:9", "slack:7", "web:web", "command line"]
+    found = store.run(members.names, asked)
+    assert found == {"telegram:7": "<b>Anna</b>", "telegram:9": "Bob"}
+    assert store.run(members.names, []) == {}
+
+
 def test_a_member_can_become_an_owner_and_stays_one(store: Store) -> None:
     """Letting an owner in as a member changes nothing."""
     whom = ("telegram", "7")
