@@ -50,6 +50,7 @@ async def day(home: Path, shoot: Shoot) -> None:
         home: PARLEY_HOME.
         shoot: Takes a picture of what is seen, under a name.
     """
+    _make(home)
     async with (
         AnthropicServer(api_key=KEY) as model,
         ParleyProcess(home, _settings(model.url)) as parley,
@@ -61,6 +62,12 @@ async def day(home: Path, shoot: Shoot) -> None:
         await _talk(tab, model, shoot)
         await _approve(tab, model, shoot)
         await _look_around(tab, parley, shoot)
+
+
+def _make(home: Path) -> None:
+    # As `parley setup` leaves it: modes that a start has to mend are a warning of the overview.
+    home.mkdir(mode=0o700)
+    (home / "parley.yaml").touch(0o600)
 
 
 def _settings(url: str) -> dict[str, object]:
