@@ -108,7 +108,11 @@ def _groups(
     """Return the lines; `days` are the first and the last one."""
     if by == By.DAY:
         # Days of the settings' time zone: one of them may have 23 or 25 hours.
-        bounds = ((day, budgets.day_of(day, zone)) for day in _each(*days))
+        begun = costs.begun(conn)
+        if begun is None:
+            return []
+        first = max(days[0], datetime.fromtimestamp(begun, zone).date())
+        bounds = ((day, budgets.day_of(day, zone)) for day in _each(first, days[1]))
         named = [Span(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds]
         return costs.by_span(conn, named, rates)
     if by == By.OUTCOME:

@@ -17,7 +17,7 @@ from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
 from gateway.settings.loading import fingerprint, secret_values
 from gateway.settings.marks import Mark, mark_of
-from gateway.settings.tree import KeyPath, Keys, Settings, dotted, flatten
+from gateway.settings.tree import KeyPath, Settings, all_keys, dotted, flatten
 
 SettingsQuestion = Literal["secrets", "reload", "differences", "running", "restart"]
 """What a running gateway is asked about its settings (`gateway.http.control.ask_settings`)."""
@@ -68,7 +68,7 @@ def name_of(path: KeyPath, settings: Settings) -> str:
     steps: list[str | int] = []
     value: Any = settings
     for end, step in enumerate(path):
-        key = _KEYS.find(path[:end])
+        key = all_keys().find(path[:end])
         if not (isinstance(step, int) and key and key.lone_block and len(value) == 1):
             steps.append(step)
         value = value[step] if isinstance(step, int) else getattr(value, step)
@@ -88,9 +88,6 @@ def _in_order_of(running: Settings, found: Settings) -> Settings:
         )
     platforms = found.platforms.model_copy(update=ordered)
     return found.model_copy(update={"platforms": platforms})
-
-
-_KEYS = Keys(Settings)
 
 
 def _differences(

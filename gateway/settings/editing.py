@@ -18,7 +18,7 @@ from agent.safety.redaction import MASK
 from gateway.errors import SettingsError
 from gateway.settings.references import is_reference
 from gateway.settings.sources import read_yaml
-from gateway.settings.tree import KeyPath, Keys, Settings
+from gateway.settings.tree import KeyPath, all_keys
 
 OWNER_ONLY = "may hold a secret now, so only its owner can read it from now on"
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
@@ -81,8 +81,9 @@ def _is_to_close(path: Path, values: Mapping[KeyPath, Any]) -> bool:
 
 def _holds_secret(key: KeyPath, value: Any) -> bool:
     """Tell whether a secret itself may be written, not only where it is kept."""
-    path, _ = _KEYS.complete(key)
-    known = next(filter(None, (_KEYS.find(path[:end]) for end in range(len(path), 0, -1))), None)
+    keys = all_keys()
+    path, _ = keys.complete(key)
+    known = next(filter(None, (keys.find(path[:end]) for end in range(len(path), 0, -1))), None)
     if known is None or known.kind in {"section", "blocks"}:
         return any(_holds_secret((*key, step), inner) for step, inner in _inside(value))
     return known.secret and any(not is_reference(text) for text in _texts(value))
@@ -122,11 +123,8 @@ def _draft_with(
 
 def _told(key: KeyPath, value: Any) -> str:
     """Return a value as an error message may show it."""
-    known = _KEYS.find(_KEYS.complete(key)[0])
+    known = all_keys().find(all_keys().complete(key)[0])
     return MASK if known is None or known.secret else written(value)
-
-
-_KEYS = Keys(Settings)
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:

@@ -25,7 +25,7 @@ from gateway.errors import SettingsError
 from gateway.settings.references import References, references_in
 from gateway.settings.rules import contradictions, doubts, weak_secrets, without_effect
 from gateway.settings.sources import Sources, complaint
-from gateway.settings.tree import KeyPath, Keys, Settings, flatten
+from gateway.settings.tree import KeyPath, Keys, Settings, all_keys, flatten
 
 Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
@@ -79,7 +79,7 @@ def load_settings(
     environ = os.environ if environ is None else environ
     options = dict(overrides or {})
     home, home_origin = _home(environ, options.pop("home", None))
-    keys = Keys(Settings)
+    keys = all_keys()
     sources = Sources(keys)
     config_file = _add_config(sources, config, environ, home)
     sources.add_environment(environ)

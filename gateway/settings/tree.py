@@ -7,6 +7,7 @@ the values.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
@@ -471,6 +472,12 @@ class Keys:
     def names(self) -> list[str]:
         """Return every key as people write it, without positions."""
         return [dotted(key.pattern) for key in self if key.pattern[-1] != INDEX]
+
+
+@cache
+def all_keys() -> Keys:
+    """Return the keys of the settings; they are looked for once, in the classes of all sections."""
+    return Keys(Settings)
 
 
 def dotted(path: tuple[str | int, ...]) -> str:

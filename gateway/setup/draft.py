@@ -15,7 +15,7 @@ from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
 from gateway.settings.sources import path_of, read_yaml
-from gateway.settings.tree import KeyPath, Keys, Settings
+from gateway.settings.tree import KeyPath, all_keys
 
 Keeping = Literal["yaml", "files", "env"]
 """Where secrets are kept: in parley.yaml, in a file each beside it, or in the environment."""
@@ -108,13 +108,10 @@ class Answers:
         self.values[f"platforms.{platform}.{key}"] = token.strip()
 
 
-_KEYS = Keys(Settings)
-
-
 def is_secret(name: str) -> bool:
     """Whether the value of a dotted key is to be kept like a secret."""
-    path, _ = _KEYS.complete(path_of(name))
-    key = _KEYS.find(path)
+    path, _ = all_keys().complete(path_of(name))
+    key = all_keys().find(path)
     return key is not None and key.secret and key.kind == "value"
 
 
@@ -139,7 +136,7 @@ def read_answers(file: Path) -> Answers:
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
         key = f"{above}{name}"
-        found = _KEYS.find(_KEYS.complete(path_of(key))[0])
+        found = all_keys().find(all_keys().complete(path_of(key))[0])
         is_frame = found is None or found.kind in {"section", "blocks"}
         if isinstance(value, dict) and value and is_frame:
             yield from _leaves(value, f"{key}.")

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from agent.safety.redaction import Redactor
 from gateway.settings.foreign import Counterpart, counterpart, leaves
-from gateway.settings.tree import Keys, Settings
+from gateway.settings.tree import Settings, all_keys
 from gateway.setup.hermes_home import HermesHome, Line
 
 PROVIDERS = frozenset({"auto", "anthropic", "openai", "openrouter", "nous"})
@@ -265,7 +265,7 @@ _BY_HAND = {
 
 
 def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
-    keys = Keys(Settings)
+    keys = all_keys()
     lacking: dict[tuple[str, str], list[str]] = {}
     for name, value in leaves(settings):
         if name in _DONE or name.split(".")[0] in _DONE or value in ("", None, [], {}):

@@ -8,6 +8,7 @@ where it is needed.
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -295,9 +296,10 @@ def behind(found: str | None) -> list[str]:
     ]
 
 
-def known_revisions() -> set[str]:
-    """Return every revision that this code has."""
-    return {script.revision for script in _scripts().walk_revisions()}
+@cache
+def known_revisions() -> frozenset[str]:
+    """Return every revision that this code has; all files of migrations are read once."""
+    return frozenset(script.revision for script in _scripts().walk_revisions())
 
 
 def _scripts() -> Any:

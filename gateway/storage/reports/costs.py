@@ -157,17 +157,21 @@ class GroupPage(NamedTuple):
 FIRST_PAGE = GroupPage()
 
 
+def begun(conn: Connection) -> float | None:
+    """Return the beginning of the quarter of an hour with the first call; None without any."""
+    first: int | None = conn.scalar(select(func.min(spent_slot.c.slot)))
+    return None if first is None else first * SLOT_S
+
+
 def by_span(conn: Connection, spans: Sequence[Span], rates: Rates) -> list[Group]:
     """Return what was spent in each stretch of time, those without any call left out.
 
     They begin and end with a quarter of an hour, as the days of all time zones do.
     """
     slot = spent_slot.c.slot
-    begun = (conn.scalar(select(func.min(slot))) or 0) * SLOT_S
     named = (
         (span.name, row)
         for span in spans
-        if span.end > begun
         for row in conn.execute(_sums(spent_slot, span.start).where(slot < _slot(span.end)))
     )
     cached = _cached(conn, min((span.start for span in spans), default=0.0))
