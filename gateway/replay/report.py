@@ -6,11 +6,12 @@ The page is one file without scripts: report.html beside this file, charts and t
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from itertools import islice
 from pathlib import Path
-from string import Template
+from typing import Any
 
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
@@ -202,19 +203,61 @@ def page(results: Sequence[Replayed], conditions: Conditions) -> str:
     """Return the page, the longest conversation first; everything in it is escaped."""
     # The longest ones are those in which anything is compacted.
     ordered = sorted(results, key=lambda result: len(result.timeline.calls), reverse=True)
-    sections = [_section(number, each, conditions) for number, each in enumerate(ordered, start=1)]
-    return Template(PAGE.read_text("utf-8")).substitute(
-        title=f"Replay of {count(len(results), 'conversation')}",
-        conditions=_pairs(_conditions(conditions)),
-        totals=_pairs(_totals(results)),
-        costs=_costs(ordered, conditions),
-        summary_tokens=f"{conditions.tariff.summary_tokens:,}",
-        sections="\n".join(sections[:MOST_SHOWN]),
-        more=_folded(
-            f"{len(sections) - MOST_SHOWN:,} shorter conversations",
-            "\n".join(sections[MOST_SHOWN:]),
-        ),
+    tariff = conditions.tariff
+    each = costs_by_name(ordered, tariff)
+    total, many = _total(each), len(each) > MOST_SHOWN
+    shown = total if many else [*(total if len(each) > 1 else ()), *each]
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        PAGE.read_text("utf-8")
     )
+    return template.render(
+        title=f"Replay of {count(len(results), 'conversation')}",
+        conditions=_conditions(conditions),
+        totals=_totals(results),
+        bill_columns=("conversation", *BILL_COLUMNS),
+        bills=_bills(shown, tariff),
+        bills_by_name=_bills(each, tariff) if many else [],
+        early=early_text(ordered, conditions),
+        summary_tokens=f"{tariff.summary_tokens:,}",
+        conversations=[_section(n, result, conditions) for n, result in enumerate(ordered, 1)],
+        open=OPEN_SECTIONS,
+        most_shown=MOST_SHOWN,
+        more=f"{len(ordered) - MOST_SHOWN:,} shorter conversations",
+    )
+
+
+def _bills(named: Iterable[tuple[str, Costs]], tariff: Tariff) -> list[tuple[str, ...]]:
+    return [(name, *cells) for name, found in named for cells in found.rows(tariff)]
+
+
+def _section(number: int, result: Replayed, conditions: Conditions) -> dict[str, Any]:
+    """Return what the page shows of one conversation."""
+    timeline = result.timeline
+    graph = chart(timeline, conditions.scale, result.name, f"c{number}") if timeline.calls else ""
+    return {
+        "name": result.name,
+        "problem": result.problem,
+        "calls": count(len(timeline.calls), "call"),
+        "compacted": count(len(timeline.compactions), "compaction"),
+        "chart": Markup(graph),  # noqa: S704 - it escapes what is not its own
+        "figures": [*_figures([result]), ("time", f"{result.duration_s:,.1f} s")],
+        "compactions": _compactions(result, conditions.tariff),
+    }
+
+
+def _compactions(
+    result: Replayed, tariff: Tariff
+) -> Sequence[Any] | None:
+    """Return columns and rows of the table of compactions; None where there was none."""
+    found = result.timeline.compactions
+    if not found:
+        return None
+    worth = economies(result.timeline, result.billed, tariff, result.extracts)
+    rows: list[Iterable[str]] = [
+        (str(number), *compaction_cells(each).values(), *_economy_cells(economy, tariff))
+        for number, (each, economy) in enumerate(zip(found, worth, strict=True), start=1)
+    ]
+    return ("#", *compaction_cells(found[0]), *_ECONOMY), rows
 
 
 def _conditions(conditions: Conditions) -> Iterable[tuple[str, str]]:
@@ -261,19 +304,6 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else NOTHING
 
 
-def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
-    """Return the section about money: in total, and for each conversation."""
-    tariff = conditions.tariff
-    each = costs_by_name(results, tariff)
-    total, many = _total(each), len(each) > MOST_SHOWN
-    shown = total if many else [*(total if len(each) > 1 else ()), *each]
-    return "\n".join((
-        _bills(shown, tariff, "What was played comes first"),
-        f"<p>{escape(early_text(results, conditions))}</p>",
-        _folded("Costs by conversation", _bills(each, tariff, "By conversation") if many else ""),
-    ))
-
-
 def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
     """Return what each conversation would have cost."""
     return [
@@ -292,69 +322,12 @@ def early_text(results: Iterable[Replayed], conditions: Conditions) -> str:
     return " ".join((found.text(tariff), *([comparison.text()] if comparison else ())))
 
 
-def _bills(named: Iterable[tuple[str, Costs]], tariff: Tariff, caption: str) -> str:
-    rows = ((name, *cells) for name, found in named for cells in found.rows(tariff))
-    return _table("bills", caption, ("conversation", *BILL_COLUMNS), rows)
-
-
-def _folded(title: str, content: str) -> str:
-    """Return content that opens on a click; empty if there is none."""
-    if not content:
-        return ""
-    name = f'<span class="name">{escape(title)}</span>'
-    return f'<details class="folded"><summary>{name}</summary>\n{content}\n</details>'
-
-
-def _section(number: int, result: Replayed, conditions: Conditions) -> str:
-    """Return one conversation, folded unless it is among the first."""
-    unfolded = " open" if number <= OPEN_SECTIONS else ""
-    timeline = result.timeline
-    figures = [*_figures([result]), ("time", f"{result.duration_s:,.1f} s")]
-    state = "bad" if result.problem else "good"
-    graph = chart(timeline, conditions.scale, result.name, f"c{number}") if timeline.calls else ""
-    return "\n".join((
-        f"<details{unfolded}>",
-        f'<summary><span class="name">{escape(result.name)}</span>',
-        f"<span>{count(len(timeline.calls), 'call')}</span>",
-        f"<span>{count(len(timeline.compactions), 'compaction')}</span>",
-        f'<span class="{state}">{escape(result.problem or "all answered")}</span></summary>',
-        f'<div class="wide">{graph}</div>' if graph else "<p>There was no model call.</p>",
-        f'<dl class="figures">{_pairs(figures)}</dl>',
-        _compactions(result, conditions.tariff),
-        "</details>",
-    ))
-
-
 _ECONOMY = ("cache", "model's summary, warm / cold", "pays after", "later calls")
 _ON_TERMINAL = (
     "before call", "tokens before", "after, estimated", "after, reported", "messages", "ms",
     "trigger", "level", "summary by",
 )  # fmt: skip
 """Which of `compaction_cells` there is room for on a terminal."""
-
-
-def _compactions(result: Replayed, tariff: Tariff) -> str:
-    found = result.timeline.compactions
-    if not found:
-        return ""
-    worth = economies(result.timeline, result.billed, tariff, result.extracts)
-    known = zip(found, worth, strict=True)
-    columns = ("#", *compaction_cells(found[0]), *_ECONOMY)
-    rows = (
-        (str(number), *compaction_cells(each).values(), *_economy_cells(economy, tariff))
-        for number, (each, economy) in enumerate(known, start=1)
-    )
-    return _table("compactions", "Compactions", columns, rows)
-
-
-def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
-    body = "\n".join(map(_row, rows))
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(caption)}">'
-        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
-    )
 
 
 def compaction_cells(shrinking: Shrinking) -> dict[str, str]:
@@ -392,13 +365,3 @@ def _summarised_by(row: CompactionRow) -> str:
     if row.retained_share is None:
         return NOTHING
     return row.summary_model or (f"extractor ({row.failure})" if row.failure else "extractor")
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
-
-
-def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    return "\n".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs
-    )
