@@ -245,10 +245,6 @@ class _Option(WirePart):
     value: Text | int | float | bool | None = None
 
 
-class _Emoji(WirePart):
-    name: str | None = None
-
-
 class _Button(WirePart):
     custom_id: str | None = None
     label: Text | None = None

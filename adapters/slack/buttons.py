@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
-
 from adapters.messages import (
     CHOICE_LABEL_CHARS,
     Address,
@@ -19,8 +17,6 @@ from adapters.messages import (
 )
 from adapters.slack.inbound import Reading, escaped, is_direct, is_meant, raw_of
 from adapters.wire import storable
-
-log = structlog.get_logger()
 
 _ACTION = "parley_choice_"
 _COMMAND_REF = "command:"

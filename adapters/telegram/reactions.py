@@ -1,6 +1,5 @@
 """Acknowledging reactions: that a message was received, and what became of it; best effort."""
 
-import structlog
 from telegram.constants import ReactionEmoji, ReactionType
 
 from adapters.base import Recent
@@ -9,8 +8,6 @@ from adapters.messages import MessageRef, Reaction
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client, RateLimits
 from adapters.telegram.errors import mapped_edit
-
-log = structlog.get_logger()
 
 # Telegram takes only what is on its list; neither a check mark nor a warning sign is.
 # Source: https://core.telegram.org/bots/api#reactiontypeemoji

@@ -1,7 +1,7 @@
 """The register of troubles: each has an id, how it is found, what owners are told, what to do.
 
 A trouble is a generator of what it sees in the facts, under `@trouble`. What it neither sees nor is
-unsure of is well. docs/alerts.md is `page()`.
+unsure of is well. docs/alerts.md has them as a table; a test compares the two.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -524,21 +524,3 @@ OF_DATABASE = frozenset({
     "backup-overdue",
 })
 """What cannot be looked at without the database: open alerts of these stay as they are then."""
-
-
-def page() -> str:
-    """Return the table of docs/alerts.md."""
-    rows = [
-        f"| `{each.id}` | {each.level} | {_cell(each.begin)} | {_cell(each.over) or '-'}"
-        f" | {_cell(each.remedy)} |"
-        for each in TROUBLES.values()
-    ]
-    return "\n".join([_HEAD, *rows]) + "\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("{", "*").replace("}", "*")
-
-
-_HEAD = """| id | level | what is told when it begins | and when it is over | what to do |
-|---|---|---|---|---|"""

@@ -17,7 +17,7 @@ import structlog
 from aiohttp import web
 
 from gateway.metrics.counts import Counts
-from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series, every_series
+from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series
 from gateway.metrics.state import Sample, State
 from gateway.settings.tree import Settings
 
@@ -154,17 +154,3 @@ def _family(series: Series, values: Iterable[tuple[Sequence[str], float]]) -> "M
     for labels, value in values:
         family.add_metric(labels, value)  # type: ignore[attr-defined]
     return family
-
-
-def described() -> str:
-    """Return the table of docs/metrics.md."""
-    rows = ["| series | kind | labels | whose | |", "|---|---|---|---|---|"]
-    rows += [
-        f"| `{each.shown}` | {each.kind} | {_listed(each.labels)} | {each.scope} | {each.about} |"
-        for each in every_series().values()
-    ]
-    return "\n".join(rows)
-
-
-def _listed(labels: Sequence[str]) -> str:
-    return ", ".join(f"`{label}`" for label in labels)

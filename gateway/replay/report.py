@@ -245,9 +245,7 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> dict[str,
     }
 
 
-def _compactions(
-    result: Replayed, tariff: Tariff
-) -> Sequence[Any] | None:
+def _compactions(result: Replayed, tariff: Tariff) -> Sequence[Any] | None:
     """Return columns and rows of the table of compactions; None where there was none."""
     found = result.timeline.compactions
     if not found:

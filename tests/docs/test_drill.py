@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from gateway.alerts.telling import PAGE as TOLD_PAGE
-from gateway.alerts.troubles import TROUBLES, page
+from gateway.alerts.troubles import TROUBLES
 from gateway.cli import doctor
 from gateway.doctor.checks import CHECKS
+from tests.gateway.alerts.test_troubles import page
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTION = (ROOT / "docs" / "operations.md").read_text("utf-8").partition("## At 3 am\n")[2]

@@ -4,14 +4,13 @@
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import orjson
 import yaml
 
-from gateway.metrics.page import described
 from gateway.metrics.series import EVENTS, SPANS, every_series
 from tests.docs.test_events import PAGE as EVENTS_PAGE
 from tests.docs.test_events import documented_events
@@ -23,6 +22,20 @@ DASHBOARD = ROOT / "deploy" / "grafana" / "parley.json"
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 NAMED = re.compile(r"\b(?:parley|process)_[a-z0-9_]+\b")
 SUFFIXES = re.compile(r"_(?:bucket|sum|count)$")
+
+
+def described() -> str:
+    """Return the table of docs/metrics.md."""
+    rows = ["| series | kind | labels | whose | |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{each.shown}` | {each.kind} | {_listed(each.labels)} | {each.scope} | {each.about} |"
+        for each in every_series().values()
+    ]
+    return "\n".join(rows)
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
 
 
 def queries(value: Any) -> Iterator[str]:

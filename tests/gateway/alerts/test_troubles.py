@@ -15,7 +15,6 @@ from gateway.alerts.troubles import (
     Models,
     Stored,
     Unsure,
-    page,
     trouble,
 )
 from gateway.lifecycle.supervision import AccountHealth
@@ -23,6 +22,24 @@ from gateway.settings.tree import AlertSettings
 from gateway.storage.reports.health import Waiting
 
 ROOT = Path(__file__).parents[3]
+
+
+def page() -> str:
+    """Return the table of docs/alerts.md."""
+    rows = [
+        f"| `{each.id}` | {each.level} | {_cell(each.begin)} | {_cell(each.over) or '-'}"
+        f" | {_cell(each.remedy)} |"
+        for each in TROUBLES.values()
+    ]
+    return "\n".join([_HEAD, *rows]) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("{", "*").replace("}", "*")
+
+
+_HEAD = """| id | level | what is told when it begins | and when it is over | what to do |
+|---|---|---|---|---|"""
 
 
 def test_the_page_has_all_troubles() -> None:
