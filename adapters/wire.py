@@ -10,13 +10,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Annotated, Any, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
 from adapters.messages import UNKNOWN_AUTHOR, AttachmentKind
 

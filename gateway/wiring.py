@@ -20,15 +20,7 @@ import structlog
 
 from adapters.base import ALONE, Adapter, Elsewhere, Intake, Renderer, Share
 from adapters.door import Door
-from adapters.registry import (
-    BUILT_IN,
-    Host,
-    PlatformSection,
-    account_of,
-    build,
-    load,
-    renderer,
-)
+from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build, load, renderer
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
@@ -41,12 +33,7 @@ from agent.plugins.active import Plugins
 from agent.plugins.engines import resolve
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
-from agent.settings import (
-    AuxiliaryModelSettings,
-    CachingSettings,
-    ModelSettings,
-    ToolSettings,
-)
+from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules

@@ -16,15 +16,7 @@ from pydantic import Field, ValidationError
 from adapters.base import Intake
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import ALREADY_ANSWERED, CodedRefusal, mapped_call
-from adapters.discord.inbound import (
-    Bot,
-    ChannelKind,
-    Id,
-    address_in,
-    chat_kind,
-    kind_of,
-    poison,
-)
+from adapters.discord.inbound import Bot, ChannelKind, Id, address_in, chat_kind, kind_of, poison
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
 from adapters.wire import Text, WirePart, raw_json

@@ -29,14 +29,7 @@ from adapters.discord.reactions import best_effort
 from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import ChannelKinds, Threads, channel_of
 from adapters.errors import SendDelayed, SendUnknown
-from adapters.messages import (
-    Address,
-    Choice,
-    Outgoing,
-    OutgoingFile,
-    Receipt,
-    Withdrawal,
-)
+from adapters.messages import Address, Choice, Outgoing, OutgoingFile, Receipt, Withdrawal
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()

@@ -8,12 +8,7 @@ from typing import Any
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.slack.client import Client, nonce_of
-from adapters.slack.errors import (
-    CallFailed,
-    CallRefused,
-    Limited,
-    mapped,
-)
+from adapters.slack.errors import CallFailed, CallRefused, Limited, mapped
 
 STREAMED = "stream:"
 """Begins the ref of a preview that is, or was, Slack's own text stream."""

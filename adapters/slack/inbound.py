@@ -19,14 +19,7 @@ import structlog
 from pydantic import Field, ValidationError
 
 from adapters.base import Clock, Recent
-from adapters.messages import (
-    Address,
-    Addressing,
-    Attachment,
-    ChatKind,
-    InboundMessage,
-    Poison,
-)
+from adapters.messages import Address, Addressing, Attachment, ChatKind, InboundMessage, Poison
 from adapters.slack.client import USERS, Client, RateLimits
 from adapters.slack.errors import CallFailed, CallRefused
 from adapters.wire import (

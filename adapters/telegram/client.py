@@ -36,12 +36,7 @@ from adapters.messages import Address
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict
 from adapters.pacing import Pacer
 from adapters.registry import credential
-from adapters.telegram.errors import (
-    Flooded,
-    MalformedAnswer,
-    ServerTrouble,
-    TooManyRequests,
-)
+from adapters.telegram.errors import Flooded, MalformedAnswer, ServerTrouble, TooManyRequests
 from adapters.telegram.platform import TelegramSettings
 
 log = structlog.get_logger()

@@ -28,13 +28,7 @@ from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
 from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
-from adapters.web.requests import (
-    PostedMessage,
-    Refusal,
-    file_of,
-    json_response,
-    posted_message,
-)
+from adapters.web.requests import PostedMessage, Refusal, file_of, json_response, posted_message
 
 PING_S = 15.0
 

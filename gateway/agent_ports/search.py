@@ -19,15 +19,7 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.tools.context import (
-    Findings,
-    Hit,
-    KnownFact,
-    Searcher,
-    SearchQuery,
-    Timeline,
-    TopicLine,
-)
+from agent.tools.context import Findings, Hit, KnownFact, Searcher, SearchQuery, Timeline, TopicLine
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END

@@ -4,12 +4,7 @@ from collections.abc import Sequence
 
 from agent.messages import count, listed, quoted
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.commands.status_figures import (
-    StatusFacts,
-    context_text,
-    crowding_text,
-    firing_text,
-)
+from gateway.commands.status_figures import StatusFacts, context_text, crowding_text, firing_text
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import Question
 from gateway.storage.queue import alerts

@@ -63,16 +63,7 @@ def _looked(
     conn: Connection, found: Loaded, line: Sequence[Configured], said: Mapping[str, Any]
 ) -> list[Noticed]:
     # The first look imports what most gateways never need: to be imported is to be registered.
-    from gateway.doctor import (  # noqa: PLC0415
-        checks,
-        database,
-        home,
-        models,
-        people,
-        safety,
-        settings,
-        versions,
-    )
+    from gateway.doctor import checks, database, home, models, people, safety, settings, versions  # noqa: PLC0415
 
     rooms = (settings, home, database, models, people, safety, versions)
     registered = {room.__name__.rpartition(".")[2] for room in rooms}

@@ -121,9 +121,7 @@ class Traces:
 
 def encoded(batch: Sequence[Span], service: str) -> bytes:
     """Return the body of an export."""
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (  # noqa: PLC0415
-        ExportTraceServiceRequest,
-    )
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest  # noqa: PLC0415
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue  # noqa: PLC0415
 
     request = ExportTraceServiceRequest()

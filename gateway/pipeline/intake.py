@@ -14,15 +14,7 @@ import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Renderer
-from adapters.messages import (
-    Address,
-    Admission,
-    Cursor,
-    InboundMessage,
-    MessageRef,
-    Move,
-    Poison,
-)
+from adapters.messages import Address, Admission, Cursor, InboundMessage, MessageRef, Move, Poison
 from agent import spans
 from agent.messages import clean_text, storable
 from gateway.access import pairing

@@ -9,13 +9,7 @@ from functools import partial
 import structlog
 
 from agent import spans
-from agent.errors import (
-    AgentError,
-    ModelError,
-    ModelRefused,
-    SpendLimitReached,
-    TurnSuspended,
-)
+from agent.errors import AgentError, ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage, text_of
 from agent.models.factory import choices
 from agent.ports import ModelCall

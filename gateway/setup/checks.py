@@ -150,13 +150,7 @@ def refuse_unusable(settings: Settings) -> None:
         SettingsError: A gateway would not start with these.
     """
     from gateway.agent_ports.budgets import refuse_unpriced  # noqa: PLC0415
-    from gateway.wiring import (  # noqa: PLC0415
-        build_agent,
-        build_line,
-        build_readers,
-        build_writers,
-        models_of,
-    )
+    from gateway.wiring import build_agent, build_line, build_readers, build_writers, models_of  # noqa: PLC0415
 
     async def build() -> None:
         line = build_line(settings)

@@ -10,14 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, delete, select, update
 
-from gateway.storage.schema import (
-    alias,
-    chat_preview,
-    chat_watch,
-    conversation,
-    news,
-    now_s,
-)
+from gateway.storage.schema import alias, chat_preview, chat_watch, conversation, news, now_s
 from gateway.storage.statements import built_once
 
 NewsKind = Literal["forgotten", "secrets"]

@@ -36,12 +36,7 @@ from agent.models.draft import (
 from agent.models.openai.client import OpenAIServerModel
 from agent.models.openai.mode import Quirks, is_official
 from agent.models.openai.transport import Disconnected, failed_inside
-from agent.models.openai.wire import (
-    PROVIDER,
-    Fields,
-    schema_of,
-    sound_arguments,
-)
+from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
 from agent.models.wire import Remembered, content_parts, text_bytes, wire_name
 from agent.usage import Usage
 

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, literal_column, select, update
 
 from gateway.storage.conversation.attachments import PART_BYTES
-from gateway.storage.schema import (
-    attachment,
-    attachment_part,
-    is_large,
-    now_s,
-    stored_object,
-)
+from gateway.storage.schema import attachment, attachment_part, is_large, now_s, stored_object
 
 MOVED_AFTER_S = 60.0
 """The turn that a file came for reads it from the database."""

@@ -11,16 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    and_,
-    bindparam,
-    case,
-    func,
-    select,
-    update,
-)
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, update
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import Decision, JournaledEffect, ModelCall, Origin, ToolStatus

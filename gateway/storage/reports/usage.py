@@ -10,13 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import (
-    ColumnElement,
-    Connection,
-    Select,
-    func,
-    select,
-)
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
