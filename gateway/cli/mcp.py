@@ -22,11 +22,6 @@ DESCRIPTION_CHARS = 80
 mcp_app = typer.Typer(help="Tools of MCP servers (tools.mcp).", no_args_is_help=True)
 
 
-@mcp_app.callback()
-def mcp() -> None:
-    """Tools of MCP servers (tools.mcp)."""
-
-
 @mcp_app.command("list")
 def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
     """Connect to every enabled server, and show its tools and those that cannot be used.

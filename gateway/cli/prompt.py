@@ -25,11 +25,6 @@ _STABILITIES: dict[str, str] = {layer.name: layer.stability for layer in LAYERS}
 prompt_app = typer.Typer(help="What the model is told before anybody speaks.", no_args_is_help=True)
 
 
-@prompt_app.callback()
-def prompt_options() -> None:
-    """Keep `show` a subcommand."""
-
-
 @prompt_app.command("show")
 def prompt_show(
     context: typer.Context,

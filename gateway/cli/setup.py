@@ -377,11 +377,6 @@ import_app = typer.Typer(help="Take over the data of another agent.", no_args_is
 _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 
 
-@import_app.callback()
-def _group() -> None:
-    """Take over the data of another agent."""
-
-
 @import_app.command("hermes")
 def import_hermes(
     context: typer.Context,

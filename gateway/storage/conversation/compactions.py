@@ -6,11 +6,11 @@ stored with the compaction that made them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, select
+from sqlalchemy import Connection, delete, select
 
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
@@ -115,19 +115,12 @@ def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str
         "conversation": parent.conversation,
         "parent_session_id": parent.id,
         "child_session_id": child.id,
-        "trigger": compaction.trigger,
-        "engine": compaction.engine,
-        "level": compaction.level,
-        "messages_before": compaction.messages_before,
-        "messages_after": compaction.messages_after,
-        "tokens_before": compaction.tokens_before,
-        "tokens_after": compaction.tokens_after,
-        "summary_model": compaction.summary_model,
-        "retained_share": compaction.retained_share,
-        "cache_tokens_lost": compaction.cache_tokens_lost,
-        "failure": compaction.failure,
-        "duration_ms": compaction.duration_ms,
+        **{name: getattr(compaction, name) for name in _RECORDED},
     }
+
+
+_RECORDED = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
+"""What is on record of a compaction, as its fields and as columns."""
 
 
 def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
@@ -142,8 +135,7 @@ def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Com
     ).one_or_none()
     if row is None:
         return None
-    names = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
-    return Compaction(plan=current.session.plan, **{name: getattr(row, name) for name in names})
+    return Compaction(plan=current.session.plan, **{name: getattr(row, name) for name in _RECORDED})
 
 
 def put_candidate(
@@ -263,18 +255,8 @@ def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRo
 def store_nodes(conn: Connection, conversation_id: int, nodes: Sequence[Node]) -> None:
     """Add the nodes that a compaction has made."""
     rows = [
-        {
-            "conversation": conversation_id,
-            "number": each.number,
-            "level": each.level,
-            "first_seq": each.first_seq,
-            "last_seq": each.last_seq,
-            "children": orjson.dumps(each.children).decode(),
-            "text": each.text,
-            "source": each.source,
-            "tokens": each.tokens,
-            "source_tokens": each.source_tokens,
-        }
+        asdict(each)
+        | {"conversation": conversation_id, "children": orjson.dumps(each.children).decode()}
         for each in nodes
     ]
     if rows:
@@ -283,24 +265,10 @@ def store_nodes(conn: Connection, conversation_id: int, nodes: Sequence[Node]) -
 
 def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
     """Return the nodes of a conversation in order of number."""
-    rows = conn.execute(
-        select(node).where(node.c.conversation == conversation_id).order_by(node.c.number)
-    )
-    return [_node(row) for row in rows]
-
-
-def _node(row: Row[Any]) -> Node:
-    return Node(
-        number=row.number,
-        level=row.level,
-        first_seq=row.first_seq,
-        last_seq=row.last_seq,
-        text=row.text,
-        source=row.source,
-        tokens=row.tokens,
-        source_tokens=row.source_tokens,
-        children=tuple(orjson.loads(row.children)),
-    )
+    columns = [node.c[field.name] for field in fields(Node)]
+    found = select(*columns).where(node.c.conversation == conversation_id).order_by(node.c.number)
+    rows = conn.execute(found).mappings()
+    return [Node(**{**row, "children": tuple(orjson.loads(row["children"]))}) for row in rows]
 
 
 def forget_nodes(conn: Connection, conversation_id: int) -> None:

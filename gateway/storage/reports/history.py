@@ -365,19 +365,11 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
     named = of_segments(conn, conversation_id)
     return [
         Segment(
-            id=row.id,
-            title=named[row.id],
-            parent_session_id=row.parent_session_id,
-            number=row.number,
-            start_reason=row.start_reason,
-            end_reason=row.end_reason,
-            started_at=row.started_at,
-            ended_at=row.ended_at,
-            prompt_tokens=row.prompt_tokens,
-            plan=load_plan(row.plan),
-            compaction=by_child.get(row.id),
+            title=named[row["id"]],
+            compaction=by_child.get(row["id"]),
+            **{**row, "plan": load_plan(row["plan"])},
         )
-        for row in rows
+        for row in rows.mappings()
     ]
 
 
