@@ -21,7 +21,7 @@ from gateway.storage.search import index, query
 from tests.support.copy_process import copy_and_kill
 from tests.support.every_table import everything, fill, slots
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import Store, outdated_file
+from tests.support.storage import Store, outdated_file, stand_still
 
 SMALL = 2_000
 """Bytes of a batch: each table has several."""
@@ -71,6 +71,7 @@ def asked(url: str, fn: Callable[[Connection], Any]) -> Any:
             return fn(conn)
     conn = postgres.connect(server_at(url))
     try:
+        stand_still(conn)
         with conn.transaction():
             return fn(conn)
     finally:

@@ -21,7 +21,7 @@ from gateway.storage.engine import connect
 from gateway.storage.migrations import open_database, prepare_schema, schema_revision
 from gateway.storage.schema import REVISION, conversation, metadata
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import Store, admit, dump, inbound
+from tests.support.storage import Store, admit, dump, inbound, stand_still
 
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
@@ -316,6 +316,7 @@ def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
     """Columns, indexes with their conditions, references, sequences, triggers and functions."""
     migrated = postgres.connect(server_at(postgres_url))
     made = postgres.connect(server_at(postgres_worker.url(postgres_worker.create())))
+    stand_still(made)
     with made.transaction():
         metadata.create_all(made)
     found = []
