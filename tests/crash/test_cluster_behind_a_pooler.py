@@ -63,7 +63,7 @@ async def test_a_restart_of_the_pooler_costs_no_attempt(cluster: Cluster) -> Non
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     replicas = cluster.rows("SELECT id FROM replica ORDER BY id")
     for _ in range(3):
         await cluster.restart_pooler(away_s=0.5)
@@ -80,7 +80,7 @@ async def test_a_killed_replica_is_replaced(cluster: Cluster) -> None:
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     dead = cluster.replicas[0]
     await cluster.kill_off(dead)
     await cluster.platform.open_gate()

@@ -42,7 +42,7 @@ async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how:
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     for _ in range(3):
         await cluster.restart_database(how, away_s=0.5)
     await cluster.platform.open_gate()
@@ -62,7 +62,7 @@ async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster)
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     await cluster.restart_database("immediate", away_s=2.5 * SHORT_LEASE_S)
     await cluster.platform.open_gate()
     await cluster.platform.wait_for(cluster.all_answered, 120.0)
@@ -98,7 +98,7 @@ async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Clust
     await cluster.run_all()
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     await asyncio.to_thread(cluster.server.stop, "fast")
     await cluster.stop_all()
     await cluster.platform.open_gate()
@@ -111,12 +111,12 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     cluster.configure(think_s=0.3)
     dead, reaper, other = cluster.replicas
     cluster.run(dead)
-    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 1, 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") >= 1, 90.0)
     for chat in CHATS:
         await cluster.write(chat, "gate note")
-    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached == len(CHATS), 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.gate.reached >= len(CHATS), 90.0)
     cluster.run(reaper, pause=["before commit of reap", 1])
-    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") == 2, 90.0)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") >= 2, 90.0)
     await cluster.kill_off(dead)
     await cluster.platform.wait_for(lambda: cluster.platform.noted("paused"), 90.0)
     cluster.disturb_now(reaper)

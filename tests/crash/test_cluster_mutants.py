@@ -9,7 +9,8 @@ from tests.support.crash_cluster import Cluster
 
 pytestmark = pytest.mark.timeout(300)
 
-LEASE_S = 1.0
+LEASE_S = 3.0
+"""A busy machine keeps a process waiting for more than a second."""
 NOTED_TWICE = "m1-note: the side effect happened 2 times"
 
 
@@ -66,15 +67,15 @@ async def wake_a_zombie(
     await platform.wait_for(lambda: platform.noted("paused"), 90.0)
     cluster.disturb_now(first)
     cluster.run(second, mutant=successor)
-    await platform.wait_for(lambda: platform.gate.reached == 1, 90.0)
+    await platform.wait_for(lambda: platform.gate.reached >= 1, 90.0)
     cluster.disturb_now(first)
     cluster.signal(first, signal.SIGCONT)
     if zombie or successor:
-        await platform.wait_for(lambda: platform.gate.reached == 2, 90.0)
+        await platform.wait_for(lambda: platform.gate.reached >= 2, 90.0)
         await platform.open_gate(first.pid)
-        await platform.wait_for(lambda: platform.gate.reached == 3, 90.0)
+        await platform.wait_for(lambda: platform.gate.reached >= 3, 90.0)
         await platform.open_gate(second.pid)
-        await platform.wait_for(lambda: platform.gate.reached == 4, 90.0)
+        await platform.wait_for(lambda: platform.gate.reached >= 4, 90.0)
     await platform.open_gate()
     await platform.wait_for(cluster.all_answered, 90.0)
     await cluster.stop_all()

@@ -116,7 +116,7 @@ async def test_a_process_that_dies_at_once_makes_nobody_a_suspect(crashes: Crash
     for chat in "abcd":
         await crashes.write(chat, "gate")
     pid = crashes.start()
-    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached == 4)
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached >= 4)
     await crashes.kill(pid)
     for _ in range(6):
         loop = crashes.start(kill=["before commit of claim", 1])
@@ -135,7 +135,7 @@ async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Cras
     counts = []
     for life, reached in enumerate((4, 8, 8, 12), start=1):
         pid = crashes.start()
-        await crashes.platform.wait_for(lambda life=life: crashes.platform.noted("ready") == life)
+        await crashes.platform.wait_for(lambda life=life: crashes.platform.noted("ready") >= life)
         await crashes.platform.wait_for(partial(gate_is_reached, crashes, reached))
         await crashes.kill(pid)
         counts.append(deaths(crashes))
@@ -290,7 +290,7 @@ async def test_a_second_process_is_refused_and_harms_nothing(crashes: Crashes) -
 
 def gate_is_reached(crashes: Crashes, times: int) -> bool:
     """Whether models have come to the gate so often."""
-    return crashes.platform.gate.reached == times
+    return crashes.platform.gate.reached >= times
 
 
 def deaths(crashes: Crashes) -> list[int]:

@@ -35,7 +35,7 @@ from tests.support.thorough import DEEP, thorough
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
 ENDED_IN_S = 100.0
 """A stop with connections to PostgreSQL that say nothing waits twice for their limit of 40 s."""
-TRIED_AFTER_S = 3.0
+TRIED_AFTER_S = 6.0
 """A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
 SETTLED_IN_S = 120.0

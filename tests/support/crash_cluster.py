@@ -29,7 +29,7 @@ from tests.support.postgres import End, PostgresServer
 
 REFUSED = 3
 """The exit code of a process that could not start."""
-KNOWS_AFTER_S = 3.0
+KNOWS_AFTER_S = 6.0
 """Beside two leases: how long after a disturbance a process of a busy machine may know nothing."""
 
 
