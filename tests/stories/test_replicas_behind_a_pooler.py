@@ -61,7 +61,7 @@ async def test_an_answer_is_seen_and_stopped_at_the_other_replica(
         await say(one, "one")
         await page.until(lambda: page.preview == "Well, ")
         go_on.set()
-        await page.until(lambda: page.answers == ["re: one"])
+        await page.until(lambda: page.answers == ["re: one"] and page.preview is None)
         model.hold("two")
         await say(one, "two")
         await page.until(lambda: page.preview)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.support.process import free_port
 from tests.support.virtual_time import virtual_loop
 
 FaultKind = Literal[
@@ -83,14 +84,13 @@ class FaultProxy:
         self._frozen: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
-        self._port = 0
+        self._port = free_port()
         self.faced = 0
         self.root = ""
 
     async def start(self) -> None:
-        """Listen, on the port of before where there is one."""
+        """Listen, again on the same port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
-        self._port = self._server.sockets[0].getsockname()[1]
         self.root = f"{'https' if self._tls else 'http'}://{HOST}:{self._port}"
 
     async def stop(self) -> None:

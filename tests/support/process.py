@@ -59,12 +59,12 @@ class ParleyProcess:
         home: PARLEY_HOME.
         settings: Written to `parley.yaml` there at each start.
         environ: Variables; no others are set but PARLEY_HOME, HOME, PATH and COLUMNS.
-        port: Where it listens at its first start; 0 for any free port.
+        port: Where it listens; 0 for any free port.
         descriptors: Hard limit of its file descriptors; None for that of the tests.
         fresh: Whether it is always a new Python, as when a person types the command.
 
     Attributes:
-        port: Where it listens, once it was ready; `restart` uses the same one.
+        port: Where it listens, also after a `restart`.
         records: The lines of its log, of all its lives, in order.
         stderr: The lines that were written beside the log.
         program: What Python is called with.
@@ -90,7 +90,7 @@ class ParleyProcess:
         self._limited = [] if descriptors is None else ["/bin/sh", "-c", limit, "sh"]
         self.home = home
         self.settings = settings or {}
-        self.port = port
+        self.port = port or free_port()
         self.records: list[Record] = []
         self.stderr: list[str] = []
         self._environ = environ or {}
@@ -140,7 +140,6 @@ class ParleyProcess:
         await self.wait_until(lambda: self.named("gateway_ready", since=known) or not self.running)
         ready = self.named("gateway_ready", since=known)
         assert ready, "\n".join(["parley run ended:", *self.stderr])
-        self.port = ready[0]["port"]
 
     async def spawn(self) -> None:
         """Start the process without waiting for anything."""

@@ -1,11 +1,11 @@
 """What is asked about a token before anything is received for it."""
 
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.discord.platform import DiscordSettings
 from adapters.registry import AccountReport, check
 from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.process import free_port
 
 
 async def asked(api_url: str, token: str = TOKEN, *, message_content: bool = True) -> AccountReport:
@@ -51,5 +51,5 @@ async def test_a_wrong_token_is_refused() -> None:
 
 async def test_without_a_network_nothing_is_said_of_the_token() -> None:
     """Discord is said to be away."""
-    report = await asked(f"http://127.0.0.1:{unused_port()}/api/v10")
+    report = await asked(f"http://127.0.0.1:{free_port()}/api/v10")
     assert report.outcome == "unreachable"

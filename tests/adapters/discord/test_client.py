@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.base import PoolUse
 from adapters.discord import client
@@ -13,6 +12,7 @@ from tests.adapters.discord.conftest import MakeAdapter, asked, row, where
 from tests.support.cancelling import cancelled_at
 from tests.support.discord.faults import Fault
 from tests.support.discord.server import DiscordServer
+from tests.support.process import free_port
 
 SLOW = Fault("slow", delay_s=0.3)
 MOST_AWAITS = 20
@@ -37,7 +37,7 @@ async def test_an_unreachable_discord_is_asked_with_a_fresh_client(
     server: DiscordServer, make: MakeAdapter
 ) -> None:
     """After five failures in a row the client is replaced, and not again at the tenth."""
-    adapter = make(api_url=f"http://127.0.0.1:{unused_port()}")
+    adapter = make(api_url=f"http://127.0.0.1:{free_port()}")
     replaced = []
     for _ in range(10):
         with pytest.raises(SendDelayed):

@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 import structlog
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.discord.adapter import DiscordAdapter
@@ -21,6 +20,7 @@ from tests.support.discord.faults import (
     flood,
 )
 from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.process import free_port
 from tests.support.recording_intake import NotStored, RecordingIntake
 
 
@@ -109,7 +109,7 @@ async def test_trouble_at_login_disconnects(
 
 async def test_no_server_at_all(make: MakeAdapter) -> None:
     """A refused connection is a disconnect."""
-    place = f"127.0.0.1:{unused_port()}"
+    place = f"127.0.0.1:{free_port()}"
     adapter = make(api_url=f"http://{place}/api/v10", gateway_url=f"ws://{place}/gateway")
     with pytest.raises(AdapterDisconnected):
         await asyncio.wait_for(adapter.receivers[0].run(), 10)

@@ -5,7 +5,6 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import LIMITS
@@ -24,6 +23,7 @@ from tests.support.discord.faults import (
 )
 from tests.support.discord.server import DiscordServer
 from tests.support.discord.world import Channel
+from tests.support.process import free_port
 
 PNG = OutgoingFile("plot.png", "image/png", b"\x89PNG")
 ODD_REPLY = Fault("reply", body={"strange": 1})
@@ -201,7 +201,7 @@ async def test_a_cloudflare_block_is_passed_on(
 
 async def test_no_server_at_all(make: MakeAdapter, chat: Channel) -> None:
     """What never left this machine is not unknown."""
-    place = f"127.0.0.1:{unused_port()}"
+    place = f"127.0.0.1:{free_port()}"
     adapter = make(api_url=f"http://{place}/api/v10")
     with pytest.raises(SendDelayed):
         await adapter.send(row(adapter, "Hello", where(chat)))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.registry import AccountReport, check
 from adapters.slack.check import SCOPES
 from adapters.slack.platform import SlackSettings
+from tests.support.process import free_port
 from tests.support.slack.server import SlackServer
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/platforms/slack.md"
@@ -66,7 +66,7 @@ async def test_a_missing_app_token_is_named() -> None:
 async def test_without_a_network_nothing_is_said_of_the_tokens() -> None:
     """Slack is said to be away."""
     server = SlackServer()
-    server.base_url = f"http://127.0.0.1:{unused_port()}/api/"
+    server.base_url = f"http://127.0.0.1:{free_port()}/api/"
     assert (await asked(server)).outcome == "unreachable"
 
 

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.base import PoolUse
 from adapters.errors import SendDelayed
@@ -11,6 +10,7 @@ from adapters.slack import client
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import MakeAdapter, outgoing, question, until
 from tests.support.cancelling import cancelled_at
+from tests.support.process import free_port
 from tests.support.slack.faults import slow
 from tests.support.slack.people import ANNS_DM
 from tests.support.slack.server import SlackServer
@@ -33,7 +33,7 @@ async def test_a_send_cancelled_at_any_await_loses_nothing(
 
 async def test_an_unreachable_slack_is_asked_with_a_fresh_client(make: MakeAdapter) -> None:
     """After five failures in a row the client is replaced, and not again at the tenth."""
-    adapter = make(base_url=f"http://127.0.0.1:{unused_port()}/api/")
+    adapter = make(base_url=f"http://127.0.0.1:{free_port()}/api/")
     replaced = []
     for _ in range(10):
         with pytest.raises(SendDelayed):

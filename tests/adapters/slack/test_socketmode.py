@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import structlog
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
@@ -24,6 +23,7 @@ from tests.adapters.slack.conftest import (
     supervised,
     until,
 )
+from tests.support.process import free_port
 from tests.support.recording_intake import NotStored, RecordingIntake
 from tests.support.slack.faults import DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood, refused
 from tests.support.slack.people import ANNS_DM
@@ -260,7 +260,7 @@ async def test_trouble_at_the_start_is_a_lost_connection(
 async def test_no_server_is_a_lost_connection(make: MakeAdapter) -> None:
     """As after a cut cable; the next attempt may succeed."""
     with pytest.raises(AdapterDisconnected):
-        await make(base_url=f"http://127.0.0.1:{unused_port()}/api/").run()
+        await make(base_url=f"http://127.0.0.1:{free_port()}/api/").run()
 
 
 async def test_a_server_that_went_away_does_not_stay_connected(

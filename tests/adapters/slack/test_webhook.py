@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 import pytest
 import structlog
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 
 from adapters.errors import AdapterRefused
 from adapters.messages import Choice
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import MakeAdapter, outgoing, running, until
+from tests.support.process import free_port
 from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.delivery import signature
 from tests.support.slack.people import ANNS_DM, GENERAL
@@ -31,7 +32,7 @@ async def served(slack: SlackServer, make: MakeAdapter) -> AsyncIterator[SlackAd
     adapter = make(mode="http", app_token=None)
     app = web.Application()
     app.add_routes(adapter.routes())
-    async with TestServer(app, port=unused_port()) as server:
+    async with TestServer(app, port=free_port()) as server:
         slack.delivering.url = str(server.make_url("/slack/default"))
         async with running(adapter):
             await until(lambda: adapter.connected)
@@ -206,7 +207,7 @@ async def test_a_call_before_the_bot_is_known_comes_again(
     """While the adapter is not connected yet nothing can be read, so nothing is answered 200."""
     app = web.Application()
     app.add_routes(make(mode="http").routes())
-    async with TestServer(app, port=unused_port()) as server:
+    async with TestServer(app, port=free_port()) as server:
         slack.delivering.url = str(server.make_url("/slack/default"))
         assert (await slack.delivering.post(BODY, JSON))[0] == 200
         slack.write(ANNS_DM, "one")

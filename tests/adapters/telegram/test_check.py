@@ -1,11 +1,11 @@
 """What is asked about a token before anything is received for it."""
 
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.registry import check
 from adapters.telegram.platform import TelegramSettings
 from tests.support.bot_api import TOKEN, BotApi
+from tests.support.process import free_port
 
 
 def bot(base_url: str, token: str = TOKEN) -> TelegramSettings:
@@ -44,6 +44,6 @@ async def test_a_wrong_token_is_refused_and_not_repeated() -> None:
 
 async def test_without_a_network_nothing_is_said_of_the_token() -> None:
     """The platform is said to be away, and the token may be good."""
-    report = await check("telegram", bot(f"http://127.0.0.1:{unused_port()}"))
+    report = await check("telegram", bot(f"http://127.0.0.1:{free_port()}"))
     assert report.outcome == "unreachable"
     assert "Telegram does not answer now" in report.text

@@ -14,7 +14,7 @@ import httpx
 import orjson
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from adapters.base import PoolUse
@@ -28,6 +28,7 @@ from tests.adapters.telegram.test_send import ANN, asked, row
 from tests.support.bot_api import HANG, TOKEN, BotApi, Fault
 from tests.support.cancelling import cancelled_at
 from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
+from tests.support.process import free_port
 
 MOST_AWAITS = 20
 MOST_ROUNDS = 40
@@ -99,7 +100,7 @@ async def test_an_exhausted_client_is_replaced(
 
 async def test_an_unreachable_telegram_is_asked_with_a_fresh_client(make: MakeAdapter) -> None:
     """After five failures in a row the client is replaced, and not again at the tenth."""
-    adapter = make(base_url=f"http://127.0.0.1:{unused_port()}")
+    adapter = make(base_url=f"http://127.0.0.1:{free_port()}")
     replaced = []
     for _ in range(10):
         with pytest.raises(SendDelayed):

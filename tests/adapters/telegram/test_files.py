@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
@@ -24,6 +23,7 @@ from tests.support.bot_api import (
     Fault,
     flood,
 )
+from tests.support.process import free_port
 
 ANN = Address("telegram", "default", "7")
 LIMIT = 1000
@@ -101,7 +101,7 @@ async def test_what_becomes_of_a_failed_download(
 
 async def test_a_server_that_is_not_there(api: BotApi, make: MakeAdapter) -> None:
     """A file server that cannot be reached is tried again, and its address is not told."""
-    adapter = make(base_file_url=f"http://127.0.0.1:{unused_port()}")
+    adapter = make(base_file_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(FetchDelayed) as caught:
         await adapter.fetch(ANN, attached(api, b"x"), LIMIT)
     assert TOKEN not in str(caught.value)

@@ -6,7 +6,6 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
@@ -25,6 +24,7 @@ from tests.support.bot_api import (
     BotApi,
     Fault,
 )
+from tests.support.process import free_port
 from tests.support.recording_intake import NotStored, RecordingIntake
 
 
@@ -294,7 +294,7 @@ async def test_a_malformed_greeting_disconnects(api: BotApi, adapter: TelegramAd
 
 async def test_no_server_at_all(make: MakeAdapter) -> None:
     """A refused connection is a disconnect."""
-    adapter = make(base_url=f"http://127.0.0.1:{unused_port()}")
+    adapter = make(base_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(AdapterDisconnected):
         await adapter.run()
 

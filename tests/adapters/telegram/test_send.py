@@ -4,7 +4,6 @@ import asyncio
 
 import orjson
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, Receipt
@@ -24,6 +23,7 @@ from tests.support.bot_api import (
     flood,
 )
 from tests.support.bot_wire import Call, excesses
+from tests.support.process import free_port
 
 ANN = Address("telegram", "default", "7")
 TOPIC = Address("telegram", "default", "-100", "3")
@@ -205,7 +205,7 @@ async def test_a_slow_answer_is_an_unknown_outcome(api: BotApi, make: MakeAdapte
 
 async def test_without_a_connection_nothing_was_shown(make: MakeAdapter) -> None:
     """A refused connection is no unknown outcome."""
-    adapter = make(base_url=f"http://127.0.0.1:{unused_port()}")
+    adapter = make(base_url=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(SendDelayed):
         await adapter.send(row(adapter, "Hello"))
 

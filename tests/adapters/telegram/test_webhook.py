@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer, unused_port
+from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
@@ -17,6 +17,7 @@ from adapters.telegram.client import ALLOWED_UPDATES
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import BotApi, Fault
 from tests.support.bot_replicas import until
+from tests.support.process import free_port
 from tests.support.recording_intake import RecordingIntake
 
 SECRET = "a-webhook_SECRET"
@@ -25,7 +26,7 @@ HEADERS = {"X-Telegram-Bot-Api-Secret-Token": SECRET, "Content-Type": "applicati
 
 @pytest.fixture
 async def url() -> str:
-    return f"http://127.0.0.1:{unused_port()}/telegram/default"
+    return f"http://127.0.0.1:{free_port()}/telegram/default"
 
 
 @pytest.fixture

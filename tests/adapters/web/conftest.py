@@ -15,6 +15,7 @@ from adapters.web.platform import WebSettings
 from tests.support.browser import CHROMIUM
 from tests.support.door import MAX_FILE_BYTES, MemoryDoor, web_host
 from tests.support.history import MemoryHistory
+from tests.support.process import free_port
 
 collect_ignore = [] if CHROMIUM else ["test_page.py"]
 
@@ -100,7 +101,7 @@ async def serving() -> AsyncIterator[Serve]:
         adapter = WebAdapter(WebSettings(**settings), host, ping_s=ping_s)
         app = web.Application()
         app.add_routes(adapter.routes())
-        client = TestClient(TestServer(app, port=port))
+        client = TestClient(TestServer(app, port=port or free_port()))
         await client.start_server()
         running.append(Served(adapter, history, client, door))
         if signed_in:

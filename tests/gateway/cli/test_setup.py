@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from aiohttp.test_utils import unused_port
 
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.bot_api import TOKEN, BotApi
@@ -18,7 +17,7 @@ from tests.support.discord.server import TOKEN as DISCORD_TOKEN
 from tests.support.discord.server import DiscordServer
 from tests.support.first_answer import KEY, Stranger, environment
 from tests.support.model_server import Fault, Reply
-from tests.support.process import ParleyProcess
+from tests.support.process import ParleyProcess, free_port
 from tests.support.slack.server import SlackServer
 
 PROVIDER = ("Which one (number or name)", "1")
@@ -162,7 +161,7 @@ async def test_a_file_that_is_there_is_changed_only_after_a_yes(stranger: Strang
 async def test_without_a_network_a_key_may_be_kept(stranger: Stranger, api: BotApi) -> None:
     """It could not be tried, which is said."""
     environ = dict(stranger.environ)
-    environ["PARLEY_MODEL__BASE_URL"] = f"http://127.0.0.1:{unused_port()}"
+    environ["PARLEY_MODEL__BASE_URL"] = f"http://127.0.0.1:{free_port()}"
     someone = Stranger(stranger.home, environ)
     turns = (
         *MODEL,

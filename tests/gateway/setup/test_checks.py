@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp.test_utils import unused_port
 
 from adapters.registry import account_types
 from agent.settings import ModelSettings
@@ -12,6 +11,7 @@ from tests.support.anthropic_server import AnthropicServer
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.model_server import Fault, Reply
 from tests.support.openai_server import OpenAIServer
+from tests.support.process import free_port
 
 KEY = "sk-ant-right"
 
@@ -87,7 +87,7 @@ async def test_a_provider_in_trouble_says_nothing_of_the_key(
 
 async def test_without_a_network_the_model_is_unreachable() -> None:
     """And nothing is raised."""
-    checked = await check_model(block(f"http://127.0.0.1:{unused_port()}"))
+    checked = await check_model(block(f"http://127.0.0.1:{free_port()}"))
     assert checked.outcome == "unreachable"
 
 
