@@ -208,9 +208,16 @@ def stems_of(text: str) -> frozenset[str]:
 
 def _topic(row: Any) -> Topic:
     conversation, first, last, text, terms, messages, at, last_at = row
-    told = "".join(orjson.loads(terms))
-    marks = tuple(told[n : n + MARK_CHARS] for n in range(0, len(told), MARK_CHARS))
+    marks = tuple(mark for told in orjson.loads(terms) for mark in _marks_in(told))
     return Topic(conversation, first, last, text, marks, messages, at, last_at)
+
+
+def _marks_in(told: str) -> list[str]:
+    """Return what an item of a row holds: marks, or a stem, as the version before writes them."""
+    return re.findall("." * MARK_CHARS, told) if _MARKS.fullmatch(told) else [_mark(told)]
+
+
+_MARKS = re.compile(f"([0-9a-f]{{{MARK_CHARS}}})*")
 
 
 def _values(each: Topic) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import update
@@ -152,3 +154,16 @@ def test_a_conversation_that_is_fed_anew_has_its_topics_once(store: Store) -> No
     assert store.run(conversations.search_progress, here)[0] == 0
     feed(store)
     assert len(store.rows(topic)) == 1
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_row_of_the_version_before_goes_on(store: Store, is_shared: bool) -> None:
+    """It holds stems; behind marks where a replica of each version has fed it."""
+    here = talk(store, FLASK, COOKIE)
+    marks = orjson.loads(store.one(topic).terms) if is_shared else []
+    terms = orjson.dumps([*marks, *topics.stems_of(f"{FLASK} expire {COOKIE}")]).decode()
+    store.run(lambda conn: conn.execute(update(topic).values(terms=terms)) and None)
+    more = ["ok", "When will it expire within five minutes?", "Is sixty seconds possible, signed?"]
+    store.run(tell, here, [said(text) for text in more])
+    feed(store)
+    assert [first for first, _, _ in begun(store, here)] == [1]
