@@ -168,6 +168,8 @@ def _ranges(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
         yield f"head_upto {plan.head_upto} and tail_from {plan.tail_from} are not 0 to {newest}"
     if plan.tail_from and plan.head_upto >= plan.tail_from:
         yield f"the head (to {plan.head_upto}) reaches into the tail (from {plan.tail_from})"
+    if any(each.first_seq <= plan.head_upto for each in plan.summaries[:1]):
+        yield f"the head (to {plan.head_upto}) reaches into what is summarised"
     if plan.summaries and not plan.tail_from:
         yield "it has a summary and no tail_from"
     for summary in plan.summaries:

@@ -44,6 +44,7 @@ def test_a_sound_plan_has_no_problems() -> None:
         ({"tail_from": 34}, "are not 0 to 32"),
         ({"tail_from": -2}, "are not 0 to 32"),
         ({"head_upto": 25}, "the head (to 25) reaches into the tail (from 25)"),
+        ({"head_upto": 5}, "the head (to 5) reaches into what is summarised"),
         ({"tail_from": 0, "head_upto": 0}, "it has a summary and no tail_from"),
         ({"summaries": (replace(SUMMARY, text=" \n"),)}, "has no range or text"),
         ({"summaries": (replace(SUMMARY, first_seq=0),)}, "has no range or text"),
@@ -70,7 +71,7 @@ def test_a_sound_plan_has_no_problems() -> None:
         ),
         ({"tail_from": 26}, "message 26 of role assistant follows a summary of role assistant"),
         (
-            {"head_upto": 2, "tail_from": 3, "summaries": (replace(SUMMARY, role="user"),)},
+            {"head_upto": 2, "tail_from": 3, "summaries": (Summary("x", 3, 24, "user"),)},
             "message 3 of role tool follows a summary of role user",
         ),
         ({"summaries": (), "head_upto": 5}, "message 25 of role user follows message 5"),
