@@ -183,14 +183,6 @@ def _of_parts(written: Sequence[tuple[str, str]]) -> SystemPrompt:
     )
 
 
-def _identity(facts: PromptFacts) -> str:
-    return facts.identity or IDENTITY
-
-
-def _child_identity(_: PromptFacts) -> str:
-    return CHILD_IDENTITY
-
-
 def _data(facts: PromptFacts) -> str:
     exception = f" {SKILLS_ARE_ORDERS}" if "skill_view" in facts.tools else ""
     return DATA_NOT_ORDERS + exception
@@ -214,10 +206,6 @@ _GUIDANCE: tuple[tuple[frozenset[str], str], ...] = (
 def _guidance(facts: PromptFacts) -> str:
     """What holds for several tools; what one of them is for is in its description."""
     return "\n".join(text for family, text in _GUIDANCE if family.intersection(facts.tools))
-
-
-def _instructions(facts: PromptFacts) -> str:
-    return facts.instructions or ""
 
 
 def _memory(facts: PromptFacts) -> str:
@@ -314,10 +302,6 @@ def _session(facts: PromptFacts) -> str:
     return f"{line}." if line else ""
 
 
-def _environment(facts: PromptFacts) -> str:
-    return facts.environment
-
-
 def _platform(facts: PromptFacts) -> str:
     """How the platform shows answers, and who writes here."""
     lines = []
@@ -343,25 +327,21 @@ def standing_text(words: Sequence[StandingWord]) -> str:
     return f"{STANDING}\n<standing-words>\n{lines}\n</standing-words>"
 
 
-def _standing(facts: PromptFacts) -> str:
-    return standing_text(facts.standing)
-
-
 # What changes least stands first: a layer that changes loses the cache of all behind it.
 LAYERS: tuple[Layer, ...] = (
-    Layer("identity", "files", _identity),
+    Layer("identity", "files", lambda facts: facts.identity or IDENTITY),
     Layer("data", "version", _data),
     Layer("guidance", "tools", _guidance),
     Layer("enforcement", "settings", _enforcement),
-    Layer("instructions", "settings", _instructions),
+    Layer("instructions", "settings", lambda facts: facts.instructions or ""),
     Layer("skills", "files", _skills),
     Layer("context_file", "files", _context_file),
     Layer("memory", "notes", _memory),
     Layer("user_profile", "notes", _profile),
     Layer("external_memory", "notes", _external),
-    Layer("environment", "settings", _environment),
+    Layer("environment", "settings", lambda facts: facts.environment),
     Layer("platform", "chat", _platform),
-    Layer(STANDING_LAYER, "notes", _standing),
+    Layer(STANDING_LAYER, "notes", lambda facts: standing_text(facts.standing)),
     Layer(OWN_LAYER, "session", _session),
 )
 _OF_CHILD = frozenset({
@@ -373,7 +353,7 @@ _OF_CHILD = frozenset({
     OWN_LAYER,
 })
 CHILD_LAYERS: tuple[Layer, ...] = (
-    Layer("identity", "version", _child_identity),
+    Layer("identity", "version", lambda _: CHILD_IDENTITY),
     *(layer for layer in LAYERS if layer.name in _OF_CHILD),
 )
 

@@ -87,18 +87,6 @@ def _invite(conn: Connection, target: str, by: str) -> NewLink:
     return web_door.invite(conn, told.name, told.role, told.same_as, by)
 
 
-def _link(conn: Connection, name: str, by: str) -> NewLink:
-    return web_door.new_link(conn, name, by=by)
-
-
-def _make_owner(conn: Connection, target: str, by: str) -> Decision:
-    return pairing.set_role(conn, target, "owner", by)
-
-
-def _make_member(conn: Connection, target: str, by: str) -> Decision:
-    return pairing.set_role(conn, target, "member", by)
-
-
 Action = Callable[[Connection, str, str], Any]
 """A transaction function of its target, and of who wants it (for the audit log)."""
 ACTIONS: dict[str, Action] = {
@@ -108,12 +96,12 @@ ACTIONS: dict[str, Action] = {
     "approve-pairing": pairing.approve,
     "deny-pairing": pairing.deny,
     "revoke-member": pairing.revoke,
-    "make-owner": _make_owner,
-    "make-member": _make_member,
+    "make-owner": lambda conn, target, by: pairing.set_role(conn, target, "owner", by),
+    "make-member": lambda conn, target, by: pairing.set_role(conn, target, "member", by),
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
-    "web-link": _link,
+    "web-link": lambda conn, name, by: web_door.new_link(conn, name, by=by),
     "web-invite": _invite,
     "web-remove": web_door.remove,
     "web-revoke": web_door.revoke,

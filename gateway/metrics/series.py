@@ -432,43 +432,10 @@ BUDGET = _gauge("budget_daily_usd", "budget.daily_usd; absent where none is set.
 DATABASE_BYTES = _gauge("database_bytes", "Size of the database.", "", "database")
 WAL_BYTES = _gauge("database_wal_bytes", "Size of its log; of SQLite alone.", "", "database")
 
-STATE: tuple[Series, ...] = (
-    ADAPTER_STATE,
-    ACCOUNT_SILENT,
-    POOL_IN_USE,
-    POOL_LIMIT,
-    TURNS_RUNNING,
-    SERVED,
-    TURN_PLACES,
-    MODEL_RESTS,
-    CACHE_HIT_RATIO,
-    LOOP_LAG,
-    DISK_FREE,
-    DISK_SIZE,
-    LOG_BYTES,
-    BACKUP_AGE,
-    SCRAPE,
-    DATABASE_UP,
-    BUILD_INFO,
-    INBOX_DEPTH,
-    INBOX_AGE,
-    OUTBOX_DEPTH,
-    OUTBOX_AGE,
-    ASKED,
-    ASKED_AGE,
-    STRANGERS,
-    QUARANTINED,
-    DEAD_LETTERS,
-    UNSEARCHED,
-    UNSEARCHED_IN,
-    REPLICAS,
-    LEASES,
-    UNOWNED,
-    SPENT,
-    BUDGET,
-    DATABASE_BYTES,
-    WAL_BYTES,
+STATE: tuple[Series, ...] = tuple(
+    each for each in list(vars().values()) if isinstance(each, Series) and each.kind == "gauge"
 )
+"""All that are read: the gauges above, in their order."""
 
 PROCESS: tuple[Series, ...] = (
     Series("process_cpu_seconds", "counter", "CPU time of the process."),

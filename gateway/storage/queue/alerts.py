@@ -10,7 +10,7 @@ by putting the row off: where whoever claimed it dies, another one posts it late
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from sqlalchemy import Connection, and_, case, delete, exists, func, or_, select, text, update
 
@@ -46,16 +46,7 @@ class Alert:
     posted: int
 
 
-_COLUMNS = (
-    alert.c.id,
-    alert.c.kind,
-    alert.c.subject,
-    alert.c.text,
-    alert.c.since,
-    alert.c.told_at,
-    alert.c.over_at,
-    alert.c.posted,
-)
+_COLUMNS = [alert.c[field.name] for field in fields(Alert)]
 
 
 def note(conn: Connection, kind: str, subject: str, what: str, since: float) -> int | None:
