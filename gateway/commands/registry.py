@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 
 import gateway.commands
 from adapters.messages import Choice, InboundMessage, MessageRef
-from agent.messages import Content
 from agent.turn.state import Agent
 from gateway.access.pairing import Happening, Pairing
 from gateway.access.policy import Access
@@ -25,6 +24,7 @@ from gateway.agent_ports.journal import Journal
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.context.window import ContextParts
 from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Question
 from gateway.storage.database import Database
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held
@@ -117,20 +117,6 @@ class QueuedContext:
 
 
 @dataclass(frozen=True, slots=True)
-class NextQuestion:
-    """What a queued command has the agent answer.
-
-    Attributes:
-        others: Whose words it holds beside those of the command's sender.
-        retries: The dead turn that it asks again.
-    """
-
-    content: Content
-    others: tuple[str, ...] = ()
-    retries: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class TurnServices:
     """What every command may use that takes a turn; `agent` is the one of the settings."""
 
@@ -165,9 +151,9 @@ IMMEDIATE: Route[CommandContext, CommandResult] = Route("at once")
 """Answered while its message is admitted, past the queue."""
 REPLY: Route[CommandContext, CommandResult] = Route("at once")
 """The same, in the conversation where the question was asked that it answers."""
-QUEUED: Route[QueuedContext, NextQuestion | str] = Route("queued")
+QUEUED: Route[QueuedContext, Question | str] = Route("queued")
 """Carried out in its place in the queue: it asks the agent something, or is told a text."""
-NEW_BEGINNING: Route[QueuedContext, NextQuestion | str] = Route("queued")
+NEW_BEGINNING: Route[QueuedContext, Question | str] = Route("queued")
 """The same; it waits for no answer to an earlier question, and files that come with it belong to
 what it asks."""
 TURN: Route[TurnContext, Awaitable[tuple[str, TurnEnd]]] = Route("as a turn")

@@ -19,7 +19,7 @@ from agent.ports import Origin
 from agent.settings import AgentSettings
 from gateway.commands import registry
 from gateway.commands.help import unknown_text
-from gateway.commands.registry import TURN, NextQuestion, QueuedContext
+from gateway.commands.registry import TURN, QueuedContext
 from gateway.context.memory import Recall
 from gateway.context.prompts import OperatorFiles, told_with_question
 from gateway.pipeline import notices
@@ -30,7 +30,7 @@ from gateway.storage.conversation import sessions, transcript, turn_journal, tur
 from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.conversation.turns import Turn
+from gateway.storage.conversation.turns import Question, Turn
 from gateway.storage.database import Database
 from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
@@ -84,7 +84,7 @@ class TurnStarter:
         notes, origins = await self.recall.notes(conversation_id)
         recalled = told_with_question(self.settings, notes)
         step = await self.database.write(
-            self.next_turn.begin, take, recalled, origins, counts=counts
+            self.next_turn.begin, conversation_id, take, recalled, origins, counts=counts
         )
         if step is None:
             return None
@@ -171,6 +171,7 @@ class NextTurn:
     def begin(
         self,
         conn: Connection,
+        conversation_id: int,
         take: Take,
         recalled: str = "",
         origins: Collection[Origin] = (),
@@ -182,11 +183,15 @@ class NextTurn:
         A turn that waits for a person waits on, and so does what stands behind it.
 
         Args:
+            conn: The writing connection.
+            conversation_id: The conversation, which is locked first.
             take: Gets hold of the conversation, or returns None, and nothing is done.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
             origins: What taints a turn that reads it.
             counts: Whether it counts as an attempt to resume a turn.
         """
+        # Asked before it is known whether anything can begin: nobody waits twice.
+        asked = inbox.ask_queued(conn, conversation_id)
         held = take(conn)
         if held is None:
             return None
@@ -198,7 +203,7 @@ class NextTurn:
         running = turns.find_running(conn, held, base, counts=counts)
         if running is not None:
             return NextStep(lease, running, goes_on=True)
-        waiting, active = inbox.queued_in(conn, lease.conversation)
+        waiting, active = inbox.queued_in(asked)
         # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):
             waiting = []
@@ -227,7 +232,8 @@ class NextTurn:
         upto_seq = entries[-1].seq
         notes = overheard.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
-        return turns.begin(conn, held, entries, asked, base, turns.senders_of(lease, notes))
+        question = Question(asked, turns.senders_of(lease, notes))
+        return turns.begin(conn, held, entries, question, base)
 
     def give_up(self, conn: Connection, lease: Lease, error: str, seed: bytes) -> Turn | None:
         """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""
@@ -259,14 +265,13 @@ class NextTurn:
         """Do a queued command; returns the turn that it asks for, if any."""
         command = registry.by_word().get(entry.command or "")
         if command is not None and command.route is TURN:
-            return turns.begin(conn, held, [entry], None, base)
+            return turns.begin(conn, held, [entry], Question(None), base)
         # A version that does not have the command may have been started since.
-        asked: NextQuestion | str = unknown_text(entry.command or "")
+        asked: Question | str = unknown_text(entry.command or "")
         if command is not None and command.route.when == "queued":
             asked = command.run(QueuedContext(conn, held, entry, self.file_chars))
-        if isinstance(asked, NextQuestion):
-            begun = turns.begin(conn, held, [entry], asked.content, base, asked.others)
-            return begun if asked.retries is None else turns.note_retry(conn, begun, asked.retries)
+        if isinstance(asked, Question):
+            return turns.begin(conn, held, [entry], asked, base)
         self._reply(conn, held.lease, entry, asked)
         inbox.finish(conn, entry, "done")
         return None

@@ -6,7 +6,8 @@ of SQLAlchemy and psycopg, on the same connection.
 
 What nobody waits for is not sent by itself: BEGIN goes with the first statement of a transaction, a
 write with the next statement that is read, or with the COMMIT (decision 325); the COMMIT with the
-last statement, where a function says which one that is (`last`, decision 440).
+last statement, where a function says which one that is (`last`, decision 440). So does a read whose
+answer decides nothing yet (`later`, decision 478).
 """
 
 import os
@@ -146,18 +147,41 @@ class _Prepared:
         return [_DUMPED[type(value)](value) for value in map(values.__getitem__, self._places)]
 
 
-class Changed:
-    """How many rows a write has changed; waited for where somebody asks."""
+class Awaited:
+    """What becomes of statements, the same one for each of several rows: waited for where asked."""
 
-    def __init__(self, conn: "PostgresConnection") -> None:
-        self._conn = conn
-        self.known = 0
+    def __init__(self, conn: "PostgresConnection", form: _Prepared, statements: int) -> None:
+        self._conn, self._form = conn, form
+        self._left = statements
+        self._changed = 0
+        self._newest: Any = None
+
+    def take(self, result: Any) -> None:
+        """Take what libpq has got for the next one of them."""
+        self._newest = result
+        self._changed += result.command_tuples or 0
+        self._left -= 1
 
     @property
     def rowcount(self) -> int:
-        """So many, of all of its statements."""
-        self._conn.send()
-        return self.known
+        """How many rows all of them have changed."""
+        if self._left:
+            self._conn.send()
+        return self._changed
+
+    def all(self) -> Rows:
+        """Return the rows of the newest one."""
+        changed, result, form = self.rowcount, self._newest, self._form
+        if form.make_row is None:
+            names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
+            # Where two tables have a column of the same name the first one keeps it.
+            kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+            form.make_row = kind._make
+        return Rows(self._conn.loaded(result, form.make_row), changed)
+
+    def one(self) -> Any:
+        """Return the only row."""
+        return self.all().one()
 
 
 class _Unsent(NamedTuple):
@@ -171,7 +195,7 @@ class _Unsent(NamedTuple):
     text: str
     form: _Prepared | None = None
     values: Sequence[Any] | None = None
-    changed: Changed | None = None
+    awaited: Awaited | None = None
     types: Sequence[int] | None = None
     formats: Sequence[Format] | None = None
 
@@ -198,7 +222,7 @@ class PostgresConnection(PreparedConnection):
         self._prepared: dict[_Prepared, bytes] = {}
         self._unsent: list[_Unsent] = []
         self._only_begun: list[_Unsent] = []
-        self._may_wait = self._is_last = False
+        self._may_wait = self._is_last = self._is_later = False
         self._is_broken = False
         self._asked_at: float | None = None
         self._pooled = pooled
@@ -246,8 +270,8 @@ class PostgresConnection(PreparedConnection):
             self._may_wait = False
             self._asked_at = None
 
-    def _commit(self) -> list[Any]:
-        """Commit, together with what is still to be sent; return the answers to all of it.
+    def _commit(self) -> None:
+        """Commit, together with what is still to be sent.
 
         What is executed after that is a transaction of its own.
         """
@@ -261,7 +285,6 @@ class PostgresConnection(PreparedConnection):
         if answers.pop().command_status != COMMIT.encode():
             raise StorageUnavailable("the database has rolled back what was to be committed")
         self._unsent = [*self._only_begun]
-        return answers
 
     def _roll_back(self) -> None:
         if self._unsent[: len(self._only_begun)] != self._only_begun:
@@ -277,22 +300,16 @@ class PostgresConnection(PreparedConnection):
 
     @override
     def run(self, form: Any, rows: list[Any]) -> Any:
-        changed = Changed(self)
+        awaited = Awaited(self, form, len(rows))
         for row in rows:
             if len(self._unsent) >= MOST_UNSENT:
                 self.send()
-            self._unsent.append(_Unsent(form.text, form, form.bound(row), changed))
-        if not form.is_read:
-            if not self._may_wait:
-                self.send()
-            return changed
-        result = (self._commit() if self._is_last else self.send())[-1]
-        if form.make_row is None:
-            names = [(result.fname(n) or b"").decode() for n in range(result.nfields)]
-            # Where two tables have a column of the same name the first one keeps it.
-            kind: Any = namedtuple("Row", names, rename=True)  # type: ignore[misc]
-            form.make_row = kind._make
-        return Rows(self._loaded(result, form.make_row), changed.known)
+            self._unsent.append(_Unsent(form.text, form, form.bound(row), awaited))
+        if self._is_last:
+            self._commit()
+        elif not self._may_wait:
+            self.send()
+        return awaited.all() if form.is_read and not self._is_later else awaited
 
     def ask(self, statement: str, values: Sequence[Any]) -> Rows:
         """Run what `statements.asked` says: planned for these values, with what waits before it."""
@@ -301,9 +318,10 @@ class PostgresConnection(PreparedConnection):
         dumped = self._rows.dump_sequence(values, [PyFormat.AUTO] * len(values))
         types, formats = self._rows.types, self._rows.formats
         self._unsent.append(_Unsent(text, values=dumped, types=types, formats=formats))
-        return Rows(self._loaded(self.send()[-1], tuple))
+        return Rows(self.loaded(self.send()[-1], tuple))
 
-    def _loaded(self, result: Any, make_row: Any) -> list[Any]:
+    def loaded(self, result: Any, make_row: Any) -> list[Any]:
+        """Return the rows that libpq has got."""
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, make_row)
 
@@ -314,6 +332,14 @@ class PostgresConnection(PreparedConnection):
             return self.execute(statement, parameters)
         finally:
             self._is_last = False
+
+    @override
+    def execute_later(self, statement: Any, parameters: Any) -> Any:
+        self._is_later = True
+        try:
+            return self.execute(statement, parameters)
+        finally:
+            self._is_later = False
 
     @override
     def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
@@ -347,8 +373,8 @@ class PostgresConnection(PreparedConnection):
         for each, result in zip(unsent, results, strict=True):
             if result is None or result.status not in _DONE:
                 self._check(each.text, result)
-            if each.changed is not None:
-                each.changed.known += result.command_tuples or 0
+            if each.awaited is not None:
+                each.awaited.take(result)
         return results
 
     def _exchanged(self, unsent: list[_Unsent]) -> list[Any]:

@@ -102,6 +102,10 @@ class PreparedConnection(Connection):
         """Run a statement that ends a transaction; see `last`."""
         return self.execute(statement, parameters)
 
+    def execute_later(self, statement: Any, parameters: Any) -> Any:
+        """Run a statement whose rows are read later; see `later`."""
+        return self.execute(statement, parameters)
+
     def execute_otherwise(self, statement: Any, parameters: Any, **options: Any) -> Any:
         """Run a statement that is compiled for this time only."""
         return super().execute(statement, parameters, **options)
@@ -142,6 +146,14 @@ def last(conn: Connection, statement: Any, parameters: Any) -> Any:
     locked. What a function does behind it is a transaction of its own there.
     """
     return cast("PreparedConnection", conn).execute_last(statement, parameters)
+
+
+def later(conn: Connection, statement: Any, parameters: Any) -> Any:
+    """Run a statement; its rows (`all`, `one`) decide nothing before others have been run.
+
+    On PostgreSQL nobody waits for it before its rows are read, or others'.
+    """
+    return cast("PreparedConnection", conn).execute_later(statement, parameters)
 
 
 def compiled_once(statement: Any, names: tuple[str, ...], dialect: Dialect) -> Any:

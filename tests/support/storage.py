@@ -352,7 +352,8 @@ def begin(
     others: Sequence[str] = (),
 ) -> Turn:
     """Freeze these entries into a turn."""
-    return turns.begin(conn, leases.look(conn, lease), entries, asked, base, others)
+    question = turns.Question(asked, others)
+    return turns.begin(conn, leases.look(conn, lease), entries, question, base)
 
 
 def find_running(conn: Connection, lease: Lease, base: PromptBase = BASE) -> Turn | None:

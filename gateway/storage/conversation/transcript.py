@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
 from agent.ports import PastMessage
 from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.schema import blob, iso_time, message, now_s
+from gateway.storage.schema import Whole, blob, iso_time, message, now_s, running_in
 from gateway.storage.statements import built_once, kept
 
 END = 2**31 - 1
@@ -25,13 +25,19 @@ READ_LIMIT = 2000
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """Where in the books a message is entered."""
+    """Where in the books a message is entered.
+
+    Attributes:
+        turn_id: `RUNNING` for the turn that runs in the conversation, whose id nobody has read yet.
+    """
 
     conversation: int
     session_id: int
     turn_id: int | None
 
 
+RUNNING = 0
+"""No turn has this id."""
 is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
 """Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
@@ -61,12 +67,13 @@ def insert(
         The messages with their seqs.
     """
     first = newest_seq - len(messages) + 1
+    of_running = place.turn_id == RUNNING
     rows = [
         {
             "conversation": place.conversation,
             "seq": first + n,
             "session_id": place.session_id,
-            "turn_id": place.turn_id,
+            **({"here": place.conversation} if of_running else {"turn_id": place.turn_id}),
             "role": entry["role"],
             "body": encode(entry),
             "tokens": estimate_message(entry),
@@ -74,11 +81,13 @@ def insert(
         for n, entry in enumerate(messages)
     ]
     if rows:
-        conn.execute(_INSERT, rows)
+        conn.execute(_INSERT_OF_RUNNING if of_running else _INSERT, rows)
     return [Entry(first + n, entry) for n, entry in enumerate(messages)]
 
 
 _INSERT = kept(message.insert().values(at=now_s()))
+_HERE = bindparam("here", type_=Whole)
+_INSERT_OF_RUNNING = kept(message.insert().values(at=now_s(), turn_id=running_in(_HERE)))
 
 
 def load_rows(

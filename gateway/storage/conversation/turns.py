@@ -33,7 +33,7 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once, kept, later
 
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
@@ -121,6 +121,21 @@ class Turn:
         return tuple(entry.message for entry in self.entries)
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a turn answers.
+
+    Attributes:
+        asked: What the model reads; None for a command, which is no message of the transcript.
+        others: Whose words it holds beside those of the senders of the turn's entries.
+        retries: The dead turn that is asked again.
+    """
+
+    asked: Content | None
+    others: Sequence[str] = ()
+    retries: int | None = None
+
+
 def has_running(conn: Connection, conversation_id: int) -> bool:
     """Whether a turn has begun in a conversation and not ended."""
     return conn.execute(*_running(conversation_id)).first() is not None
@@ -184,23 +199,22 @@ def begin(
     conn: Connection,
     held: Held,
     entries: Sequence[InboxEntry],
-    asked: Content | None,
+    question: Question,
     base: PromptBase,
-    others: Sequence[str] = (),
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.
+
+    The caller's transaction ends with it.
 
     Args:
         held: The conversation, as this transaction has found it.
         entries: At least one queued message, in order.
-        asked: What the model reads of them; None for a command, which is no message of the
-            transcript.
+        question: What it answers.
         base: What its requests begin with, where `sessions.settle_base` says so; a root begins with
             its prefill, and its context is told beside the question.
-        others: Whose words the question holds beside those of the entries' senders.
     """
-    lease = held.lease
-    whose = (*senders_of(lease, entries), *others, *earlier_senders(conn, entries))
+    lease, asked = held.lease, question.asked
+    whose = (*senders_of(lease, entries), *question.others, *earlier_senders(conn, entries))
     whose = tuple(dict.fromkeys(whose))
     active = held.active or sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
@@ -216,14 +230,15 @@ def begin(
     if active.system_prompt is None:
         examples = MessagePlace(lease.conversation, session.id, None)
         newest = transcript.append(conn, examples, base.prefill, newest)
-    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose)
+    entered = _enter(conn, lease, entries, session.id, whose, question.retries)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
-        recorded = _record_question(
-            conn, MessagePlace(lease.conversation, session.id, turn_id), asked, base, newest
-        )
+        place = MessagePlace(lease.conversation, session.id, transcript.RUNNING)
+        recorded = _record_question(conn, place, asked, base, newest)
+    inbox.take(conn, entries, is_last=True)
+    turn_id, upto_seq = entered.one()
     return Turn(
         id=turn_id,
         lease=lease,
@@ -238,14 +253,9 @@ def begin(
         sender=newest_sender(lease, entries),
         senders=whose,
         model=held.model,
+        retries=question.retries,
         asked=tuple(entries),
     )
-
-
-def note_retry(conn: Connection, begun: Turn, given_up: int) -> Turn:
-    """Note which dead turn a turn asks again, and return it so."""
-    conn.execute(update(turn).where(turn.c.id == begun.id).values(retries=given_up))
-    return replace(begun, retries=given_up)
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
@@ -260,6 +270,7 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
             return None
         whose = senders_of(lease, entries)
         _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
+        inbox.take(conn, entries)
     row = conn.execute(*_running(lease.conversation)).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
     # A `/stop` from before does not count for an entry that an operator queued again since.
@@ -272,8 +283,9 @@ def _enter(
     entries: Sequence[InboxEntry],
     session_id: int,
     whose: Sequence[str],
-) -> tuple[int, int]:
-    """Enter the running turn of these entries; return its id and `upto_seq`."""
+    retries: int | None = None,
+) -> Any:
+    """Enter the running turn of these entries; its id and `upto_seq` can be read later."""
     values = {
         "conversation": lease.conversation,
         "session_id": session_id,
@@ -282,10 +294,9 @@ def _enter(
         "newest_seq": entries[-1].seq,
         "epoch": lease.epoch,
         "senders": orjson.dumps(whose).decode(),
+        "retries": retries,
     }
-    turn_id, upto_seq = conn.execute(_INSERT, values).one()
-    inbox.take(conn, entries, turn_id)
-    return turn_id, upto_seq
+    return later(conn, _INSERT, values)
 
 
 _NEWEST_SEQ = bindparam("newest_seq", type_=Whole)

@@ -18,10 +18,11 @@ from gateway.storage.schema import (
     inbox,
     is_pending,
     now_s,
+    running_in,
     session,
     turn,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once, kept, last, later
 
 InboxKind = Literal["message", "command", "edit", "overheard", "correction"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
@@ -125,9 +126,19 @@ def _queued(conversation_id: int) -> Any:
     )
 
 
-def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
-    """Return what waits for a turn, in order, and the active segment; None where nothing waits."""
-    rows = conn.execute(*_queued_in(conversation_id)).all()
+def ask_queued(conn: Connection, conversation_id: int) -> Any:
+    """Lock a conversation, and ask what waits there for a turn; `queued_in` reads the answer."""
+    conversations.hold(conn, conversation_id)
+    return later(conn, *_queued_in(conversation_id))
+
+
+def queued_in(asked: Any) -> tuple[list[InboxEntry], Session | None]:
+    """Return what waits for a turn, in order, and the active segment; None where nothing waits.
+
+    Args:
+        asked: From `ask_queued`.
+    """
+    rows = asked.all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
 
@@ -162,14 +173,21 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
     )
 
 
-def take(conn: Connection, entries: Sequence[InboxEntry], turn_id: int) -> None:
-    """Assign entries to the turn that will answer them; none else may wait between them."""
-    first, last = entries[0], entries[-1]
-    conn.execute(*_take(first.conversation, first.seq, last.seq, turn_id))
+def take(conn: Connection, entries: Sequence[InboxEntry], *, is_last: bool = False) -> None:
+    """Assign entries to the turn that runs; none else may wait between them.
+
+    Args:
+        is_last: Whether the transaction ends with it.
+    """
+    taking = _take(entries[0].conversation, entries[0].seq, entries[-1].seq)
+    if is_last:
+        last(conn, *taking)
+    else:
+        conn.execute(*taking)
 
 
 @built_once
-def _take(conversation_id: int, first_seq: int, last_seq: int, turn_id: int) -> Any:
+def _take(conversation_id: int, first_seq: int, last_seq: int) -> Any:
     # A range and no list: a statement with a list is compiled anew for each length.
     return (
         update(inbox)
@@ -179,7 +197,7 @@ def _take(conversation_id: int, first_seq: int, last_seq: int, turn_id: int) -> 
             inbox.c.state == "queued",
             inbox.c.seq.between(first_seq, last_seq),
         )
-        .values(state="taken", turn_id=turn_id)
+        .values(state="taken", turn_id=running_in(conversation_id))
     )
 
 

@@ -325,10 +325,11 @@ def take(
 ) -> Held | None:
     """Take one conversation past the line of `claim`, and return what goes on in it.
 
+    What else goes on than the lease is true where the caller has locked it (`conversations.hold`).
+
     Returns:
         None where it is not ready, has another owner, or is none of the given accounts.
     """
-    conversations.hold(conn, conversation_id)
     row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
     if row is None:
         return None

@@ -35,13 +35,13 @@ def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -
     place, _ = store.run(admit, inbound("how are you?"))
     held = {"replica_id": answered.lease.replica, "accounts": ACCOUNTS}
     take = partial(leases.take, conversation_id=place, **held)
-    assert store.statements(NEXT_TURN.begin, take) == [
-        "UPDATE conversation",
+    assert store.statements(NEXT_TURN.begin, place, take) == [
         "SELECT inbox",
+        "UPDATE conversation",
         "INSERT turn",
-        "UPDATE inbox",
         "UPDATE conversation",
         "INSERT message",
+        "UPDATE inbox",
     ]
 
 
@@ -52,7 +52,7 @@ def test_what_was_noted_is_told_with_the_question(store: Store) -> None:
     store.run(turn_journal.commit, begun, [assistant_message("hi")], [], ANSWERED)
     store.run(overheard.note, here, inbound("I am late"), "overheard")
     store.run(admit, inbound("when?"))
-    step = store.run(NEXT_TURN.begin, partial(leases.look, lease=begun.lease))
+    step = store.run(NEXT_TURN.begin, here, partial(leases.look, lease=begun.lease))
     assert step is not None
     assert step.turn is not None
     assert "I am late" in step.turn.messages[-1]["content"]
@@ -69,7 +69,7 @@ def test_a_command_that_this_version_lacks_is_answered(store: Store) -> None:
     account = (gone.address.platform, gone.address.account)
     decider = replace(NEXT_TURN, renderers={account: lambda text: [text]})
     lease = store.run(claim_one, place)
-    step = store.run(decider.begin, partial(leases.look, lease=lease))
+    step = store.run(decider.begin, place, partial(leases.look, lease=lease))
     assert step is not None
     assert step.turn is not None
     assert [entry.command for entry in step.carried_out] == ["roll"]

@@ -17,9 +17,10 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from gateway.errors import CommitUnknown, StorageUnavailable
 from gateway.storage import audit_log, postgres, postgres_database
 from gateway.storage.audit_log import AuditEntry
+from gateway.storage.postgres import PostgresConnection
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
-from gateway.storage.statements import asked, kept, last
+from gateway.storage.statements import asked, kept, last, later
 from tests.support.crash import until
 from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.pgbouncer import BOTH_WAYS, behind
@@ -496,6 +497,30 @@ async def test_a_statement_that_ends_a_transaction_is_committed(database: Postgr
         await database.write(fail_behind)
     assert await database.read(names) == ["Ada"]
     assert await database.write(lambda conn: enter_last(conn, "2") and names(conn)) == ["Ada"] * 2
+
+
+async def test_rows_are_read_later(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for them before others are, also where these end the transaction."""
+    exchanges: list[int] = []
+    exchanged = PostgresConnection._exchanged
+
+    def exchanging(self: PostgresConnection, unsent: list[Any]) -> list[Any]:
+        exchanges.append(len(unsent))
+        return exchanged(self, unsent)
+
+    def enter_three(conn: Connection) -> list[Any]:
+        first, second = (later(conn, ENTER_AND_TELL, row(*each)) for each in ("1A", "2B"))
+        last(conn, ENTER, row("3"))
+        return [first.one(), *second.all(), first.rowcount]
+
+    monkeypatch.setattr(PostgresConnection, "_exchanged", exchanging)
+    *entered, changed = await database.write(enter_three)
+    assert ([each.sender_name for each in entered], changed) == (["A", "B"], 1)
+    assert len(exchanges) == 1
+    with pytest.raises(IntegrityError):
+        await database.write(lambda conn: later(conn, ENTER_AND_TELL, row("3")).one())
 
 
 @pytest.mark.parametrize(("loss", "stored"), [("request", []), ("answer", ["Ada"])])

@@ -31,7 +31,7 @@ from gateway.storage.database import DatabaseServer
 from gateway.storage.people import members
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import inbox, leases
-from gateway.storage.queue.leases import Lease
+from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.schema import conversation, inquiry, step
 from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import server_at
@@ -193,12 +193,18 @@ def test_a_turn_that_has_just_begun_is_seen(race: Race) -> None:
     other = race.run(leases.register, "other")
     with race.first() as conn:
         begun = turn_of_ready(conn, lease)
-        taking = race.begin(leases.take, other, lease.conversation, ACCOUNTS)
+        taking = race.begin(take_locked, other, lease.conversation)
         # Back in line with its turn, as after a restart.
         leases.release(conn, begun)
     held = taking.result()
     assert held is not None
     assert held.runs
+
+
+def take_locked(conn: Connection, replica: int, conversation_id: int) -> Held | None:
+    """Take a conversation as the beginning of a turn does."""
+    conversations.hold(conn, conversation_id)
+    return leases.take(conn, replica, conversation_id, ACCOUNTS)
 
 
 def turn_of_ready(conn: Connection, before: Lease) -> Lease:
@@ -207,6 +213,7 @@ def turn_of_ready(conn: Connection, before: Lease) -> Lease:
     assert held is not None
     entries = inbox.queued(conn, before.conversation)
     turns._enter(conn, held.lease, entries, 1, ["telegram:42"])
+    inbox.take(conn, entries)
     return held.lease
 
 

@@ -225,8 +225,10 @@ def ask_again(store: Store, buried: Turn) -> Turn:
     assert given_up is not None
     asked = store.run(turns.hide_newest, lease.conversation)
     entries = store.run(inbox.queued, lease.conversation)
-    begun = store.run(begin, lease, entries, asked, BASE)
-    return store.run(turns.note_retry, begun, given_up)
+    question = turns.Question(asked, retries=given_up)
+    return store.run(
+        lambda conn: turns.begin(conn, leases.look(conn, lease), entries, question, BASE)
+    )
 
 
 def test_a_retry_that_worked_takes_the_letter_off_the_list(store: Store, buried: Turn) -> None:
