@@ -14,7 +14,7 @@ from gateway.commands.registry import (
     CommandResult,
     commands,
 )
-from gateway.commands.status_figures import tokens_text
+from gateway.commands.status_figures import outcome_text, tokens_text
 from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.ledger import Group
 from gateway.storage.reports.usage import Insights
@@ -54,7 +54,7 @@ def insights_text(found: Insights) -> str:
 def _shares_text(outcomes: Counter[str]) -> str:
     turns = outcomes.total()
     shares = [
-        f"{name.replace('_', ' ')} {number:,} ({number / turns:.0%})"
+        f"{outcome_text(name)} {number:,} ({number / turns:.0%})"
         for name, number in outcomes.most_common()
     ]
     return f"{turns:,}: {', '.join(shares)}" if shares else "0"

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 
 from agent.messages import count, listed, quoted
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
-from gateway.commands.status_figures import StatusFacts, context_text, crowding_text, firing_text
+from gateway.commands.status_figures import (
+    StatusFacts,
+    context_text,
+    crowding_text,
+    firing_text,
+    outcome_text,
+)
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import Question
 from gateway.storage.queue import alerts
@@ -60,7 +66,7 @@ def status_text(
     }
     lines = {name: value for name, value in lines.items() if value}
     if status.last_outcome and not status.turn_running:
-        lines["Last turn"] = status.last_outcome.replace("_", " ")
+        lines["Last turn"] = outcome_text(status.last_outcome)
     return listed(lines)
 
 

@@ -168,6 +168,18 @@ def firing_text(model: StatusFacts) -> str:
     return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
 
 
+def outcome_text(outcome: str) -> str:
+    """Return how a turn ended, in words."""
+    return _ENDINGS.get(outcome, outcome).replace("_", " ")
+
+
+_ENDINGS = {
+    "final_text": "answered",
+    "provider_failed": "no model answered",
+    "spend_limit": "budget used up",
+}
+
+
 def tokens_text(spent: Spent) -> str:
     """Return the tokens of calls, and how many of them came from the prompt cache."""
     usage = spent.usage

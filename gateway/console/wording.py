@@ -13,6 +13,7 @@ from agent.money.costs import Money, format_usd
 from agent.safety.redaction import printable
 from agent.spans import reference_of
 from gateway.access.web_door import called
+from gateway.commands.status_figures import outcome_text
 
 NOTHING = "\N{EN DASH}"
 _FENCED = re.compile(r"^(`{3,})\w*\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)
@@ -38,6 +39,7 @@ def filters(timezone: str) -> Mapping[str, Callable[..., Any]]:
         "size": size,
         "plain": printable,
         "called": called,
+        "outcome": outcome_text,
         "fenced": fenced,
         "linked": linked,
     }
@@ -135,7 +137,9 @@ def short(value: float | None) -> str:
 
 
 def share(ratio: float | None) -> str:
-    """Return a part of a whole in percent."""
+    """Return a part of a whole in percent; a small one is not nothing."""
+    if ratio is not None and 0 < ratio < 0.005:
+        return "< 1%"
     return NOTHING if ratio is None else f"{ratio:.0%}"
 
 

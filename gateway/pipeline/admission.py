@@ -28,7 +28,6 @@ from gateway.commands.registry import (
     Parsed,
 )
 from gateway.commands.status_figures import MoneyRules, StatusFacts
-from gateway.pipeline import notices
 from gateway.session_keys import GroupSessions, address_key, session_key, sole_sender
 from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
@@ -614,7 +613,7 @@ def _is_unanswered(fate: overheard.Fate) -> bool:
         return False
     if fate.state in {"cancelled", "refused", "dead"}:
         return True
-    return fate.state == "done" and fate.outcome in notices.NO_ANSWER
+    return fate.state == "done" and fate.outcome in turn_journal.NO_ANSWER
 
 
 def _is_answered(fate: overheard.Fate) -> bool:

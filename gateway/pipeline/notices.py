@@ -58,8 +58,6 @@ UNSHOWN = (
     "I failed to show one of my messages here, so there is a gap above. The operator can still send"
     " it; you can also ask me again."
 )
-NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
-"""Outcomes of turns whose messages have no answer, and are marked as failed."""
 REPLACES = "(this replaces the unfinished message above)"
 """Before what is said where a preview of it may stand that nobody can find any more."""
 TRY_AGAIN = Choice("Try again", "/retry")

@@ -141,7 +141,7 @@ class TurnRunner:
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
                 return False
         # After the commit: hints, the log line and the plugins speak of what is stored.
-        failed = ended.end.outcome in notices.NO_ANSWER
+        failed = ended.end.outcome in turn_journal.NO_ANSWER
         chat.ended("failed" if failed else "answered", ended.committed.due)
         _log_finished(turn, ended, started)
         if turn.command is None:

@@ -36,6 +36,9 @@ _SHOWN_CHARS = 60
 _ALLOWED = {
     "model_type": "a section with keys",
     "tuple_type": "a list",
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "bool_parsing": "true or false",
     "dict_type": "a map",
     "string_type": "text (in quotes, if it looks like a number)",
 }

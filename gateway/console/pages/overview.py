@@ -133,8 +133,9 @@ async def overview(ask: Ask) -> Result:
 
 
 def _traffic(days: Sequence[DayTurns]) -> charts.BarChart:
-    rows = [(day.name, [float(day.begun - day.dead), float(day.dead)]) for day in days]
-    return charts.bars("Turns by day", ["answered", "given up"], rows, number)
+    parts = [(each.begun - each.dead - each.failed, each.dead, each.failed) for each in days]
+    rows = [(day.name, [float(n) for n in each]) for day, each in zip(days, parts, strict=True)]
+    return charts.bars("Turns by day", ["answered", "given up", "no answer"], rows, number)
 
 
 def _costs(spans: Sequence[Span], spent: Sequence[Spent]) -> charts.BarChart:

@@ -328,6 +328,10 @@ CANCELLED = "Cancelled by the user."
 """The result of a call that a stopped turn leaves open."""
 
 
+NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
+"""Outcomes of turns whose messages have no answer, and are marked as failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
     """What is stored about a finished turn.

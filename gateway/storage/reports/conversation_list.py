@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, se
 
 from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
+from gateway.storage.conversation.turn_journal import NO_ANSWER
 from gateway.storage.reports import history
 from gateway.storage.reports.history import Overview
 from gateway.storage.reports.ledger import Span
@@ -252,11 +253,13 @@ class DayTurns:
 
     Attributes:
         dead: Those that were given up; they are among `begun`.
+        failed: Those that ended without an answer, likewise.
     """
 
     name: str
     begun: int
     dead: int
+    failed: int
 
 
 def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
@@ -266,15 +269,17 @@ def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
     found = []
     for span, (low, high) in zip(spans, pairwise(places), strict=True):
         row = conn.execute(*_begun(low, high)).one()
-        found.append(DayTurns(span.name, row.begun, row.dead))
+        found.append(DayTurns(span.name, row.begun, row.dead, row.failed))
     return found
 
 
 @built_once
 def _begun(first: int, behind: int) -> Any:
     dead = func.count().filter(turn.c.state == "dead").label("dead")
+    unanswered = (turn.c.state == "done", turn.c.outcome.in_(sorted(NO_ANSWER)))
+    failed = func.count().filter(*unanswered).label("failed")
     here = (turn.c.id >= first, turn.c.id < behind)
-    return select(func.count().label("begun"), dead).where(*here)
+    return select(func.count().label("begun"), dead, failed).where(*here)
 
 
 def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:

@@ -26,7 +26,7 @@ def test_insights_are_a_few_lines() -> None:
     assert insights_text(FARED).splitlines() == [
         "This conversation in the last 30 days:",
         "",
-        "- **Turns**: 10: final text 8 (80%), max iterations 2 (20%)",
+        "- **Turns**: 10: answered 8 (80%), max iterations 2 (20%)",
         "- **Time**: half of the turns took up to 2.0 s, 95% up to 60.0 s",
         "- **Tool calls**: 40: `look` 30, `dig` 10",
         "- **Model calls**: 7; 1,000 tokens in, 930 from the cache (93%), 50 into it; 50 out",

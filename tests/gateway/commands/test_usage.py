@@ -213,7 +213,7 @@ async def test_both_are_answered_from_the_books(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         assert (await chat.ask("/insights")).endswith("nothing was asked.")
         await chat.ask("What is it?")
-        assert "- **Turns**: 1: final text 1 (100%)" in await chat.ask("/insights")
+        assert "- **Turns**: 1: answered 1 (100%)" in await chat.ask("/insights")
         booked = schema.ledger.update().values(usd=0.25)
         await chat.execute(booked)
         assert "out; $0.25\n- **Your spending today**: $0.25" in await chat.ask("/usage")

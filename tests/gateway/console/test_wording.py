@@ -56,6 +56,15 @@ def test_money_and_sizes() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(None, wording.NOTHING), (0.0, "0%"), (0.001, "< 1%"), (0.006, "1%"), (1.8, "180%")],
+)
+def test_a_small_share_is_not_nothing(ratio: float | None, text: str) -> None:
+    """In whole percents else."""
+    assert wording.share(ratio) == text
+
+
 def test_blocks_of_code_are_told_from_the_text_around_them() -> None:
     """By fences of any length; a fence that does not end is text."""
     text = "May I run `act`?\n\n````json\n{\n```\n}\n````\n\nIt is **final**."

@@ -704,6 +704,10 @@ class TestRefusals:
                 "logging.file: 5 in parley.yaml is not allowed; must be a path, false or null",
             ),
             (
+                "budget: {daily_usd: abc}",
+                "budget.daily_usd: 'abc' in parley.yaml is not allowed; must be a number",
+            ),
+            (
                 "queue: 5",
                 "queue: ******** in parley.yaml is not allowed; must be a section with keys",
             ),

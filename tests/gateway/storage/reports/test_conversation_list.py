@@ -143,13 +143,14 @@ def test_senders_names_are_those_of_the_newest_message(store: Store) -> None:
 
 
 def test_turns_are_counted_where_they_began(store: Store) -> None:
-    """Those that were given up are told apart; a day without any is there."""
-    for at in (90.0, 100.0, 150.0, 310.0):
+    """Those that were given up or have no answer are told apart; a day without any is there."""
+    for at in (90.0, 100.0, 150.0, 310.0, 320.0):
         answered(store, "a", at=at)
     store.run(set_rows, turn, turn.c.started_at == 150.0, state="dead")
+    store.run(set_rows, turn, turn.c.started_at == 320.0, outcome="provider_failed")
     spans = [Span("one", 100.0, 200.0), Span("two", 200.0, 300.0), Span("three", 300.0, 400.0)]
     assert store.run(conversation_list.turns_by_day, spans) == [
-        DayTurns("one", 2, 1),
-        DayTurns("two", 0, 0),
-        DayTurns("three", 1, 0),
+        DayTurns("one", 2, 1, 0),
+        DayTurns("two", 0, 0, 0),
+        DayTurns("three", 2, 0, 1),
     ]
