@@ -90,7 +90,7 @@ class Images:
         self._url_chars = 0
         self._taken: set[tuple[str, int]] = set()
         self._refused: dict[tuple[str, int], float] = {}
-        self._newest: dict[tuple[str, str], frozenset[int]] = {}
+        self._newest: dict[tuple[str, str], tuple[frozenset[int], frozenset[int]]] = {}
 
     async def shown(
         self,
@@ -144,17 +144,32 @@ class Images:
         before = self._newest.get((model.label, conversation))
         if before is None:
             return False
-        inside = {each for _, found in _PICTURES.of(messages, folds) for each in found}
-        return before & inside != {each for each in shown if each <= max(before)}
+        shown_then, inside_then = before
+        return shown_then & _inside(messages, folds) != inside_then.intersection(shown)
 
-    def note_taken(self, shown: Collection[int], model: ChatModel, conversation: str) -> None:
-        """Take note that a request with these pictures was answered: they are beyond suspicion."""
-        if len(self._taken) >= REMEMBERED:
+    def note_taken(
+        self,
+        shown: Collection[int],
+        model: ChatModel,
+        conversation: str,
+        messages: Sequence[ChatMessage],
+        folds: Folds | None = None,
+    ) -> None:
+        """Take note that a request with these pictures was answered: they are beyond suspicion.
+
+        Args:
+            shown: Of those in its view.
+            model: Who has answered.
+            conversation: As the others, what `have_changed` is asked with next.
+            messages: Of the view.
+            folds: What is known of these; None for nothing.
+        """
+        if max(len(self._taken), len(self._newest)) >= REMEMBERED:
             self._taken.clear()
             self._newest.clear()
         self._taken.update((model.label, each) for each in shown)
-        if shown:
-            self._newest[model.label, conversation] = frozenset(shown)
+        if inside := _inside(messages, folds):
+            self._newest[model.label, conversation] = frozenset(shown), inside
 
     def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
         """Take note that a request was answered only without these pictures."""
@@ -214,6 +229,11 @@ def _handles(message: ChatMessage) -> list[int]:
     if not isinstance(content, list):
         return []
     return [found for part in content if (found := handle_in(part)) is not None]
+
+
+def _inside(messages: Sequence[ChatMessage], folds: Folds | None) -> frozenset[int]:
+    """Return the pictures that stand in a view, whether they are shown or not."""
+    return frozenset(each for _, found in _PICTURES.of(messages, folds) for each in found)
 
 
 def _newest(handles: Sequence[int]) -> Sequence[int]:

@@ -120,7 +120,7 @@ class LoopRequest:
         # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()
         pictures = await self._pictures(model, left_out)
-        if pictures and self._have_left(pictures, model):
+        if self._have_changed(pictures, model):
             # Signed thinking behind them would be refused, and the new pictures be blamed for it.
             await self.repair()
         messages = sanitise(self.view.messages, self.view.folds)
@@ -130,7 +130,8 @@ class LoopRequest:
         request = self._request(messages, pictures, model)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
-        self.agent.images.note_taken(pictures, model, ports.conversation)
+        view, images = self.view, self.agent.images
+        images.note_taken(pictures, model, ports.conversation, view.messages, view.folds)
         call = call_of(model, request, completion)
         # Booked all the same if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
@@ -157,7 +158,7 @@ class LoopRequest:
             view.messages, model, conversation, left_out, view.folds
         )
 
-    def _have_left(self, pictures: Mapping[int, str], model: ChatModel) -> bool:
+    def _have_changed(self, pictures: Mapping[int, str], model: ChatModel) -> bool:
         view, images = self.view, self.agent.images
         conversation = self.ports.conversation
         return images.have_changed(pictures, model, conversation, view.messages, view.folds)

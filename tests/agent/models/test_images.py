@@ -195,7 +195,7 @@ def test_new_pictures_are_suspected_in_halves(count: int, tries: list[list[int]]
 def test_what_a_model_has_taken_is_beyond_suspicion() -> None:
     """That model only: another one may read less."""
     found = Images()
-    found.note_taken([1, 2], SEEING, "c")
+    found.note_taken([1, 2], SEEING, "c", [message(1), message(2)])
     assert found.suspects([1, 2], SEEING) == []
     assert found.suspects([1, 2, 3], SEEING) == [[3]]
     assert found.suspects([1], ScriptedModel((), name="other")) == [[1]]
@@ -206,18 +206,24 @@ def test_what_a_model_has_taken_is_beyond_suspicion() -> None:
     [
         ([1, 3], [1, 2, 3], False),
         ([1, 3, 4], [1, 2, 3, 4], False),
+        ([0, 1, 3], [0, 1, 2, 3], False),
         ([3], [2, 3], False),
         ([3], [1, 2, 3], True),
+        ([], [1, 2, 3], True),
         ([1, 2, 3], [1, 2, 3], True),
+        ([1, 3, 5], [1, 2, 3, 5], True),
     ],
-    ids=["the same", "a new one", "one was compacted away", "one has left", "one is back"],
+    ids=[
+        *("the same", "a new one", "one that was taken long ago", "one was compacted away"),
+        *("one has left", "all have left", "one is back", "the newest is back"),
+    ],
 )
 def test_old_pictures_that_have_left_are_noticed(
     now: list[int], others: list[int], changed: bool
 ) -> None:
     """Since the newest answer of this model in this conversation; of others nothing is known."""
     found = Images()
-    found.note_taken([1, 3], SEEING, "c")
+    found.note_taken([1, 3], SEEING, "c", [message(n) for n in (1, 2, 3, 5)])
     messages = [message(n) for n in others]
     assert found.have_changed(now, SEEING, "c", messages) is changed
     assert not found.have_changed(now, SEEING, "other", messages)
@@ -248,7 +254,7 @@ def test_what_is_known_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -
     clock = iter(range(0, 10_000, 300))
     found = Images(now=lambda: float(next(clock)))
     for n in range(10):
-        found.note_taken([n], SEEING, f"c{n}")
+        found.note_taken([n], SEEING, f"c{n}", [message(n)])
         found.note_refused([n], SEEING)
     assert len(found._taken) <= 3
     assert len(found._newest) <= 3
