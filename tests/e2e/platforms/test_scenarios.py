@@ -232,7 +232,7 @@ async def test_unknown_commands_can_be_let_through(play: Play) -> None:
 
 async def test_a_burst_is_one_turn(play: Play) -> None:
     """Five messages at once are read together, in order."""
-    on = await play(queue={"debounce_ms": 300})
+    on = await play(queue={"debounce_ms": 1000})
     for n in range(5):
         await on.ann.say(f"part {n}")
     await on.until(lambda: any("part 4" in text for text in on.ann.texts()))
