@@ -55,6 +55,8 @@ MOST_SUBJECT_WORDS = 3
 _APART = 1_000_000
 """The place of a decision in its message, which is not known when it is read back: behind all."""
 _EVENTS = frozenset({"date", "time"})
+_CONDITION = re.compile(r"\s*(?:if|wenn|falls|si)\b[^,;\n]*[,;]", re.IGNORECASE)
+_NOT_DIGITS = re.compile(r"\D+")
 
 Told = tuple[Statement, Set[bytes]]
 """A statement of a person with a number in it, and its content words."""
@@ -351,9 +353,11 @@ def _changed(
     least = min(len(quick_words(before.text)), len(quick_words(now.text)))
     are_alike = len(shared) >= ALIKE_SHARE * least / 2
     speaks_of_it = speaks_of_change(now.text)
-    if not (speaks_of_it or are_alike):
+    # What one message says in two like sentences is a list.
+    if not (speaks_of_it or (are_alike and before.seq != now.seq)):
         return
-    old, new = values_of(before.text), values_of(now.text)
+    # "If it costs more than $100, …" says nothing of what it costs.
+    old, new = values_of(before.text), values_of(_CONDITION.sub("", now.text, count=1))
     said = {value.text for value in old} & {value.text for value in new}
     for one in new:
         other = next((each for each in reversed(old) if _may_replace(each, one)), None)
@@ -371,7 +375,14 @@ def _changed(
 
 
 def _may_replace(old: Value, new: Value) -> bool:
-    return old.unit == new.unit and old.text.casefold() != new.text.casefold()
+    if old.unit != new.unit or old.text.casefold() == new.text.casefold():
+        return False
+    # "7334 for" and "7334 to" is one number, 9:40 am and 9:40 pm are two times.
+    return old.unit in _EVENTS or _digits(old) != _digits(new)
+
+
+def _digits(value: Value) -> str:
+    return _NOT_DIGITS.sub(" ", value.text).strip()
 
 
 def _subject(text: str, shared: Set[bytes]) -> str:

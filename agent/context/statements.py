@@ -392,10 +392,22 @@ def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
     return _cued(sentence, words) == {"courtesy"} and not has_digit(sentence)
 
 
+# "Once confirmed, …", "when I booked", "I may have booked", "a flight that I booked".
+_BESIDE = re.compile(
+    r"\b(?:once|when|if|until|unless|after|before|as soon as|may|might)(?:\W+\w+){0,2}?\W+"
+    r"(?:booked|confirmed|approved|chosen|picked)\b"
+    r"|\b(?:an?|some|two|three|several|multiple)(?: \w+){1,3}? (?:that |which )?(?:i|we)"
+    r"(?:'ve| have| had)?(?: \w+ly)? (?:booked|picked|chose)\b",
+    re.IGNORECASE,
+)
+
+
 @lru_cache(maxsize=4096)
 def is_decision(sentence: str) -> bool:
-    """Whether a sentence says what was decided."""
-    return not is_question(sentence) and "decision" in _cued(sentence, quick_words(sentence))
+    """Whether a sentence says what was decided, and not beside something else."""
+    if is_question(sentence) or "decision" not in _cued(sentence, quick_words(sentence)):
+        return False
+    return _BESIDE.search(sentence) is None
 
 
 def speaks_of_self(sentence: str, words: Set[bytes]) -> bool:

@@ -175,11 +175,26 @@ def test_dates_that_were_moved(before: str, now: str, old: str, new: str) -> Non
         ("The rent of the Bonn flat is 900 euros", "The Bonn flat rent is 900 euros"),
         ("The Bonn flat has 90 sqm for rent", "The rent of the Bonn flat is 950 euros"),
         ('3: print "$key $ENV{$key}<br>\\n";', '4: print "$key $ENV{$key}<br>\\n";'),
+        ("Use the Visa card ending in 7334 to pay", "Use the Visa card ending in 7334 for it"),
+        (
+            "Use the $500 gift certificate",
+            "If the gift certificate loses more than $100, use cash instead",
+        ),
     ],
 )
 def test_what_is_no_change(before: str, now: str) -> None:
-    """Two events, two things, the same value, another unit, two lines of a program."""
+    """Two things or events, one value, another unit, lines of a program, a condition."""
     assert changes(before, now) == []
+
+
+def test_a_list_in_one_message_is_no_change() -> None:
+    """Where nobody says that it is one."""
+    said = ["Tool pending bg 282832", "Tool success bg 283228"]
+    told = [
+        (Statement(4, "", n, text), without_function_words(quick_words(text)))
+        for n, text in enumerate(said)
+    ]
+    assert changes_in(told, 1, ()) == []
 
 
 def test_what_was_known_before_is_not_told_again() -> None:

@@ -8,6 +8,7 @@ from agent.context.statements import (
     Value,
     content_words,
     is_courtesy,
+    is_decision,
     is_noise,
     is_row_of_numbers,
     kinds_of,
@@ -51,6 +52,21 @@ from agent.context.statements import (
 def test_kinds(sentence: str, kind: str) -> None:
     """Each is known by words of its language."""
     assert kind in kinds_of(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "Once confirmed, I'll need the address.",
+        "I may have booked it twice.",
+        "I need help with a flight that I recently booked.",
+        "Is it confirmed?",
+    ],
+)
+def test_what_is_told_beside_is_no_decision(sentence: str) -> None:
+    """A condition, a doubt, what the talk is about; what was decided for good is one."""
+    assert not is_decision(sentence)
+    assert is_decision("When we met in May we chose the blue one, and I booked the flight.")
 
 
 def test_words_within_others_are_no_cues() -> None:
