@@ -23,6 +23,9 @@ from gateway.storage.reports import ledger
 
 log = structlog.get_logger()
 
+Release = Callable[[], None]
+"""Gives back what was held."""
+
 Scope = Literal["all", "sender"]
 
 LEAST_USD = 1e-6
@@ -200,7 +203,7 @@ class Budgets:
         self._spent_since = set()
         return senders
 
-    async def hold(self, sender: str, forecast_usd: float | None) -> Callable[[], None]:
+    async def hold(self, sender: str, forecast_usd: float | None) -> Release:
         """Hold what a call of this sender will cost at least, until what is returned is called.
 
         A call of unknown cost is allowed while something is left, one without cost always.
@@ -282,7 +285,7 @@ class TurnSpending:
     def __init__(self, budgets: Budgets, sender: str) -> None:
         self._budgets = budgets
         self._sender = sender
-        self._release: Callable[[], None] | None = None
+        self._release: Release | None = None
 
     @asynccontextmanager
     async def call(self, forecast_usd: float | None) -> AsyncIterator[None]:

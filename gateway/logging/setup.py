@@ -30,7 +30,7 @@ from agent.processes.descriptors import RESERVE
 from agent.safety.redaction import Redactor, printable
 from gateway.errors import SettingsError
 from gateway.logging.recent import RECENT
-from gateway.logging.taps import Tapped
+from gateway.logging.taps import End, Tapped
 from gateway.settings.loading import secret_values
 from gateway.settings.references import references_in
 from gateway.settings.tree import LoggingSettings, Settings
@@ -85,7 +85,7 @@ def configure_logging(
     redactor: Redactor,
     stream: TextIO | None = None,
     clock: Clock = time.monotonic,
-) -> Callable[[], None]:
+) -> End:
     """Route everything that is logged in this process.
 
     Args:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 Listener = Callable[[Mapping[str, Any]], None]
 """Takes the fields of a line: `event`, `level`, what was bound, and its own."""
+End = Callable[[], None]
+"""Ends what was begun."""
 
 EVERYTHING = ""
 """Instead of a name: any event."""
@@ -27,7 +29,7 @@ class Taps:
     def __init__(self) -> None:
         self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
 
-    def listen(self, names: Iterable[str], listener: Listener) -> Callable[[], None]:
+    def listen(self, names: Iterable[str], listener: Listener) -> End:
         """Have a listener hear the events of these names; returns a function that ends it.
 
         Args:
