@@ -114,6 +114,9 @@ async def _look_around(tab: Page, parley: ParleyProcess, shoot: Shoot) -> None:
     await tab.get_by_role("link", name="Lisbon").first.click()
     await expect(tab.get_by_role("heading", name="Transcript")).to_be_visible()
     await shoot(tab, "conversation")
+    # The turn that was asked for: its call of a tool, the approval, the output.
+    await tab.locator("#t3").evaluate("turn => turn.scrollIntoView()")
+    await shoot(tab, "steps")
 
 
 async def _say(tab: Page, text: str, answers: int | None = None) -> None:
