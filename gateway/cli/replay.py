@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated, Literal
 
 import typer
 from pydantic import ValidationError
@@ -73,7 +73,7 @@ def replay(  # noqa: PLR0913 - an option each
         str | None, typer.Option(help="5m or 1h, instead of prompt_caching.cache_ttl.")
     ] = None,
     gap: Annotated[
-        str,
+        Gap,
         typer.Option(
             help="Pauses that the prompt cache sees: none, busy (up to 2 minutes between turns),"
             " chat (up to 10 hours), recorded (busy where nothing is recorded)."
@@ -97,7 +97,7 @@ def replay(  # noqa: PLR0913 - an option each
         bool, typer.Option("--concatenate", help="Play all conversations of a file as one.")
     ] = False,
     summaries: Annotated[
-        str,
+        Summaries,
         typer.Option(
             help="Who writes them: extract (no model; what one would cost is reckoned) or model"
             " (that of auxiliary.compression, else the one that is played; its price is paid)."
@@ -114,11 +114,10 @@ def replay(  # noqa: PLR0913 - an option each
         strategy=strategy,
         ttl=ttl,
         early=early,
-        # Other words are refused by `overridden`, with the list of those that there are.
-        gap=cast("Gap", gap),
+        gap=gap,
         restart_every=restart_every,
         concatenate=concatenate,
-        summaries=cast("Summaries", summaries),
+        summaries=summaries,
     )
     if not asyncio.run(play_files(settings, files, out, options)):
         raise typer.Exit(1)
@@ -212,10 +211,6 @@ def overridden(settings: Settings, options: ReplayOptions) -> Settings:
         problems += _engine_problems(settings.home, options.engine)
         context = settings.context.model_copy(update={"engine": options.engine})
         settings = settings.model_copy(update={"context": context})
-    if options.summaries not in get_args(Summaries):
-        problems.append(f"--summaries {options.summaries}: there are: extract, model")
-    if options.gap not in get_args(Gap):
-        problems.append(f"--gap {options.gap}: there are: {', '.join(get_args(Gap))}")
     if problems:
         raise SettingsError("\n".join(problems))
     return settings

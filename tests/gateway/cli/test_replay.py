@@ -436,12 +436,10 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
         ({"threshold": 0.0}, "--threshold 0.0: must be greater than 0"),
         ({"threshold": 50}, "--threshold 50: must be less than or equal to 1"),
         ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
-        ({"summaries": "x"}, "--summaries x: there are: extract, model"),
         ({"engine": ""}, f"--engine : there is no such engine; there are: {ENGINES}"),
         ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
         ({"strategy": "x"}, "--strategy x: must be 'system_and_3' or 'anchored'"),
         ({"ttl": "1d"}, "--ttl 1d: must be '5m' or '1h'"),
-        ({"gap": "x"}, "--gap x: there are: none, busy, chat, recorded"),
     ],
 )
 def test_a_bad_option_is_one_line(tmp_path: Path, options: dict[str, Any], line: str) -> None:
