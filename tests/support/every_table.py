@@ -26,6 +26,7 @@ SEEDED = {"identity", "audit_head", "spent_slot", "spent_by", "search_row"}
 SENTENCES = ("the cat sat on the mat", "naïve 漢字 % \\ ' \"\t\n", "a nul: \0 .", "")
 BIG = 2**62
 """A whole number that needs 64 bits."""
+BYTES = bytes(range(256)) * 3
 
 
 def fill(conn: Connection, count: int = 12) -> None:
@@ -59,7 +60,7 @@ def _value(column: Column[Any], n: int) -> Any:
     values: dict[type, Any] = {
         Boolean: n % 2 == 0,
         Double: 1_700_000_000 + n / 7,
-        LargeBinary: bytes((n + each) % 256 for each in range(300)),
+        LargeBinary: BYTES[n % 256 :][:300],
         BigInteger: BIG + n if column.nullable else n,
     }
     words = f"{column.name} {n}: {SENTENCES[n % len(SENTENCES)]}"
