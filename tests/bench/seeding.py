@@ -31,7 +31,9 @@ def begun(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessag
     replica = leases.register(conn, "bench")
     (lease,) = leases.claim(conn, replica, 1, [("null", "default")])
     waiting = inbox.queued(conn, place.conversation)
-    return turns.begin(conn, leases.look(conn, lease), waiting, turns.Question(first.text), BASE)
+    return turns.begin(
+        conn, leases.look(conn, lease), waiting, turns.TurnQuestion(first.text), BASE
+    )
 
 
 def open_place(conn: Connection, first: InboundMessage) -> MessagePlace:
