@@ -6,7 +6,7 @@ only after a longer and longer calm, and beyond `alerts.per_hour` one line stand
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 
 import structlog
@@ -35,6 +35,7 @@ FLOOD = (
     "**Trouble:** there is more than I tell one by one within an hour. `parley alerts` lists all of"
     " it; I go on telling when it is calmer."
 )
+NOT_SET_UP = "{subject} is not set up any more"
 TEST = "**A test of the alerts.** Here I tell of troubles; there is nothing to do."
 
 Key = tuple[str, str]
@@ -47,17 +48,26 @@ class Judgement:
 
     Attributes:
         unsure: Those of which nobody can tell.
+        accounts: Those that are served; None where that is not known.
     """
 
     seen: dict[Key, Evidence] = field(default_factory=dict)
     unsure: frozenset[Key] = frozenset()
     unknown_kinds: frozenset[str] = frozenset()
+    accounts: frozenset[str] | None = None
 
     def is_well(self, alert: Alert) -> bool:
         """Whether the trouble of an open alert is not there any more."""
         key = alert.kind, alert.subject
         known = alert.kind not in self.unknown_kinds and key not in self.unsure
         return known and key not in self.seen
+
+    def kind_of(self, alert: Alert) -> Trouble:
+        """Return what kind an alert is; an account that is not set up any more does not "work"."""
+        what = TROUBLES.get(alert.kind, _GONE)
+        is_of_account = self.accounts is not None and alert.kind.startswith("adapter-")
+        is_gone = is_of_account and alert.subject not in (self.accounts or ())
+        return replace(what, over=NOT_SET_UP) if is_gone and what.over else what
 
 
 @dataclass(slots=True)
@@ -104,7 +114,7 @@ class Telling:
         there = {(each.kind, each.subject) for each in waiting if each.over_at is None}
         there |= judgement.seen.keys()
         for alert in waiting:
-            what = TROUBLES.get(alert.kind, _GONE)
+            what = judgement.kind_of(alert)
             if alert.over_at is not None:
                 # What is there again is not over; and half of the room is for what begins.
                 room = max(1, self.settings.per_hour // 2)

@@ -286,4 +286,5 @@ def judged(facts: AlertFacts) -> Judgement:
             else:
                 seen[key] = each
     unknown = OF_DATABASE if facts.stored is None else frozenset()
-    return Judgement(seen, frozenset(unsure), unknown)
+    accounts = frozenset(facts.adapters) | {":".join(each) for each in facts.accounts}
+    return Judgement(seen, frozenset(unsure), unknown, accounts)

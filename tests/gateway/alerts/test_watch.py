@@ -549,6 +549,17 @@ async def test_a_kind_of_an_earlier_version_is_over(tmp_path: Path) -> None:
         assert await chat.rows(schema.outbox) == []
 
 
+async def test_an_account_that_was_taken_out_does_not_work_again(tmp_path: Path) -> None:
+    """Its trouble is over, and that is said as it is."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        write = chat.gateway.database.write
+        number = await write(alerts.note, "adapter-stopped", "slack:work", "it stopped", 1.0)
+        await write(alerts.mark_told, number, over=False)
+        assert kinds((await look(chat)).ended) == ["adapter-stopped"]
+        assert (await chat.answers(2))[1].startswith("**Over:** slack:work is not set up any more.")
+
+
 async def test_alerts_can_be_off(tmp_path: Path) -> None:
     """Then nothing looks."""
     async with serving(tmp_path, alerts={"enabled": False}) as gateway:
