@@ -211,11 +211,7 @@ def _behind(
     landmark = _landmark(request.entries[cut.tail_start : sent])
     update = UPDATE if request.plan.compacted else ""
 
-    def behind(prompt: str, max_tokens: int) -> str:
-        asked = BEHIND.format(landmark=landmark, update=update, orders=orders_in(prompt))
-        return calls.behind(warm, asked, max_tokens)
-
-    summarise = _Behind(behind, calls.note_cut)
+    summarise = _Behind(calls, warm, landmark, update)
     return prepare_summary(replace(request, summarise=summarise, summary_window=UNBOUNDED_TOKENS))
 
 
@@ -223,11 +219,18 @@ def _behind(
 class _Behind:
     """`Summarise` and `NotesCuts` behind the last request."""
 
-    ask: Callable[[str, int], str]
-    note_cut: Callable[[int, int], None]
+    calls: SummaryCalls
+    warm: WarmPrefix
+    landmark: str
+    update: str
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
-        return self.ask(prompt, max_tokens)
+        orders = orders_in(prompt)
+        asked = BEHIND.format(landmark=self.landmark, update=self.update, orders=orders)
+        return self.calls.behind(self.warm, asked, max_tokens)
+
+    def note_cut(self, tokens: int, kept_tokens: int) -> None:
+        self.calls.note_cut(tokens, kept_tokens)
 
 
 def _landmark(staying: Sequence[Entry]) -> str:
