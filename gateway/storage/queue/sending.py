@@ -30,7 +30,7 @@ from gateway.storage.schema import (
     replica,
     turn,
 )
-from gateway.storage.statements import built_once, last
+from gateway.storage.statements import built_once, last, later
 
 FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
@@ -249,17 +249,32 @@ def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any
     )
 
 
-def mark_sent(
-    conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
-) -> Due | None:
-    """Record the receipt; return the conversation's next unsent row.
+class Shown(NamedTuple):
+    """A row that its platform has shown; `by` is who sends its conversation's rows, as it is."""
 
-    It is looked for behind the receipt's commit: what is shown stays so, whatever comes of that.
+    message: Outgoing
+    receipt: Receipt
+    by: int | None = None
+
+
+def mark_sent(conn: Connection, shown: Sequence[Shown]) -> list[Due | None]:
+    """Record receipts, of a row of each of several conversations; return their next unsent rows.
+
+    They are looked for behind the receipts' commit: what is shown stays so, whatever comes of that.
     """
-    ref, resent = receipt.platform_ref, receipt.resent
-    sent = last(conn, *_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    *others, newest = [_mark_sent_of(each.message, each.receipt) for each in shown]
+    marked = [*(later(conn, *each) for each in others), last(conn, *newest)]
     # Mostly it was the only one: then that is all.
-    return next_due(conn, message.conversation, by) if sent.scalar() else None
+    more = [any(row.waits for row in each.all()) for each in marked]
+    return [
+        next_due(conn, each.message.conversation, each.by) if waits else None
+        for each, waits in zip(shown, more, strict=True)
+    ]
+
+
+def _mark_sent_of(message: Outgoing, receipt: Receipt) -> Any:
+    ref, resent = receipt.platform_ref, receipt.resent
+    return _mark_sent(message.conversation, message.seq, ref, resent=resent)
 
 
 @built_once

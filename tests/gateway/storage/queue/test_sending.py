@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt
 from gateway.storage.queue import leases, outbox, sending
-from gateway.storage.queue.sending import nonce_of
+from gateway.storage.queue.sending import Due, Shown, nonce_of
 from gateway.storage.schema import now_s, replica
 from gateway.storage.schema import outbox as table
 from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, turn_of
@@ -71,13 +71,21 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
     assert 0 <= due.message.age_s < 10
 
 
+def mark_sent(
+    conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
+) -> Due | None:
+    """Record one receipt."""
+    [following] = sending.mark_sent(conn, [Shown(message, receipt, by)])
+    return following
+
+
 def test_rows_are_sent_in_order(store: Store, chat: int) -> None:
     """The first unsent row is next, and after the last there is none."""
     add(store, chat, "a", "b")
     for seq in (1, 2):
         message = next_message(store, chat)
         assert message.seq == seq
-        store.run(sending.mark_sent, message, RECEIPT)
+        store.run(mark_sent, message, RECEIPT)
     assert store.run(sending.next_due, chat) is None
 
 
@@ -87,7 +95,7 @@ def test_a_receipt_is_recorded(store: Store, chat: int, me: int) -> None:
     message = next_message(store, chat)
     store.run(sending.mark_delayed, message, 0.0, "busy")
     store.run(sending.mark_sending, message, me)
-    store.run(sending.mark_sent, message, Receipt("m-9", resent=True))
+    store.run(mark_sent, message, Receipt("m-9", resent=True))
     row = store.one(table)
     assert (row.state, row.platform_ref, row.resent, row.error) == ("sent", "m-9", 1, None)
     assert row.sent_at >= row.at
@@ -127,7 +135,7 @@ def test_what_was_shown_is_not_sent_again(store: Store, chat: int, me: int) -> N
     add(store, chat, "a")
     message = next_message(store, chat)
     store.run(sending.mark_sending, message, me)
-    store.run(sending.mark_sent, message, RECEIPT)
+    store.run(mark_sent, message, RECEIPT)
     assert not store.run(sending.mark_sending, message, me)
     assert states(store) == ["sent"]
 
@@ -138,7 +146,7 @@ def test_only_what_nobody_has_seen_is_dropped(store: Store) -> None:
     chat, me = current.lease.conversation, current.lease.replica
     add(store, chat, "sent", "doubtful", "unsent", turn_id=current.id)
     add(store, chat, "other")
-    store.run(sending.mark_sent, next_message(store, chat), RECEIPT)
+    store.run(mark_sent, next_message(store, chat), RECEIPT)
     store.run(sending.mark_sending, next_message(store, chat), me)
     store.run(sending.mark_unknown, next_message(store, chat), 0.0, "cut")
     store.run(outbox.drop_unsent, chat, current.id)
@@ -242,7 +250,7 @@ def test_conversations_with_unsent_rows_are_found(store: Store, chat: int) -> No
     third, _ = store.run(admit, inbound(chat="third"))
     for conversation_id in (chat, other, third):
         add(store, conversation_id, f"k{conversation_id}")
-    store.run(sending.mark_sent, next_message(store, third), RECEIPT)
+    store.run(mark_sent, next_message(store, third), RECEIPT)
     store.run(
         lambda conn: conn.execute(
             update(table).where(table.c.conversation == chat).values(state="unknown")
@@ -269,7 +277,7 @@ def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
     first = store.run(sending.next_due, chat)
     assert first is not None
     assert (first.message.choices, first.attachment) == (choices, None)
-    second = store.run(sending.mark_sent, first.message, RECEIPT)
+    second = store.run(mark_sent, first.message, RECEIPT)
     assert second is not None
     assert (second.message.payload, second.attachment) == ("", 7)
 
@@ -310,10 +318,10 @@ def test_who_looks_first_sends_all(store: Store, both: Two) -> None:
     assert store.run(sending.next_due, both.chat, both.two) is None
     assert store.run(shared_mark, first.message, both.one)
     assert not store.run(shared_mark, first.message, both.two)
-    second = store.run(sending.mark_sent, first.message, RECEIPT, both.one)
+    second = store.run(mark_sent, first.message, RECEIPT, both.one)
     assert second is not None
     assert store.run(sending.next_due, both.chat, both.two) is None
-    assert store.run(sending.mark_sent, second.message, RECEIPT, both.one) is None
+    assert store.run(mark_sent, second.message, RECEIPT, both.one) is None
     assert {row.state for row in store.rows(table)} == {"sent"}
 
 
@@ -323,7 +331,7 @@ def test_a_row_that_was_handed_over_is_taken_with_its_mark(store: Store, both: T
     assert row is not None
     assert store.run(shared_mark, row.message, both.one)
     assert store.run(sending.next_due, both.chat, both.two) is None
-    assert store.run(sending.mark_sent, row.message, RECEIPT, both.one) is not None
+    assert store.run(mark_sent, row.message, RECEIPT, both.one) is not None
 
 
 def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> None:
@@ -331,9 +339,9 @@ def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> No
     first = due_of(store, both, both.one)
     store.run(outbox.append, both.chat, [part("c")], inbox_seq=1)
     assert store.run(sending.next_due, both.chat, both.two) is None
-    second = store.run(sending.mark_sent, first.message, RECEIPT, both.one)
+    second = store.run(mark_sent, first.message, RECEIPT, both.one)
     assert second is not None
-    third = store.run(sending.mark_sent, second.message, RECEIPT, both.one)
+    third = store.run(mark_sent, second.message, RECEIPT, both.one)
     assert third is not None
     assert third.sender == both.one
 
@@ -374,7 +382,7 @@ def test_who_was_reaped_sends_nothing_and_notes_nothing(store: Store, both: Two)
     assert not store.run(sending.mark_dead, first.message, "blocked", both.one)
     row = store.rows(table)[0]
     assert (row.state, row.sender, row.failures) == ("sending", both.two, 0)
-    store.run(sending.mark_sent, first.message, Receipt("m-1"), both.one)
+    store.run(mark_sent, first.message, Receipt("m-1"), both.one)
     assert store.rows(table)[0].platform_ref == "m-1"
 
 
