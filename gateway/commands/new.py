@@ -7,18 +7,18 @@ the same way, without a command.
 from gateway.commands.registry import NEW_BEGINNING, Command, QueuedContext
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.message_content import content_of
-from gateway.storage.conversation.turns import TurnQuestion
+from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.queue import overheard
 
 NEW_TEXT = "A new conversation begins here. What was said before stays on record."
 
 
 @Command("new", "start afresh; the old conversation stays on record", NEW_BEGINNING, 10)
-def begin_anew(context: QueuedContext) -> TurnQuestion | str:
+def begin_anew(context: QueuedContext) -> AskedQuestion | str:
     """Begin anew; what stands behind the command is the first question."""
     conn, lease, entry = context.conn, context.held.lease, context.entry
     # What was said before it belongs to the old conversation.
     overheard.take_noted(conn, lease.conversation, entry.seq)
     turns.begin_anew(conn, lease, "new", entry.argument)
     asked = content_of(conn, lease.conversation, [entry], entry.argument, context.file_chars)
-    return TurnQuestion(asked) if asked else NEW_TEXT
+    return AskedQuestion(asked) if asked else NEW_TEXT

@@ -24,7 +24,7 @@ from gateway.agent_ports.journal import Journal
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.context.window import ContextParts
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.conversation.turns import TurnQuestion
+from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.database import Database
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held
@@ -151,9 +151,9 @@ IMMEDIATE: Route[CommandContext, CommandResult] = Route("at once")
 """Answered while its message is admitted, past the queue."""
 REPLY: Route[CommandContext, CommandResult] = Route("at once")
 """The same, in the conversation where the question was asked that it answers."""
-QUEUED: Route[QueuedContext, TurnQuestion | str] = Route("queued")
+QUEUED: Route[QueuedContext, AskedQuestion | str] = Route("queued")
 """Carried out in its place in the queue: it asks the agent something, or is told a text."""
-NEW_BEGINNING: Route[QueuedContext, TurnQuestion | str] = Route("queued")
+NEW_BEGINNING: Route[QueuedContext, AskedQuestion | str] = Route("queued")
 """The same; it waits for no answer to an earlier question, and files that come with it belong to
 what it asks."""
 TURN: Route[TurnContext, Awaitable[tuple[str, TurnEnd]]] = Route("as a turn")

@@ -7,7 +7,7 @@ the inbox, which a button gives, it asks the newest wording of that.
 from gateway.commands.registry import QUEUED, Command, QueuedContext
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.message_content import content_of
-from gateway.storage.conversation.turns import TurnQuestion
+from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.queue import overheard
 from gateway.storage.queue.inbox import InboxEntry
 
@@ -17,19 +17,19 @@ NOTHING_TO_RETRY = "There is nothing to ask again."
 
 
 @Command("retry", "ask the last question again", QUEUED, 110)
-def ask_again(context: QueuedContext) -> TurnQuestion | str:
+def ask_again(context: QueuedContext) -> AskedQuestion | str:
     """Return the question that is asked again."""
     conn, lease = context.conn, context.held.lease
     if edited := _edited(context):
         others = turns.senders_of(lease, [edited])
         here, text = lease.conversation, edited.text
         asked = content_of(conn, here, [edited], text, context.file_chars)
-        return TurnQuestion(asked, others) if asked else NOTHING_TO_RETRY
+        return AskedQuestion(asked, others) if asked else NOTHING_TO_RETRY
     # Both are read before the turn is hidden: afterwards it is not the newest any more.
     others = turns.newest_senders(conn, lease)
     retries = turns.newest_given_up(conn, lease.conversation)
     question = turns.hide_newest(conn, lease.conversation)
-    return TurnQuestion(question, others, retries) if question else NOTHING_TO_RETRY
+    return AskedQuestion(question, others, retries) if question else NOTHING_TO_RETRY
 
 
 def _edited(context: QueuedContext) -> InboxEntry | None:

@@ -30,7 +30,7 @@ from gateway.storage.conversation import sessions, transcript, turn_journal, tur
 from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.conversation.turns import Turn, TurnQuestion
+from gateway.storage.conversation.turns import AskedQuestion, Turn
 from gateway.storage.database import Database
 from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
@@ -232,7 +232,7 @@ class NextTurn:
         upto_seq = entries[-1].seq
         notes = overheard.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
-        question = TurnQuestion(asked, turns.senders_of(lease, notes))
+        question = AskedQuestion(asked, turns.senders_of(lease, notes))
         return turns.begin(conn, held, entries, question, base)
 
     def give_up(self, conn: Connection, lease: Lease, error: str, seed: bytes) -> Turn | None:
@@ -265,12 +265,12 @@ class NextTurn:
         """Do a queued command; returns the turn that it asks for, if any."""
         command = registry.by_word().get(entry.command or "")
         if command is not None and command.route is TURN:
-            return turns.begin(conn, held, [entry], TurnQuestion(None), base)
+            return turns.begin(conn, held, [entry], AskedQuestion(None), base)
         # A version that does not have the command may have been started since.
-        asked: TurnQuestion | str = unknown_text(entry.command or "")
+        asked: AskedQuestion | str = unknown_text(entry.command or "")
         if command is not None and command.route.when == "queued":
             asked = command.run(QueuedContext(conn, held, entry, self.file_chars))
-        if isinstance(asked, TurnQuestion):
+        if isinstance(asked, AskedQuestion):
             return turns.begin(conn, held, [entry], asked, base)
         self._reply(conn, held.lease, entry, asked)
         inbox.finish(conn, entry, "done")

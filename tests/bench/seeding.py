@@ -32,7 +32,7 @@ def begun(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessag
     (lease,) = leases.claim(conn, replica, 1, [("null", "default")])
     waiting = inbox.queued(conn, place.conversation)
     return turns.begin(
-        conn, leases.look(conn, lease), waiting, turns.TurnQuestion(first.text), BASE
+        conn, leases.look(conn, lease), waiting, turns.AskedQuestion(first.text), BASE
     )
 
 

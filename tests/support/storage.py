@@ -352,7 +352,7 @@ def begin(
     others: Sequence[str] = (),
 ) -> Turn:
     """Freeze these entries into a turn."""
-    question = turns.TurnQuestion(asked, others)
+    question = turns.AskedQuestion(asked, others)
     return turns.begin(conn, leases.look(conn, lease), entries, question, base)
 
 

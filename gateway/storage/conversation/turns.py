@@ -122,7 +122,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnQuestion:
+class AskedQuestion:
     """What a turn answers.
 
     Attributes:
@@ -199,7 +199,7 @@ def begin(
     conn: Connection,
     held: Held,
     entries: Sequence[InboxEntry],
-    question: TurnQuestion,
+    question: AskedQuestion,
     base: PromptBase,
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.

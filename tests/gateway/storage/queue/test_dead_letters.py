@@ -225,7 +225,7 @@ def ask_again(store: Store, buried: Turn) -> Turn:
     assert given_up is not None
     asked = store.run(turns.hide_newest, lease.conversation)
     entries = store.run(inbox.queued, lease.conversation)
-    question = turns.TurnQuestion(asked, retries=given_up)
+    question = turns.AskedQuestion(asked, retries=given_up)
     return store.run(
         lambda conn: turns.begin(conn, leases.look(conn, lease), entries, question, BASE)
     )
