@@ -1,4 +1,4 @@
-# Two commands: `make run` starts Parley, `make test` checks it in five minutes. Both set up .venv
+# Two commands: `make run` starts Parley, `make test` checks it. Both set up .venv
 # themselves: `make run` with what Parley needs, `make test` with what its developers need as well.
 # `make test-all` tries everything that `make test` tries a sample of, and measures the coverage.
 PYTHON ?= python3
