@@ -296,10 +296,15 @@ def behind(found: str | None) -> list[str]:
     ]
 
 
-@cache
 def known_revisions() -> frozenset[str]:
     """Return every revision that this code has; all files of migrations are read once."""
-    return frozenset(script.revision for script in _scripts().walk_revisions())
+    return _revisions_in(Path(migrations.__file__).parent)
+
+
+@cache
+def _revisions_in(folder: Path) -> frozenset[str]:
+    scripts = import_module("alembic.script").ScriptDirectory(str(folder))
+    return frozenset(script.revision for script in scripts.walk_revisions())
 
 
 def _scripts() -> Any:
