@@ -33,14 +33,13 @@ from gateway.errors import NotFound, ObjectsUnavailable, StorageError
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline import notices
-from gateway.pipeline.receipts import Receipts
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import arrivals, outbox, sending
 from gateway.storage.queue.outbox import DEAD_NOTICE
-from gateway.storage.queue.sending import Due, Shown
+from gateway.storage.queue.sending import Due, Receipts, ShownRow
 from gateway.storage.schema import now
 
 log = structlog.get_logger()
@@ -472,7 +471,7 @@ class Delivery:
         while True:
             try:
                 by = self._lines[message.conversation].by = self._replica.shared_id
-                return await self._receipts.store(Shown(message, receipt, by))
+                return await self._receipts.store(ShownRow(message, receipt, by))
             except StorageError as exc:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)

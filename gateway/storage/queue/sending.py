@@ -9,6 +9,7 @@ are told who asks: what is noted about another one's row is refused, but for a r
 shown is true, whoever has sent it. `by` is None where there is one process.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, 
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.database import Database
 from gateway.storage.queue.leases import lives
 from gateway.storage.queue.outbox import NOTICES, OutboxPart, choices_of, is_over
 from gateway.storage.schema import (
@@ -249,7 +251,7 @@ def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any
     )
 
 
-class Shown(NamedTuple):
+class ShownRow(NamedTuple):
     """A row that its platform has shown; `by` is who sends its conversation's rows, as it is."""
 
     message: Outgoing
@@ -257,7 +259,7 @@ class Shown(NamedTuple):
     by: int | None = None
 
 
-def mark_sent(conn: Connection, shown: Sequence[Shown]) -> list[Due | None]:
+def mark_sent(conn: Connection, shown: Sequence[ShownRow]) -> list[Due | None]:
     """Record receipts, of a row of each of several conversations; return their next unsent rows.
 
     They are looked for behind the receipts' commit: what is shown stays so, whatever comes of that.
@@ -293,6 +295,50 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
         .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
         .returning(waits.exists().label("waits"))
     )
+
+
+@dataclass(slots=True, eq=False)
+class _Unstored:
+    """A receipt, and once it is stored the next row of its conversation."""
+
+    shown: ShownRow
+    is_stored: bool = False
+    following: Due | None = None
+
+
+class Receipts:
+    """Stores receipts, one transaction at a time: what comes meanwhile goes with the next one.
+
+    A receipt locks nothing but its own row, so that nobody waits for those that are stored with it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._waiting: list[_Unstored] = []
+        self._storing = asyncio.Lock()
+
+    async def store(self, shown: ShownRow) -> Due | None:
+        """Store a receipt; return the next row of its conversation.
+
+        Raises:
+            StorageError: It may not be stored; to store it again has no other effect.
+        """
+        mine = _Unstored(shown)
+        self._waiting.append(mine)
+        try:
+            async with self._storing:
+                if not mine.is_stored:
+                    await self._store_all()
+        finally:
+            self._waiting.remove(mine)
+        return mine.following
+
+    async def _store_all(self) -> None:
+        """Store all that wait; where it fails, each of them tries again."""
+        together = [each for each in self._waiting if not each.is_stored]
+        found = await self._database.write(mark_sent, [each.shown for each in together])
+        for each, following in zip(together, found, strict=True):
+            each.is_stored, each.following = True, following
 
 
 def mark_delayed(

@@ -1,9 +1,10 @@
 """The rows of the outbox on their way: shown in order, once."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt
+from gateway.errors import StorageUnavailable
+from gateway.storage.database import Database
 from gateway.storage.queue import leases, outbox, sending
-from gateway.storage.queue.sending import Due, Shown, nonce_of
+from gateway.storage.queue.sending import Due, Receipts, ShownRow, nonce_of
 from gateway.storage.schema import now_s, replica
 from gateway.storage.schema import outbox as table
 from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, turn_of
@@ -75,7 +78,7 @@ def mark_sent(
     conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
 ) -> Due | None:
     """Record one receipt."""
-    [following] = sending.mark_sent(conn, [Shown(message, receipt, by)])
+    [following] = sending.mark_sent(conn, [ShownRow(message, receipt, by)])
     return following
 
 
@@ -413,3 +416,60 @@ def test_what_waits_is_counted_where_it_is_sent(store: Store, both: Two) -> None
     due_of(store, both, both.one)
     assert store.run(sending.waiting, both.two) == []
     assert [each.rows for each in store.run(sending.waiting, both.one)] == [2]
+
+
+class Books:
+    """Stands for a database that is as slow, and as broken, as a test has it.
+
+    Attributes:
+        stored: The seqs of each transaction that was begun.
+    """
+
+    def __init__(self) -> None:
+        self.stored: list[list[int]] = []
+        self.begun, self.gate = asyncio.Event(), asyncio.Event()
+        self.fails = False
+
+    async def write(self, _fn: Any, shown: Sequence[ShownRow]) -> list[None]:
+        """Store receipts once the gate is open."""
+        self.stored.append([each.message.seq for each in shown])
+        self.begun.set()
+        await self.gate.wait()
+        if self.fails:
+            self.fails = False
+            raise StorageUnavailable("the disk is full")
+        return [None] * len(shown)
+
+
+def shown(seq: int) -> ShownRow:
+    address = Address("telegram", "default", f"c{seq}")
+    message = Outgoing(conversation=seq, address=address, seq=seq, payload="", nonce="")
+    return ShownRow(message, Receipt(f"m{seq}"))
+
+
+async def storing(books: Books) -> list[Any]:
+    """Have three receipts be stored; the last two come while the first one is."""
+    receipts = Receipts(cast("Database", books))
+    tasks = [asyncio.create_task(receipts.store(shown(seq))) for seq in (1, 2, 3)]
+    await books.begun.wait()
+    books.gate.set()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert receipts._waiting == []
+    return found
+
+
+async def test_what_comes_meanwhile_goes_together() -> None:
+    """Nobody is stored twice."""
+    books = Books()
+    assert await storing(books) == [None] * 3
+    assert books.stored == [[1], [2, 3]]
+
+
+async def test_a_failure_is_told_to_one_and_the_others_try_again() -> None:
+    """Who was told tries again by itself."""
+    books = Books()
+    books.fails = True
+    first, *others = await storing(books)
+    assert isinstance(first, StorageUnavailable)
+    assert others == [None] * 2
+    assert books.stored == [[1], [2, 3]]
