@@ -1,9 +1,11 @@
 """Replicas on one PostgreSQL beside one process on SQLite: rates, processor time, what is asked.
 
 One run on one machine: replicas, database and those who write share its cores, so that the rates
-say less than the processor time for a turn. The database is the tests' own server with what a real
-one has switched on (fsync, autovacuum). Its processor time is that of all its processes; statements
-and commits are counted in its log, in a run of their own.
+say less than the processor time for a turn. What is compared talks in turns, since a machine that
+others use as well takes half as long again in one minute as in the next; a figure is the median of
+the rounds, a ratio that of the rounds' ratios. The database is the tests' own server with what a
+real one has switched on (fsync, autovacuum). Its processor time is that of all its processes;
+statements and commits are counted in its log, in a run of their own.
 """
 
 import json
@@ -17,8 +19,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tests.bench.copied import copy_conversations
@@ -36,8 +39,9 @@ REAL = {
     "shared_buffers": "128MB",
     "synchronous_commit": "on",
 }
-CHATS, TURNS = 120, 8
-"""In all, shared by the replicas."""
+CHATS, TURNS = 120, 2
+"""In a round, shared by the replicas."""
+ROUNDS = 12
 WARM = 2
 COUNTED_CHATS, COUNTED_TURNS = 10, 5
 REST_S = 20
@@ -79,35 +83,49 @@ class Taken:
 
 def measure() -> Iterator[Figure]:
     """Yield SQLite, PostgreSQL with 1, 2 and 3 replicas, what a turn asks, and what rest costs."""
-    alone = _on_sqlite()
-    yield Figure("SQLite", alone.rate, "turns/s")
-    yield Figure("SQLite, CPU per turn", alone.cpu_ms, "ms")
     with postgres_server(REAL) as server:
         for count in (1, 2, 3):
-            yield from _with_replicas(server, count, alone)
+            yield from _beside_sqlite(server, count)
         yield from _asked(server)
         yield from _rest(server)
         yield from _growth(server)
 
 
-def _on_sqlite() -> Taken:
-    with _replicas([SQLITE]) as replicas:
-        _talk(replicas, CHATS, WARM)
-        return _talk(replicas, CHATS, TURNS)
-
-
-def _with_replicas(server: PostgresServer, count: int, alone: Taken) -> Iterator[Figure]:
+def _beside_sqlite(server: PostgresServer, count: int) -> Iterator[Figure]:
     name = f"PostgreSQL, {count} replica{'s' if count > 1 else ''}"
-    with _database(server) as url, _replicas([url] * count) as replicas:
-        _talk(replicas, CHATS, WARM)
-        before = database_s(server)
-        taken = _talk(replicas, CHATS, TURNS)
-        spent_s = database_s(server) - before
-    taken = Taken(taken.turns, taken.took_s, taken.cpu_s, spent_s)
-    yield Figure(name, taken.rate, "turns/s")
-    yield Figure(f"{name}, CPU of a replica per turn", taken.cpu_ms, "ms")
-    yield Figure("… to SQLite's", taken.cpu_ms / alone.cpu_ms, "times", at_most=1.5)
-    yield Figure(f"{name}, CPU of the database per turn", taken.database_ms, "ms", at_most=2)
+    with (
+        _replicas([SQLITE]) as sqlite,
+        _database(server) as url,
+        _replicas([url] * count) as shared,
+    ):
+        alone, together = _in_turns(server, sqlite, shared)
+    if count == 1:
+        yield Figure("SQLite", median(each.rate for each in alone), "turns/s")
+        yield Figure("SQLite, CPU per turn", median(each.cpu_ms for each in alone), "ms")
+    cpu_ms = [each.cpu_ms for each in together]
+    yield Figure(name, median(each.rate for each in together), "turns/s")
+    yield Figure(f"{name}, CPU of a replica per turn", median(cpu_ms), "ms")
+    yield Figure("… to SQLite's", _ratio(cpu_ms, [it.cpu_ms for it in alone]), "times", at_most=1.5)
+    database_ms = median(each.database_ms for each in together)
+    yield Figure(f"{name}, CPU of the database per turn", database_ms, "ms", at_most=2)
+
+
+def _in_turns(server: PostgresServer, *groups: Sequence["Replica"]) -> list[list[Taken]]:
+    """Have groups of replicas talk in turns; return what each took, by round."""
+    for each in groups:
+        _talk(each, CHATS, WARM)
+    taken: list[list[Taken]] = [[] for _ in groups]
+    for _ in range(ROUNDS):
+        for rounds, each in zip(taken, groups, strict=True):
+            before = database_s(server)
+            talked = _talk(each, CHATS, TURNS)
+            rounds.append(replace(talked, database_s=database_s(server) - before))
+    return taken
+
+
+def _ratio(values: Sequence[float], bases: Sequence[float]) -> float:
+    """Return the median of the rounds' ratios."""
+    return median(value / base for value, base in zip(values, bases, strict=True))
 
 
 def _asked(server: PostgresServer) -> Iterator[Figure]:
@@ -157,23 +175,21 @@ def _rest(server: PostgresServer) -> Iterator[Figure]:
 
 def _growth(server: PostgresServer) -> Iterator[Figure]:
     """Yield how a turn's cost grows with the conversations that are there."""
-    few, many = (_among(server, count) for count in (FEW, MANY))
-    for name, before, after in (
-        ("a replica", few.cpu_ms, many.cpu_ms),
-        ("the database", few.database_ms, many.database_ms),
-    ):
+    with _among(server, FEW) as few, _among(server, MANY) as many:
+        less, more = _in_turns(server, few, many)
+    for name, part in (("a replica", "cpu_ms"), ("the database", "database_ms")):
+        ratio = _ratio(*([getattr(each, part) for each in rounds] for rounds in (more, less)))
         text = f"CPU of {name} per turn among {MANY:,} conversations, to {FEW}"
-        yield Figure(text, after / before, "times", at_most=1.2)
+        yield Figure(text, ratio, "times", at_most=1.2)
 
 
-def _among(server: PostgresServer, count: int) -> Taken:
+@contextmanager
+def _among(server: PostgresServer, count: int) -> Iterator[list["Replica"]]:
+    """Run a replica that has so many conversations."""
     with _database(server) as url, _replicas([url]) as replicas:
         _talk(replicas, CHATS, WARM)
         copy_conversations(url, count)
-        _talk(replicas, CHATS, WARM)
-        before = database_s(server)
-        taken = _talk(replicas, CHATS, TURNS)
-        return Taken(taken.turns, taken.took_s, taken.cpu_s, database_s(server) - before)
+        yield replicas
 
 
 @contextmanager
