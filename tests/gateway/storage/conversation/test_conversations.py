@@ -27,6 +27,7 @@ READ_IN_JOINS = {
     "storage/queue/dead_letters.py",
     "storage/queue/overheard.py",
     "storage/queue/sending.py",
+    "storage/people/members.py",
     "storage/reports/conversation_list.py",
     "storage/reports/health.py",
     "storage/reports/history.py",
