@@ -198,7 +198,7 @@ async def test_status_tells_how_the_conversation_stands(tmp_path: Path) -> None:
         assert re.search(r"\d+ of 200,000 tokens \(0%\), estimated", await chat.ask("/status"))
         await chat.ask("one")
         told = await chat.ask("/status")
-        for line in ("**Model**: scripted", "reported", "2 so far", "idle, 0", "final text"):
+        for line in ("**Model**: scripted", "reported", "2 so far", "idle, 0", "answered"):
             assert line in told
 
 
