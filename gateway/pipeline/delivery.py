@@ -15,8 +15,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -255,7 +255,7 @@ class Delivery:
 
     async def run(self) -> None:
         """Send until cancelled, beginning with what an earlier process left."""
-        async with asyncio.TaskGroup() as tasks:
+        async with self._last_receipts(), asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="unsent")
             while True:
                 new = await self._waiting.get()
@@ -266,6 +266,17 @@ class Delivery:
                     continue
                 self._lines[conversation_id] = _Line(first=new if isinstance(new, Due) else None)
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
+
+    @asynccontextmanager
+    async def _last_receipts(self) -> AsyncIterator[None]:
+        """Store, at the end, receipts whose senders were cancelled while others were stored."""
+        try:
+            yield
+        finally:
+            try:
+                await self._receipts.store_waiting()
+            except StorageError as exc:
+                log.warning("receipt_not_stored", error=str(exc))
 
     async def _sweep(self) -> None:
         """Find what an earlier process left, or another replica, and what a lost hint hides."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
+from gateway.errors import StorageError
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.queue.leases import lives
@@ -320,25 +321,31 @@ class Receipts:
     async def store(self, shown: ShownRow) -> Due | None:
         """Store a receipt; return the next row of its conversation.
 
+        What is shown stays so: a receipt whose sender is cancelled is stored with the next ones.
+
         Raises:
             StorageError: It may not be stored; to store it again has no other effect.
         """
         mine = _Unstored(shown)
         self._waiting.append(mine)
-        try:
-            async with self._storing:
-                if not mine.is_stored:
-                    await self._store_all()
-        finally:
-            self._waiting.remove(mine)
+        async with self._storing:
+            if not mine.is_stored:
+                try:
+                    await self.store_waiting()
+                except StorageError:
+                    # Its sender tries again.
+                    self._waiting.remove(mine)
+                    raise
         return mine.following
 
-    async def _store_all(self) -> None:
+    async def store_waiting(self) -> None:
         """Store all that wait; where it fails, each of them tries again."""
-        together = [each for each in self._waiting if not each.is_stored]
+        if not (together := [*self._waiting]):
+            return
         found = await self._database.write(mark_sent, [each.shown for each in together])
         for each, following in zip(together, found, strict=True):
             each.is_stored, each.following = True, following
+            self._waiting.remove(each)
 
 
 def mark_delayed(

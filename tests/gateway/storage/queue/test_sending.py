@@ -473,3 +473,18 @@ async def test_a_failure_is_told_to_one_and_the_others_try_again() -> None:
     assert isinstance(first, StorageUnavailable)
     assert others == [None] * 2
     assert books.stored == [[1], [2, 3]]
+
+
+async def test_a_receipt_whose_sender_is_cancelled_is_stored() -> None:
+    """The message is shown: sent again by the next process it would be there twice."""
+    books = Books()
+    receipts = Receipts(cast("Database", books))
+    tasks = [asyncio.create_task(receipts.store(shown(seq))) for seq in (1, 2)]
+    await books.begun.wait()
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    books.gate.set()
+    await receipts.store_waiting()
+    await receipts.store_waiting()
+    assert books.stored == [[1], [1, 2]]
