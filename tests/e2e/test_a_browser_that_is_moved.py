@@ -15,7 +15,7 @@ from tests.support.browser import in_the_browser, page
 from tests.support.database_proxy import DatabaseProxy
 from tests.support.door import TOKEN
 from tests.support.process import DATABASE_URL, ParleyProcess
-from tests.support.recording_adapter import WAIT_S
+from tests.support.thorough import WAIT_S
 
 # Both replicas have the database of the test.
 pytestmark = [*in_the_browser, pytest.mark.usefixtures("sqlite_alone")]

@@ -11,7 +11,7 @@ import pytest
 from gateway.storage.schema import REVISION
 from tests.e2e.web_chat import WebChat
 from tests.support.process import Finished, ParleyProcess
-from tests.support.recording_adapter import WAIT_S
+from tests.support.thorough import WAIT_S
 
 KEY = "sk-ant-api03-0123456789abcdefghijklmnop"
 

@@ -16,8 +16,7 @@ from gateway.console.register import REGISTER
 from tests.e2e.test_browser import bodies, open_page, say
 from tests.support.browser import in_the_browser, page
 from tests.support.process import ParleyProcess
-from tests.support.recording_adapter import WAIT_S
-from tests.support.thorough import ALL
+from tests.support.thorough import ALL, WAIT_S
 
 pytestmark = in_the_browser
 SHOTS = os.environ.get("PARLEY_TEST_SHOTS")

@@ -12,6 +12,7 @@ import aiohttp
 from gateway.cli.chat import events
 from tests.support.door import bearer
 from tests.support.process import ParleyProcess
+from tests.support.thorough import WAIT_S
 
 
 class WebChat:
@@ -49,7 +50,7 @@ class WebChat:
         assert status == 202, answer
         return int(answer["seq"])
 
-    async def ask(self, text: str, within_s: float = 120) -> str:
+    async def ask(self, text: str, within_s: float = WAIT_S) -> str:
         """Send a message and return the newest answer once there is one for it."""
         seq = await self.say(text)
         await self.until(lambda: seq in self.answered(), within_s)
@@ -59,7 +60,7 @@ class WebChat:
         """Return the positions of the messages that an answer refers to."""
         return {item["inbox_seq"] for item in self.items if item["who"] == "parley"}
 
-    async def until(self, holds: Callable[[], object], within_s: float = 120) -> None:
+    async def until(self, holds: Callable[[], object], within_s: float = WAIT_S) -> None:
         """Look at the chat from its beginning until it holds; it is checked after each event."""
         self.items, self.preview = [], ""
         async with (

@@ -48,7 +48,7 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**kept, "PARLEY_TEST_ALL": "1"},
+            env={**kept, "PARLEY_TEST_ALL": "1", "PARLEY_TEST_WAIT_S": "30"},
         )
         self._libraries: list[str] = []
         self._is_warm = False

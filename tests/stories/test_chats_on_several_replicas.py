@@ -18,8 +18,9 @@ from gateway.storage.database import location_of
 from tests.gateway.agent_ports.test_questions import ONCE, Acting, acting
 from tests.support.door import AUTHORIZED
 from tests.support.gateway import HeldModel, RecordingModel, log_lines
-from tests.support.recording_adapter import WAIT_S, Watch
+from tests.support.recording_adapter import Watch
 from tests.support.replicas import Page, ReplicaAtWork, cut, replica, say
+from tests.support.thorough import WAIT_S
 
 HINTS = ("%LISTEN%", "%pg_notify%", "SELECT 1")
 """What the connections that hear hints say last: at first, after a hint, after a silence."""

@@ -45,6 +45,7 @@ from tests.support.bot_wire import (
     refusal,
     refused,
 )
+from tests.support.thorough import WAIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,7 +298,7 @@ class BotApi:
         """Return where requests came faster than Telegram allows."""
         return excesses(self.calls, late_s)
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         """Wait until the predicate holds; it is looked at after every request."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: bool(predicate()))

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
+from tests.support.thorough import WAIT_S
+
 _PATH = Path("/usr/bin/chromium")
 CHROMIUM: str | None = str(_PATH) if _PATH.exists() else None
 # What does not come at all is told late; what comes late on a busy machine is no failure.
-LONGEST_MS = 90_000
+LONGEST_MS = WAIT_S * 750
 expect.set_options(timeout=LONGEST_MS)
 
 # Without the networking flags Chromium calls home at every start.

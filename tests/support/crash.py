@@ -30,7 +30,7 @@ from tests.support.crash_oracle import (
 )
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import LAST_PAYLOAD, RESENT
-from tests.support.thorough import DEEP, thorough
+from tests.support.thorough import DEEP, WAIT_S, thorough
 
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
 ENDED_IN_S = 100.0
@@ -38,7 +38,7 @@ ENDED_IN_S = 100.0
 TRIED_AFTER_S = 6.0
 """A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
-SETTLED_IN_S = 120.0
+SETTLED_IN_S = WAIT_S
 LOOKS = 2
 """At alerts, of each process, before nobody is to be told any more."""
 
@@ -261,7 +261,7 @@ class Crashes:
         os.kill(pid, signal.SIGTERM)
         return await self.ended(pid)
 
-    async def live_until_answered(self, within_s: float = 120.0, **changes: Any) -> None:
+    async def live_until_answered(self, within_s: float = WAIT_S, **changes: Any) -> None:
         """Run a gateway without further disruption until all is answered, then stop it."""
         before = self.platform.polls
         pid = self.start(**changes)

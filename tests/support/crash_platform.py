@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
+from tests.support.thorough import WAIT_S
+
 Fault = Literal["delay", "doubt", "reject"]
 """delay: asks to come again; doubt: shows it and hangs up; reject: never takes it."""
 REFERENCE = re.compile(r"\n\nReference: `[0-9a-f]{8}`\Z")
@@ -156,7 +158,7 @@ class LoopbackPlatform:
         self.refuses = refuses
         await self._notify()
 
-    async def wait_for(self, condition: Callable[[], object], timeout_s: float = 120.0) -> None:
+    async def wait_for(self, condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         """Wait until the condition holds; it is looked at after every request."""
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: bool(condition()))

@@ -40,8 +40,9 @@ from gateway.wiring import NO_PLUGINS, accounts_of
 from tests.support.crash_platform import REFERENCE
 from tests.support.door import TOKEN
 from tests.support.engines import storage_of
-from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
+from tests.support.recording_adapter import RecordingAdapter, Watch
 from tests.support.scripted_model import Script, ScriptedModel
+from tests.support.thorough import WAIT_S
 
 NO_WAIT = RetryPolicy(retry_for_s=5, backoff_s=(0,))
 """Tries again at once, for longer than any test lasts."""

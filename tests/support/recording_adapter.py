@@ -16,9 +16,7 @@ from adapters.messages import (
     Receipt,
     Withdrawal,
 )
-
-WAIT_S = 120.0
-"""Longest wait of a test for something that should happen at once, on the slowest machine."""
+from tests.support.thorough import WAIT_S
 
 
 class Watch:

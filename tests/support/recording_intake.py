@@ -6,6 +6,7 @@ from typing import Any
 
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
 from adapters.pacing import GroupPreviews, PaceLimits
+from tests.support.thorough import WAIT_S
 
 FAST = PaceLimits(
     per_s=10_000,
@@ -130,7 +131,7 @@ class RecordingIntake:
         await self._until(lambda: self.attempts >= count)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(120), self._changed:
+        async with asyncio.timeout(WAIT_S), self._changed:
             await self._changed.wait_for(condition)
 
     async def _notify(self) -> None:

@@ -24,7 +24,8 @@ from gateway.storage.migrations import open_database
 from gateway.wiring import build_accounts
 from tests.support.door import AUTHORIZED
 from tests.support.gateway import Running, agent_of, served, settings_of
-from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
+from tests.support.recording_adapter import RecordingAdapter, Watch
+from tests.support.thorough import WAIT_S
 
 RETRY_S = 0.3
 

@@ -19,6 +19,10 @@ ALL = DEEP or os.environ.get("PARLEY_TEST_ALL") == "1"
 DESK_EXAMPLES = 15
 """Most examples of a property at the desk."""
 
+WAIT_S = float(os.environ.get("PARLEY_TEST_WAIT_S", "120"))
+"""Longest wait for what should happen at once, on the slowest machine. Tests of mutants wait less:
+what they wait for does not come."""
+
 T = TypeVar("T")
 
 

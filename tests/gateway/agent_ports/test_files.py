@@ -32,8 +32,9 @@ from gateway.storage.database import Database
 from gateway.storage.queue import inbox
 from gateway.storage.schema import attachment, attachment_part
 from tests.support.pictures import png
-from tests.support.recording_adapter import WAIT_S, RecordingAdapter
+from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import admit, inbound, turn_of
+from tests.support.thorough import WAIT_S
 
 LIMIT = 3_000_000
 TRIES = len(WITHIN_S)

@@ -27,8 +27,9 @@ from gateway.storage.queue import leases
 from gateway.storage.sharing import SharedChat
 from tests.support.gateway import log_lines
 from tests.support.postgres import server_at
-from tests.support.recording_adapter import WAIT_S, Watch
+from tests.support.recording_adapter import Watch
 from tests.support.storage import admit, begin_turn, inbound
+from tests.support.thorough import WAIT_S
 
 KEY = key_of("c1")
 

@@ -23,6 +23,7 @@ from tests.support.discord.limits import LIMITS, Limits, Window
 from tests.support.discord.people import People
 from tests.support.discord.rest import Asked
 from tests.support.discord.world import Bot, Channel, World
+from tests.support.thorough import WAIT_S
 
 _LOOK_S = 0.02
 TOKEN = "MTIz.loopback.TOKEN-SECRET"
@@ -163,7 +164,7 @@ class DiscordServer(People):
         """Return how often "typing" was shown in a channel."""
         return sum(where == channel.id for where, _ in self.rest.typing)
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         """Wait until the predicate holds; it is looked at after every request, and now and then."""
         async with asyncio.timeout(timeout_s):
             while not predicate():

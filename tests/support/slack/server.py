@@ -21,6 +21,7 @@ from tests.support.slack.delivery import Delivery
 from tests.support.slack.faults import ApiError, Fault, Json
 from tests.support.slack.people import People
 from tests.support.slack.workspace import Identity, Message
+from tests.support.thorough import WAIT_S
 
 _NESTED = frozenset({"blocks", "chunks", "files", "metadata", "prompts", "loading_messages"})
 _RESPONSES = 5
@@ -127,7 +128,7 @@ class SlackServer(People):
         """Return when the bot posted in a channel; monotonic seconds."""
         return self.api.posts.get(channel, [])
 
-    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 120.0) -> None:
+    async def wait_for(self, predicate: Callable[[], object], timeout_s: float = WAIT_S) -> None:
         """Wait until the predicate holds; it is looked at after everything that happens."""
         async with asyncio.timeout(timeout_s), self.changed:
             await self.changed.wait_for(lambda: bool(predicate()))
