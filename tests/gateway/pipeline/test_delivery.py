@@ -335,11 +335,12 @@ async def test_a_crash_during_a_send_leaves_a_doubt(tmp_path: Path) -> None:
 
 
 async def test_a_stop_stores_the_receipts_that_still_wait(tmp_path: Path) -> None:
-    """Others' were being stored when their senders were cancelled."""
+    """Others' were being stored when their senders were cancelled; on SQLite none waits."""
     async with running(tmp_path) as chat:
         await chat.gateway.delivery._receipts._storing.acquire()
         assert [await chat.ask("hi", each) for each in ("c1", "c2")] == ["re: hi"] * 2
-        assert [row.state for row in await chat.rows(schema.outbox)] == ["sending"] * 2
+        if chat.gateway.database.server is None:
+            await chat.logged("message_sent", 2)
     async with running(tmp_path, at_work=False) as chat:
         assert [row.state for row in await chat.rows(schema.outbox)] == ["sent"] * 2
 
