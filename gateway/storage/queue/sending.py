@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
-from gateway.errors import StorageError
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.queue.leases import lives
@@ -336,8 +335,8 @@ class Receipts:
             if not mine.is_stored:
                 try:
                     await self.store_waiting()
-                except StorageError:
-                    # Its sender tries again.
+                except Exception:
+                    # Its sender is told. Left in line it would fail all that come after it.
                     self._waiting.remove(mine)
                     raise
         return mine.following

@@ -431,16 +431,16 @@ class Books:
     def __init__(self) -> None:
         self.stored: list[list[int]] = []
         self.begun, self.gate = asyncio.Event(), asyncio.Event()
-        self.fails = False
+        self.fails: Exception | None = None
 
     async def write(self, _fn: Any, shown: Sequence[ShownRow]) -> list[None]:
         """Store receipts once the gate is open."""
         self.stored.append([each.message.seq for each in shown])
         self.begun.set()
         await self.gate.wait()
-        if self.fails:
-            self.fails = False
-            raise StorageUnavailable("the disk is full")
+        if (failure := self.fails) is not None:
+            self.fails = None
+            raise failure
         return [None] * len(shown)
 
 
@@ -468,12 +468,13 @@ async def test_what_comes_meanwhile_goes_together() -> None:
     assert books.stored == [[1], [2, 3]]
 
 
-async def test_a_failure_is_told_to_one_and_the_others_try_again() -> None:
-    """Who was told tries again by itself."""
+@pytest.mark.parametrize("failure", [StorageUnavailable("the disk is full"), ValueError("NUL")])
+async def test_a_failure_is_told_to_one_and_the_others_try_again(failure: Exception) -> None:
+    """Who was told tries again by itself, or cannot be stored at all."""
     books = Books()
-    books.fails = True
+    books.fails = failure
     first, *others = await storing(books)
-    assert isinstance(first, StorageUnavailable)
+    assert first is failure
     assert others == [None] * 2
     assert books.stored == [[1], [2, 3]]
 
