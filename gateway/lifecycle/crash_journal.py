@@ -18,7 +18,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar
@@ -155,13 +155,20 @@ class Ending:
     reason: str | None = None
     oom_kills: int = 0
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether it came to its end by itself, and without an exception."""
+        return self.death.how == "stopped"
+
 
 @dataclass(slots=True)
 class CrashJournal:
     """Keeps the two files of this process, and knows how the one before it ended.
 
     Attributes:
-        ending: Of the process before; None where there was none.
+        ending: Of the process before, or of one before that which no log tells of yet; None where
+            there was none.
+        tells: Whether the log of this process is where people look for it.
         owed: What no process has charged its turns with yet; `ending` unless several ended early.
     """
 
@@ -169,18 +176,21 @@ class CrashJournal:
     machine: Machine = field(default_factory=Machine)
     now: Clock = time.time
     ending: Ending | None = None
+    tells: bool = True
     owed: Death | None = None
+    _untold: Ending | None = None
     _life: Life | None = None
     _file: int = -1
     _stacks: int = -1
 
     def open(self) -> None:
         """Read how the process before ended, and begin this one's journal."""
-        earlier, owed = self._read()
+        earlier, owed, untold = self._read()
         stacks = self._take_stacks()
         if earlier is not None:
-            self.ending = self._how_it_ended(earlier, stacks)
-            self.owed = owed or self.ending.death
+            ended = self._how_it_ended(earlier, stacks)
+            self.owed = owed or ended.death
+            self.ending = self._untold = untold if untold and ended.is_clean else ended
         now = self.now()
         self._life = Life(os.getpid(), self.machine.boot_id(), now, now)
         try:
@@ -193,10 +203,11 @@ class CrashJournal:
 
     def tell_of_the_one_before(self) -> None:
         """Write the line that says how the process before this one ended."""
-        if (ending := self.ending) is None:
+        if (ending := self.ending) is None or not self.tells:
             return
+        self._untold = None
         log.log(
-            logging.INFO if ending.death.how == "stopped" else logging.WARNING,
+            logging.INFO if ending.is_clean else logging.WARNING,
             "previous_process_ended",
             how=ending.death.how,
             up_s=ending.up_s,
@@ -205,18 +216,21 @@ class CrashJournal:
             oom_kills=ending.oom_kills,
         )
 
-    def _read(self) -> tuple[Life | None, Death | None]:
+    def _read(self) -> tuple[Life | None, Death | None, Ending | None]:
         try:
             found = orjson.loads((self.home / FILE).read_bytes())
             life = Life(**found["life"])
             owed = Death(**found["owed"]) if found["owed"] else None
+            # Earlier versions had no such field.
+            untold = found.get("untold")
+            untold = untold and Ending(**untold | {"death": Death(**untold["death"])})
         except FileNotFoundError:
-            return None, None
+            return None, None, None
         except (OSError, ValueError, KeyError, TypeError) as exc:
             # Torn by a power cut, or written by another version.
             log.warning("crash_journal_failed", error=type(exc).__name__)
-            return None, None
-        return life, owed
+            return None, None, None
+        return life, owed, untold
 
     def _take_stacks(self) -> str:
         """Return the stacks that a fatal signal has left, and keep them under another name."""
@@ -309,8 +323,7 @@ class CrashJournal:
         if self._life is None or self._file < 0:
             return
         self._life = replace(self._life, **facts)
-        owed = asdict(self.owed) if self.owed else None
-        data = orjson.dumps({"life": asdict(self._life), "owed": owed})
+        data = orjson.dumps({"life": self._life, "owed": self.owed, "untold": self._untold})
         try:
             # Padded, so that a shorter record leaves nothing of a longer one behind it.
             os.pwrite(self._file, data.ljust(_SIZE - 1) + b"\n", 0)

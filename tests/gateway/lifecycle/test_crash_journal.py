@@ -98,6 +98,24 @@ def test_a_kill_leaves_the_time_of_the_newest_beat(host: Host, home: Path) -> No
     assert host.end(home) == Ending(Death("killed", 1060.0 + BEAT_S), up_s=60.0)
 
 
+def test_an_end_that_no_log_tells_of_is_told_by_the_next_process(
+    host: Host, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As when somebody asks a question with `parley ask` between a kill and the next start."""
+    host.start(home)
+    for _ in range(2):
+        guest = host.start(home)
+        guest.tells = False
+        guest.tell_of_the_one_before()
+        guest.close(None)
+        assert "previous_process_ended" not in capsys.readouterr().out
+    journal = host.start(home)
+    journal.tell_of_the_one_before()
+    assert "how=killed" in capsys.readouterr().out
+    journal.close(None)
+    assert host.end(home).death.how == "stopped"
+
+
 def test_a_kill_after_a_stop_was_asked_for_is_no_crash(host: Host, home: Path) -> None:
     """As by a container's runtime that does not wait for `queue.grace_s`."""
     host.start(home).asked_to_stop()
