@@ -231,8 +231,6 @@ async def _with_own_gateway(
     quiet = structlog.make_filtering_bound_logger(logging.ERROR)
     structlog.configure(wrapper_class=quiet)
     with own_home(settings) as journal:
-        # The line of how a gateway ended is for the log of the next one.
-        journal.tells = False
         whole, ready = with_web_token(settings), asyncio.Event()
         started = app.run(alone(whole), lambda _: ready.set(), journal, whole=whole)
         running = asyncio.ensure_future(started)

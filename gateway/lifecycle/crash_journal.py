@@ -166,19 +166,15 @@ class CrashJournal:
     """Keeps the two files of this process, and knows how the one before it ended.
 
     Attributes:
-        ending: Of the process before, or of one before that which no log tells of yet; None where
-            there was none.
-        tells: Whether the log of this process is where people look for it.
-        owed: What no process has charged its turns with yet; `ending` unless several ended early.
+        ending: Of the process before, or of an earlier one, where no log tells of it yet.
+        owed: What no process has charged its turns with yet.
     """
 
     home: Path
     machine: Machine = field(default_factory=Machine)
     now: Clock = time.time
     ending: Ending | None = None
-    tells: bool = True
     owed: Death | None = None
-    _untold: Ending | None = None
     _life: Life | None = None
     _file: int = -1
     _stacks: int = -1
@@ -190,7 +186,7 @@ class CrashJournal:
         if earlier is not None:
             ended = self._how_it_ended(earlier, stacks)
             self.owed = owed or ended.death
-            self.ending = self._untold = untold if untold and ended.is_clean else ended
+            self.ending = untold if untold and ended.is_clean else ended
         now = self.now()
         self._life = Life(os.getpid(), self.machine.boot_id(), now, now)
         try:
@@ -203,11 +199,13 @@ class CrashJournal:
 
     def tell_of_the_one_before(self) -> None:
         """Write the line that says how the process before this one ended."""
-        if (ending := self.ending) is None or not self.tells:
+        ending = self.ending
+        level = logging.INFO if ending is None or ending.is_clean else logging.WARNING
+        if ending is None or not log.is_enabled_for(level):
             return
-        self._untold = None
+        self.ending = None
         log.log(
-            logging.INFO if ending.is_clean else logging.WARNING,
+            level,
             "previous_process_ended",
             how=ending.death.how,
             up_s=ending.up_s,
@@ -221,8 +219,7 @@ class CrashJournal:
             found = orjson.loads((self.home / FILE).read_bytes())
             life = Life(**found["life"])
             owed = Death(**found["owed"]) if found["owed"] else None
-            # Earlier versions had no such field.
-            untold = found.get("untold")
+            untold = found.get("untold")  # Earlier versions had no such field.
             untold = untold and Ending(**untold | {"death": Death(**untold["death"])})
         except FileNotFoundError:
             return None, None, None
@@ -323,7 +320,7 @@ class CrashJournal:
         if self._life is None or self._file < 0:
             return
         self._life = replace(self._life, **facts)
-        data = orjson.dumps({"life": self._life, "owed": self.owed, "untold": self._untold})
+        data = orjson.dumps({"life": self._life, "owed": self.owed, "untold": self.ending})
         try:
             # Padded, so that a shorter record leaves nothing of a longer one behind it.
             os.pwrite(self._file, data.ljust(_SIZE - 1) + b"\n", 0)
