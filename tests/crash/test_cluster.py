@@ -34,6 +34,8 @@ VERBS = (
 OF_REPLICAS = ("attend", "take", "reap", "leave")
 POINTS = [*around(*COMMON, "set_preview", "compact", *OF_REPLICAS, *OF_REPLICAS), *OUTSIDE]
 AT_ONCE = 2
+AT_WORK = 0.8
+"""Of the disturbed: the others may not have begun yet."""
 SLEEPS = 1.3
 """Leases for which a process sleeps that has stopped itself somewhere."""
 
@@ -145,7 +147,12 @@ async def disturb(cluster: Cluster, dice: Random, often: Mapping[Disruption, int
 
 
 async def happens(kind: Disruption, cluster: Cluster, one: Replica, dice: Random) -> None:
-    """Disturb, and count it if it came to that."""
+    """Disturb, mostly one that works, and count it if it came to that."""
+    if dice.random() < AT_WORK:
+        await cluster.at_work(one)
+        await asyncio.sleep(dice.uniform(0, 0.3))
+        if not one.runs:
+            return
     came = await kind(cluster, one, dice)
     # Not in one line: others of the kind may be counted while it is under way.
     cluster.disruptions[kind.__name__] += came

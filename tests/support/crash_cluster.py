@@ -185,6 +185,10 @@ class Cluster(Crashes):
         assert code == KILLED, f"pid {one.pid}, exit code {code}: {self.log()}"
         return True
 
+    async def at_work(self, one: Replica) -> None:
+        """Wait until a replica's process works, or has ended or stopped itself before."""
+        await until(lambda: not one.runs or one.pid in self.paused or one.pid in self._ready())
+
     def _ready(self) -> set[int]:
         return {event["pid"] for event in self.events("ready")}
 
