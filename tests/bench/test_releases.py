@@ -77,6 +77,7 @@ def test_a_clone_without_the_history_says_so(history: Path, tmp_path: Path) -> N
         checked_out(git(history, "rev-parse", "HEAD^"), tmp_path, shallow)
 
 
+@pytest.mark.thorough
 def test_an_index_that_cannot_be_reached_is_named(
     history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,12 +130,14 @@ def small(trouble: Any = None, seconds: float = 90) -> Result:
     return simulation(trouble, replicas=3, seconds=seconds)
 
 
+@pytest.mark.thorough
 def test_ordinary_chats_wait_for_nobody() -> None:
     """Alone, and beside chats with backlogs and chats that never pause."""
     for trouble in (None, backlogs(50), busy_chats(50)):
         assert percentile(small(trouble).quiet, 0.99) < 1.0
 
 
+@pytest.mark.thorough
 def test_a_replica_that_takes_what_others_have_places_for_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -145,6 +147,7 @@ def test_a_replica_that_takes_what_others_have_places_for_is_noticed(
     assert max(small(backlogs(90)).quiet) > 2 * fair
 
 
+@pytest.mark.thorough
 def test_without_a_limit_of_turns_a_backlog_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that never lets go of a busy chat: the others wait for it."""
     # More than there are places: they take turns, and so do the others with them.
@@ -153,6 +156,7 @@ def test_without_a_limit_of_turns_a_backlog_is_noticed(monkeypatch: pytest.Monke
     assert len(small(busy_chats(500), seconds=180).quiet) < 0.7 * fair
 
 
+@pytest.mark.thorough
 def test_a_worker_that_polls_too_often_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The looks at the line for a turn are counted."""
     before = small().cluster.calls["claim"]

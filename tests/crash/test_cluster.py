@@ -95,6 +95,7 @@ async def restart(cluster: Cluster, _: Replica, dice: Random) -> bool:
 OFTEN: dict[Disruption, int] = {kill: 6, freeze: 3, part: 3, cut: 3, lose_commit: 6, restart: 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", seeds(1, 3, 100))
 async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) -> None:
     """Fifty disruptions, some of them at the same time, while people write."""

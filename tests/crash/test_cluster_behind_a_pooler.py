@@ -58,6 +58,7 @@ async def test_disruptions_lose_and_repeat_nothing(cluster: Cluster, seed: int) 
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 async def test_a_restart_of_the_pooler_costs_no_attempt(cluster: Cluster) -> None:
     """Replicas live on past it: nobody is taken for dead, and no turn is blamed."""
     await cluster.run_all()

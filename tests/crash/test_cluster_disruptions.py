@@ -36,6 +36,7 @@ MINUTE_S = 6.0
 """Of the alerts."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["immediate", *deep("fast")])
 async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how: End) -> None:
     """No process has died: nobody is suspected, and the turns that were cut off go on."""
@@ -52,6 +53,7 @@ async def test_a_restart_of_the_database_costs_no_attempt(cluster: Cluster, how:
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
 
 
+@pytest.mark.thorough
 async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster) -> None:
     """All replicas lose what they were; each goes on as another one, and no turn is blamed.
 
@@ -72,6 +74,7 @@ async def test_a_database_that_is_away_for_longer_than_a_lease(cluster: Cluster)
     assert {deaths for (deaths,) in cluster.rows("SELECT deaths FROM turn")} == {0}
 
 
+@pytest.mark.thorough
 async def test_a_refused_token_is_told_of_once(cluster: Cluster) -> None:
     """One replica after another is refused, and killed; then those that come after them work."""
     cluster.configure(minute_s=MINUTE_S)
@@ -92,6 +95,7 @@ async def test_a_refused_token_is_told_of_once(cluster: Cluster) -> None:
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Cluster) -> None:
     """What they cannot give back is taken from them later."""
     cluster.configure(grace_s=2.0)
@@ -106,6 +110,7 @@ async def test_replicas_end_when_asked_while_there_is_no_database(cluster: Clust
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: Cluster) -> None:
     """It has locked all that the dead one had, and its own lease is not over yet."""
     cluster.configure(think_s=0.3)
@@ -128,6 +133,7 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("loss", ["answer", *deep("request")])
 async def test_a_lost_commit_loses_and_repeats_nothing(cluster: Cluster, loss: str) -> None:
     """Of each transaction function the first COMMIT, the third and the sixth are lost."""
@@ -147,6 +153,7 @@ async def test_a_lost_commit_loses_and_repeats_nothing(cluster: Cluster, loss: s
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", ["begin", *deep(*OF_A_TURN)])
 async def test_commits_lost_in_a_row_give_up_nothing(cluster: Cluster, function: str) -> None:
     """More of them than attempts at a turn may fail: the database is to blame each time."""
@@ -178,6 +185,7 @@ async def test_replicas_whose_connections_are_cut_go_on(cluster: Cluster) -> Non
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 async def test_a_silent_way_to_the_database_is_given_up(cluster: Cluster) -> None:
     """The other end of its connections says nothing any more, and is not gone for the kernel.
 
@@ -203,6 +211,7 @@ async def test_a_silent_way_to_the_database_is_given_up(cluster: Cluster) -> Non
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 @TAKES_ROOT
 @pytest.mark.parametrize("ended", ["while full", *deep("not at all")])
 async def test_a_full_disk_of_the_database_loses_nothing(
@@ -238,6 +247,7 @@ def fill(ballast: Path, *, leaving: int) -> None:
         os.posix_fallocate(file.fileno(), file.tell(), disk.f_bavail * disk.f_frsize - leaving)
 
 
+@pytest.mark.thorough
 async def test_two_processes_that_ask_for_updates_do_no_harm(cluster: Cluster) -> None:
     """They are forced to: the platform ends one's request after the other, as Telegram does."""
     cluster.configure(mutant="two pollers", batch=2)

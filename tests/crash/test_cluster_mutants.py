@@ -14,6 +14,7 @@ LEASE_S = 3.0
 NOTED_TWICE = "m1-note: the side effect happened 2 times"
 
 
+@pytest.mark.thorough
 async def test_acknowledging_before_the_commit_is_caught(cluster: Cluster) -> None:
     """A message that the platform forgot and the database never had is missed."""
     cluster.excuse(await cluster.write("a"))
@@ -26,18 +27,21 @@ async def test_acknowledging_before_the_commit_is_caught(cluster: Cluster) -> No
     assert cluster.violations() == ["chat a: acknowledged ['m1', 'm2'], stored ['m2']"]
 
 
+@pytest.mark.thorough
 async def test_a_zombie_writes_nothing(cluster: Cluster) -> None:
     """A replica that slept while another one took over finds its token stale, and starts over."""
     await wake_a_zombie(cluster)
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 async def test_a_missing_fence_is_caught(cluster: Cluster) -> None:
     """Without it the zombie repeats the side effect and writes into the transcript."""
     await wake_a_zombie(cluster, zombie="no fence")
     assert NOTED_TWICE in cluster.violations()
 
 
+@pytest.mark.thorough
 async def test_a_zombie_claim_is_caught(cluster: Cluster) -> None:
     """Who goes on under a living replica's name, with its tokens, does not keep it out."""
     await wake_a_zombie(cluster, successor="zombie claim")

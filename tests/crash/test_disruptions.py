@@ -41,6 +41,7 @@ async def test_a_process_that_is_stopped_for_a_while_goes_on(crashes: Crashes) -
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_graceful_stop_is_not_an_attempt(crashes: Crashes) -> None:
     """A turn that is cut off by four restarts is answered by the fifth process."""
     await crashes.write("a", "gate")
@@ -65,6 +66,7 @@ async def test_a_graceful_stop_lets_a_turn_finish(crashes: Crashes) -> None:
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "code"), [("die", KILLED), ("exit", 7)])
 async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
     crashes: Crashes, how: str, code: int
@@ -90,6 +92,7 @@ async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("how", "code"), [("crash", -signal.SIGSEGV), ("leave", 1)])
 async def test_a_turn_that_is_caught_in_the_act_is_given_up_after_two_deaths(
     crashes: Crashes, how: str, code: int
@@ -111,6 +114,7 @@ async def test_a_turn_that_is_caught_in_the_act_is_given_up_after_two_deaths(
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_process_that_dies_at_once_makes_nobody_a_suspect(crashes: Crashes) -> None:
     """A restart loop: the turns that an earlier process had begun do not run in it."""
     for chat in "abcd":
@@ -127,6 +131,7 @@ async def test_a_process_that_dies_at_once_makes_nobody_a_suspect(crashes: Crash
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Crashes) -> None:
     """They are suspects until the process dies without them: then it was none of them."""
     crashes.configure(quiet_s=5.0)
@@ -146,6 +151,7 @@ async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Cras
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_tool_that_kills_the_process_becomes_a_dead_letter(crashes: Crashes) -> None:
     """Its deaths count from its last journaled step; the group it leaves is closed."""
     crashes.configure(quiet_s=TRIED_AFTER_S)
@@ -172,6 +178,7 @@ async def test_a_full_disk_refuses_and_forgets_nothing(crashes: Crashes) -> None
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) -> None:
     """A turn that cannot be stored is not to blame: it is tried until there is room again."""
     platform = crashes.platform
@@ -190,6 +197,7 @@ async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) 
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     """While nothing can be written at all, each pause before the next attempt is longer.
 
@@ -216,6 +224,7 @@ async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_refused_token_is_told_of_once(crashes: Crashes) -> None:
     """It is refused in three lives that end hard; the fourth one may work."""
     await refuse_for_three_lives(crashes)
@@ -237,6 +246,7 @@ async def refuse_for_three_lives(crashes: Crashes, **changes: str) -> None:
     await crashes.live_until_answered()
 
 
+@pytest.mark.thorough
 @TAKES_ROOT
 async def test_a_disk_that_fills_up_is_told_of_once(
     nursery: Nursery, platform: LoopbackPlatform, template: Path, tmp_path: Path

@@ -50,6 +50,7 @@ async def test_a_killed_replicas_chats_are_answered_at_once(cluster: Cluster) ->
     assert not (found := cluster.violations()), describe(found, cluster)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "point", ["before commit of commit_and_release", *deep("model: asked"), *deep("part")]
 )

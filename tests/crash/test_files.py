@@ -56,6 +56,7 @@ async def test_a_file_is_fetched_once_more(crashes: Crashes, api: BotApi, point:
     assert rows(crashes, "SELECT body FROM attachment_part") == [(b"what the file says",)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", around("attempt"))
 async def test_a_delayed_file_is_tried_again(crashes: Crashes, api: BotApi, point: str) -> None:
     """Its attempts are counted, before they begin, across restarts."""

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.support import mcp_server
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.mcp_http import TOKEN, mcp_over_http
@@ -38,6 +40,7 @@ async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) 
     ]
 
 
+@pytest.mark.thorough
 async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) -> None:
     """It looks neither at its stdin nor at SIGTERM, and what it started has left its session."""
     log, plan, alive = (crashes.home / name for name in ("far.log", "plan", "alive"))
@@ -59,6 +62,7 @@ async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) ->
         await reported(crashes)
 
 
+@pytest.mark.thorough
 async def test_a_call_over_http_that_was_under_way(crashes: Crashes) -> None:
     """The server is asked once; the next gateway has a session of its own."""
     async with mcp_over_http() as server:

@@ -168,6 +168,7 @@ def _plain(settings: Any) -> Body:
     return found
 
 
+@pytest.mark.thorough
 @even
 async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
     """The turn is on record, the provider knows nothing of it."""
@@ -178,6 +179,7 @@ async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@pytest.mark.thorough
 @odd
 async def test_after_the_request_was_received(scene: Scene, provider: ProviderName) -> None:
     """Not a byte has come back."""
@@ -216,6 +218,7 @@ async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) 
     await scene.recover()
 
 
+@pytest.mark.thorough
 @odd
 async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderName) -> None:
     """It has taken over in the middle of the loop."""
@@ -228,6 +231,7 @@ async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderNam
     await scene.recover()
 
 
+@pytest.mark.thorough
 @even
 async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: ProviderName) -> None:
     """The summary was asked for; the next process meets the same limit and answers."""
@@ -248,6 +252,7 @@ async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: Provi
     await scene.recover()
 
 
+@pytest.mark.thorough
 @odd
 async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     """Inside another fault each time, behind the same tools; the third process answers."""
@@ -262,6 +267,7 @@ async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@pytest.mark.thorough
 @even
 async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: ProviderName) -> None:
     """A side effect of unknown outcome is told to the model that takes over; it is not repeated."""
@@ -284,6 +290,7 @@ async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: Pro
     await scene.recover()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("provider", "fault", "kind"),
     [
@@ -308,6 +315,7 @@ async def test_a_model_that_fails_is_told_of_once(
     await scene.recover()
 
 
+@pytest.mark.thorough
 @even
 async def test_between_the_parts_of_a_summary(scene: Scene, provider: ProviderName) -> None:
     """The part that has come is kept with its price: the next process asks for the others alone."""

@@ -53,6 +53,7 @@ async def test_a_zombie_claim_is_caught(crashes: Crashes) -> None:
     assert "m1-note: the side effect happened 2 times" in crashes.violations()
 
 
+@pytest.mark.thorough
 async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
     """Turns that were only there when the process was killed are given up.
 
@@ -68,6 +69,7 @@ async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
     assert given_up(crashes)[1] == len(CHATS)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mutant", "told"),
     [

@@ -17,7 +17,7 @@ from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 from tests.support.crash_oracle import is_answer
 from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
-from tests.support.thorough import products, sampled
+from tests.support.thorough import products, sampled, thorough
 
 POINTS = [*around(*COMMON), *OUTSIDE]
 Provoke = Callable[[Crashes, str], Awaitable[None]]
@@ -278,9 +278,12 @@ RARE: dict[str, Provoke] = {
     "put_candidate": a_compaction,
     "book": a_compress,
 }
+SLOW = ("bury", "give_up", "book")
+"""Of these: what takes five seconds and more."""
+QUICK = tuple(name for name in RARE if name not in SLOW)
 
 
-@pytest.mark.parametrize("point", around(*RARE))
+@pytest.mark.parametrize("point", [*around(*QUICK), *map(thorough, around(*SLOW))])
 async def test_a_kill_in_rare_cases_loses_and_repeats_nothing(crashes: Crashes, point: str) -> None:
     """The same at the commits that only trouble brings about."""
     crashes.configure(mode="followup")
@@ -305,6 +308,7 @@ async def test_a_kill_at_a_compaction_loses_and_repeats_nothing(
     assert len({turn for turn, _ in after}) == len(after) >= 3
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [*around("compact"), "summary: asked"])
 async def test_a_kill_during_compress_answers_it_once(crashes: Crashes, point: str) -> None:
     """`/compress` is resumed: one compaction, one answer, the next turn sees it."""
@@ -326,6 +330,7 @@ def compactions(crashes: Crashes) -> list[tuple[int, str]]:
         return [(turn, trigger) for turn, trigger in books.execute(query)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [*around("apply"), *OUTSIDE[-2:]])
 async def test_a_kill_while_owners_are_told_tells_once(crashes: Crashes, point: str) -> None:
     """Of a full disk, and that there is room again; in mid-send it is marked as an answer is."""
@@ -375,6 +380,7 @@ async def test_a_stopped_turn_is_not_run_again(crashes: Crashes) -> None:
     assert [event["text"] for event in crashes.events("model")] == ["m1 gate note", "m2"]
 
 
+@pytest.mark.thorough
 async def test_a_dead_letter_tells_its_chat(crashes: Crashes) -> None:
     """The notice is shown once, also when the process dies right behind the burial."""
     await a_burial(crashes, "after commit of bury")

@@ -63,6 +63,7 @@ MESSAGES_A_LIFE = 0.3
 CHATS = "abcde"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["compressor", thorough("lcm")])
 @pytest.mark.parametrize("seed", seeds(1, 1, 10))
 async def test_short_lives_give_up_no_innocent_turn(

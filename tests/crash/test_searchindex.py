@@ -81,6 +81,7 @@ def test_a_kill_leaves_index_and_watermark_one(waiting: Path) -> None:
     store.close()
 
 
+@pytest.mark.thorough
 def test_a_kill_while_an_older_index_is_built_anew_loses_no_step(older: Path) -> None:
     """It is emptied once; each feeder goes on where the one before was killed."""
     reached = [0]

@@ -60,6 +60,7 @@ async def test_every_update_is_answered_once_in_order(
     assert not found, describe(found, crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "routes"),
     [

@@ -64,6 +64,7 @@ async def test_a_kill_before_anybody_has_answered(crashes: Crashes, verb: str, p
     await recover(crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "point"),
     [
@@ -82,6 +83,7 @@ async def test_a_kill_once_somebody_has_answered(crashes: Crashes, verb: str, po
     assert len(crashes.events("effect begins")) <= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", around("start_tool", "record_result"))
 async def test_a_kill_once_somebody_has_denied(crashes: Crashes, point: str) -> None:
     """Nothing runs, whatever the next process would ask about; the model is told once."""
@@ -99,6 +101,7 @@ async def test_a_kill_once_somebody_has_denied(crashes: Crashes, point: str) -> 
 OFF = ("withdraw: before the request", "withdraw: done, not stored yet")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("verb", "point"),
     [

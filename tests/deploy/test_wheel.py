@@ -54,6 +54,7 @@ def parley(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin/parley"
 
 
+@pytest.mark.thorough
 def test_every_file_of_the_packages_is_in_it(wheel: Path) -> None:
     """Pages, templates, migrations and tables too, of whatever kind they are."""
     with ZipFile(wheel) as found:
@@ -97,6 +98,7 @@ async def _until_ready(lines: asyncio.StreamReader) -> AsyncIterator[bytes]:
             return
 
 
+@pytest.mark.thorough
 async def test_it_runs_without_the_source(parley: Path, tmp_path: Path) -> None:
     """Migrations make a database, the page and its scripts are served."""
     async with running(parley, tmp_path / "home") as address, aiohttp.ClientSession() as http:

@@ -69,6 +69,7 @@ async def balanced(tmp_path: Path, postgres_url: str) -> AsyncIterator[Balanced]
             yield Balanced([one, other], way)
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_grows_elsewhere_is_seen_whole(balanced: Balanced) -> None:
     """Moved to and fro while it is written: nothing is missing, nothing is there twice."""
     async with page() as tab:
@@ -102,6 +103,7 @@ async def test_an_answer_is_stopped_at_the_other_replica(balanced: Balanced) -> 
     assert await balanced.finished(1) == 1
 
 
+@pytest.mark.thorough
 async def test_the_replica_that_answers_is_killed(balanced: Balanced) -> None:
     """The browser, at the other one, sees the answer begin again there, and come once."""
     async with page() as tab:

@@ -35,6 +35,7 @@ async def telegram(api: BotApi, tmp_path: Path) -> AsyncIterator[ParleyProcess]:
         yield parley
 
 
+@pytest.mark.thorough
 async def test_undecodable_updates_are_kept_and_passed(
     api: BotApi, telegram: ParleyProcess
 ) -> None:
@@ -59,6 +60,7 @@ async def test_undecodable_updates_are_kept_and_passed(
     await api.wait_for(lambda: api.pending == [])
 
 
+@pytest.mark.thorough
 async def test_an_update_that_is_no_object_is_kept_and_passed(
     api: BotApi, telegram: ParleyProcess
 ) -> None:
@@ -69,6 +71,7 @@ async def test_an_update_that_is_no_object_is_kept_and_passed(
     assert telegram.rows("SELECT raw FROM quarantine") == [('"junk"',)]
 
 
+@pytest.mark.thorough
 async def test_what_cannot_be_read_is_refused_in_words(
     api: BotApi, telegram: ParleyProcess
 ) -> None:
@@ -81,6 +84,7 @@ async def test_what_cannot_be_read_is_refused_in_words(
     assert telegram.named("turn_finished") == []
 
 
+@pytest.mark.thorough
 async def test_the_web_chat_refuses_with_a_reason(web: WebChat) -> None:
     """Nothing is stored of it, the answer says what was wrong, and the chat goes on."""
     bad: list[tuple[Any, int, str]] = [
@@ -101,6 +105,7 @@ async def test_the_web_chat_refuses_with_a_reason(web: WebChat) -> None:
     assert len(web.items) == 2
 
 
+@pytest.mark.thorough
 async def test_5000_emoji_arrive_whole(web: WebChat) -> None:
     """They are stored as they came and answered."""
     text = "🦜" * 5000
@@ -139,6 +144,7 @@ def asking(home: Path, url: str, *, key: str = KEY, **model: Any) -> ParleyProce
     return ParleyProcess(home, settings, {"ANTHROPIC_API_KEY": key})
 
 
+@pytest.mark.thorough
 async def test_a_wrong_key_is_told_and_can_be_mended(
     claude: AnthropicServer, tmp_path: Path
 ) -> None:
@@ -159,6 +165,7 @@ async def test_a_wrong_key_is_told_and_can_be_mended(
     assert "hello" in str(message["content"])
 
 
+@pytest.mark.thorough
 async def test_short_trouble_is_waited_for(claude: AnthropicServer, tmp_path: Path) -> None:
     """429 and 529, one after the other: then the answer, and nothing else."""
     wait = {"retry-after": "1"}
@@ -176,6 +183,7 @@ async def test_short_trouble_is_waited_for(claude: AnthropicServer, tmp_path: Pa
         assert len(claude.requests) == 3
 
 
+@pytest.mark.thorough
 async def test_a_broken_stream_is_asked_again(claude: AnthropicServer, tmp_path: Path) -> None:
     """Cut off or silent: what was shown gives way to the whole answer, which is there once."""
     cut = Reply(text="Half an ans", piece=3, pause_s=0.1, trouble="cut")
@@ -197,6 +205,7 @@ async def half_then_whole(chat: WebChat) -> list[str]:
     return chat.answers
 
 
+@pytest.mark.thorough
 async def test_an_outage_that_ends(claude: AnthropicServer, tmp_path: Path) -> None:
     """The person is told that it takes longer, and gets the answer when the provider is back."""
     async with Relay(claude.url) as relay, asking(tmp_path, relay.url, retry_for_s=30) as parley:
@@ -212,6 +221,7 @@ async def test_an_outage_that_ends(claude: AnthropicServer, tmp_path: Path) -> N
         assert len(parley.named("turn_finished")) == 1
 
 
+@pytest.mark.thorough
 async def test_an_outage_that_does_not_end(claude: AnthropicServer, tmp_path: Path) -> None:
     """After `model.retry_for_s` the person is told; the next question is answered all the same."""
     async with Relay(claude.url) as relay, asking(tmp_path, relay.url, retry_for_s=1) as parley:

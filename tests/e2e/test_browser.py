@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
@@ -54,6 +55,7 @@ def bodies(tab: Page, who: str) -> Locator:
     return tab.locator(f'article.message[data-who="{who}"] .body')
 
 
+@pytest.mark.thorough
 async def test_nothing_is_lost_or_doubled(parley: ParleyProcess) -> None:
     """Three turns, a tool, a reload, kill -9 in mid-answer: the answer arrives, once."""
     async with page() as tab:
@@ -98,6 +100,7 @@ async def test_nothing_is_lost_or_doubled(parley: ParleyProcess) -> None:
     assert len(parley.named("turn_finished")) == 4
 
 
+@pytest.mark.thorough
 async def test_a_message_written_while_parley_is_down_goes_out_once(parley: ParleyProcess) -> None:
     """It stands there as not yet sent, and is answered after the restart."""
     async with page() as tab:
@@ -114,6 +117,7 @@ async def test_a_message_written_while_parley_is_down_goes_out_once(parley: Parl
         await expect(bodies(tab, "you")).to_have_text(["hello", "what is 12*7?"])
 
 
+@pytest.mark.thorough
 async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
     """The button ends an answer, which keeps what was written, marked; /new starts afresh."""
     async with page(width=390, height=844, color_scheme="dark") as tab:
@@ -138,6 +142,7 @@ async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
         await shoot(tab, "10-commands")
 
 
+@pytest.mark.thorough
 async def test_the_commands_are_readable_at_any_width(parley: ParleyProcess) -> None:
     """On a phone none takes more than three lines; with more room their meanings are a column."""
     async with page(width=360, height=640) as tab:
@@ -183,6 +188,7 @@ async def test_files_go_in_and_edits_too(parley: ParleyProcess) -> None:
     assert "attachment:1" in asked
 
 
+@pytest.mark.thorough
 async def test_an_identity_provider_of_another_site_signs_in(tmp_path: Path) -> None:
     """One click there and back; while it is down a page says so, and leads back to other ways."""
     async with (

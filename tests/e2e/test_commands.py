@@ -23,6 +23,7 @@ async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
         yield process
 
 
+@pytest.mark.thorough
 async def test_chat_answers_each_piped_line_in_order(parley: ParleyProcess) -> None:
     """`parley chat` prints plain answers, and the next call goes on with the conversation."""
     first = await parley.run("chat", stdin="My name is Ann.\n\nwhat is 12*7?\n/quit\nnever\n")
@@ -34,12 +35,14 @@ async def test_chat_answers_each_piped_line_in_order(parley: ParleyProcess) -> N
     assert ("user", "never") not in parley.transcript()
 
 
+@pytest.mark.thorough
 async def test_chat_without_a_gateway_says_so(tmp_path: Path) -> None:
     """One line and exit code 1."""
     finished = await ParleyProcess(tmp_path, fresh=True).run("chat", stdin="hi\n")
     assert_one_line(finished, "Start it with `parley run`")
 
 
+@pytest.mark.thorough
 async def test_logs_are_filtered(parley: ParleyProcess) -> None:
     """`parley logs` shows one event of one conversation, without what was said."""
     await WebChat(parley).ask("the secret word is plugh")
@@ -53,6 +56,7 @@ async def test_logs_are_filtered(parley: ParleyProcess) -> None:
     assert "plugh" not in everything.stdout
 
 
+@pytest.mark.thorough
 async def test_logs_follow(parley: ParleyProcess) -> None:
     """`parley logs -f` prints what happens until it is interrupted."""
     viewer = await parley.execute("logs", "-f", "--event", "turn_finished")
@@ -66,6 +70,7 @@ async def test_logs_follow(parley: ParleyProcess) -> None:
     assert b"Traceback" not in complaints
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_backup_made_while_running_can_be_restored(parley: ParleyProcess) -> None:
     """The steps of docs/operations.md bring back what the copy holds, and only that."""
@@ -87,6 +92,7 @@ async def test_a_backup_made_while_running_can_be_restored(parley: ParleyProcess
     assert await chat.ask("what is my name?") == "Your name is Ann."
 
 
+@pytest.mark.thorough
 async def test_forget_erases_one_conversation(parley: ParleyProcess) -> None:
     """Its words are in no file any more; the other conversation is untouched."""
     await WebChat(parley).ask("the word is plugh-xyzzy")
@@ -105,6 +111,7 @@ async def test_forget_erases_one_conversation(parley: ParleyProcess) -> None:
     assert all(b"plugh-xyzzy" not in path.read_bytes() for path in parley.home.glob("parley.db*"))
 
 
+@pytest.mark.thorough
 async def test_db_current_and_check(parley: ParleyProcess) -> None:
     """Both work beside the running gateway."""
     current = await parley.run("db", "current")
@@ -113,6 +120,7 @@ async def test_db_current_and_check(parley: ParleyProcess) -> None:
     assert check.code == 0
 
 
+@pytest.mark.thorough
 async def test_config_show_names_origins_and_masks_secrets(tmp_path: Path) -> None:
     """Every value with the place it comes from; the key is nowhere."""
     parley = ParleyProcess(
@@ -129,6 +137,7 @@ async def test_config_show_names_origins_and_masks_secrets(tmp_path: Path) -> No
     assert KEY not in finished.stdout + finished.stderr
 
 
+@pytest.mark.thorough
 async def test_a_second_process_on_the_same_home_ends(parley: ParleyProcess) -> None:
     """It says in one line that it is in use; the first one goes on, `chat` too."""
     second = await parley.run("run", "--port", "0")
@@ -181,6 +190,7 @@ async def test_sigterm_lets_the_answer_finish(parley: ParleyProcess) -> None:
     assert told[-2:] == ["message_sent", "gateway_stopped"]
 
 
+@pytest.mark.thorough
 async def test_a_second_sigterm_does_not_wait(parley: ParleyProcess) -> None:
     """The answer is cut short, resumed at the next start, and given once."""
     chat = WebChat(parley)

@@ -59,6 +59,7 @@ async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyPr
     assert parley.rows("SELECT count(*) FROM session WHERE ended_at IS NULL") == [(1,)]
 
 
+@pytest.mark.thorough
 async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> None:
     """`/compress` is on record when it was accepted: the next process carries it out, once."""
     chat = WebChat(parley)
@@ -77,6 +78,7 @@ async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> No
     assert parley.rows(query) == [(1,)]
 
 
+@pytest.mark.thorough
 async def test_a_smaller_window_after_a_restart(parley: ParleyProcess) -> None:
     """The operator names a model with a smaller window: hygiene makes the history fit."""
     parley.settings["model"] = {"context_length": 60_000}

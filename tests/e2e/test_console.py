@@ -97,6 +97,7 @@ async def wrong_with(tab: Page, url: str, path: str, seen: tuple[str, int]) -> l
     return [f"{path} {seen}: {each}" for each in found]
 
 
+@pytest.mark.thorough
 async def test_every_page_is_whole_in_both_themes_at_both_widths(parley: ParleyProcess) -> None:
     """No page is wider than a telephone, axe finds nothing, and Chromium logs no error."""
     async with page() as tab:
@@ -130,6 +131,7 @@ async def test_a_stranger_signs_in_and_comes_back(parley: ParleyProcess) -> None
         await expect(tab.locator("h1")).to_have_text("Overview")
 
 
+@pytest.mark.thorough
 async def test_the_keyboard_is_enough(parley: ParleyProcess) -> None:
     """From the link past the menu to a filter, a conversation and a theme, at 360 px as well."""
     async with page() as tab:
@@ -165,6 +167,7 @@ async def test_the_keyboard_is_enough(parley: ParleyProcess) -> None:
         await expect(tab.locator("html")).to_have_attribute("data-theme", "dark")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("javascript", [True, False])
 async def test_pages_work_without_scripts(parley: ParleyProcess, javascript: bool) -> None:
     """The menu opens, filters filter, and forms are taken."""

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import bot_settings
@@ -70,6 +71,7 @@ async def test_an_approval_lets_the_waiting_turn_go_on(tmp_path: Path) -> None:
         assert api.violations == []
 
 
+@pytest.mark.thorough
 async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
     """The person had blocked the bot; when that is over the owner sends it again, once."""
     async with (
@@ -91,6 +93,7 @@ async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
         assert api.violations == []
 
 
+@pytest.mark.thorough
 async def test_a_stranger_is_let_in_from_the_page(tmp_path: Path) -> None:
     """They are told, and answered; the live log tells of it while the owner looks."""
     async with (

@@ -75,6 +75,7 @@ async def test_a_listed_person_is_answered(tmp_path: Path, model: OpenAIServer) 
         assert parley.rows("SELECT platform, chat FROM conversation") == [("toy", "box-1")]
 
 
+@pytest.mark.thorough
 async def test_its_settings_are_shown_and_checked(tmp_path: Path, model: OpenAIServer) -> None:
     """The secret is masked, and a wrong id is refused in its own words."""
     good, bad = WithToy(tmp_path, settings(model)), WithToy(tmp_path / "b", {})

@@ -47,6 +47,7 @@ async def test_killed_in_mid_answer_it_goes_on(parley: ParleyProcess) -> None:
     assert not list(parley.home.glob("parley.db*"))
 
 
+@pytest.mark.thorough
 async def test_a_chat_in_the_terminal_is_answered(parley: ParleyProcess) -> None:
     """`parley chat` prints plain answers, and the next call goes on with the conversation."""
     first = await parley.run("chat", stdin="My name is Ann.\nwhat is 12*7?\n")
@@ -55,6 +56,7 @@ async def test_a_chat_in_the_terminal_is_answered(parley: ParleyProcess) -> None
     assert second.stdout.strip() == "Your name is Ann."
 
 
+@pytest.mark.thorough
 async def test_commands_look_at_the_same_database(parley: ParleyProcess) -> None:
     """Beside the gateway, and what is about a file says what one does instead."""
     await WebChat(parley).ask("hello")

@@ -74,6 +74,7 @@ def revision_of(tree: Path) -> str:
     return str(found)
 
 
+@pytest.mark.thorough
 async def test_the_version_before_runs_on_this_schema(
     tmp_path: Path, older_tree: Path, server_url: str
 ) -> None:

@@ -41,6 +41,7 @@ async def said(api: BotApi, text: str, chat: int = ANN) -> str:
     return next(it for it in api.shown(chat) if text in it)
 
 
+@pytest.mark.thorough
 async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess) -> None:
     """Words, /status, /new and /help; the menu lists the commands."""
     await api.wait_for(lambda: api.commands)
@@ -59,6 +60,7 @@ async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess)
     assert len(api.shown(ANN)) == 5
 
 
+@pytest.mark.thorough
 async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> None:
     """200 once an update is durable; a repeated one is known; strangers to the secret get 401."""
     port = free_port()
@@ -108,6 +110,7 @@ async def test_a_stranger_learns_their_id_once(
     assert model.requests[0].body["messages"][-1]["content"] == "and now?"
 
 
+@pytest.mark.thorough
 async def test_an_owner_lets_somebody_in_by_a_button(
     api: BotApi, model: OpenAIServer, tmp_path: Path
 ) -> None:
@@ -144,6 +147,7 @@ async def test_killed_in_mid_answer_it_finishes_the_preview(
     assert parley.transcript() == [("user", "hello"), ("assistant", "Fine.")]
 
 
+@pytest.mark.thorough
 async def test_what_was_written_while_it_was_down_is_answered(
     api: BotApi, model: OpenAIServer, parley: ParleyProcess
 ) -> None:
@@ -157,6 +161,7 @@ async def test_what_was_written_while_it_was_down_is_answered(
     await api.wait_for(lambda: api.pending == [])
 
 
+@pytest.mark.thorough
 async def test_a_wrong_token_stops_only_its_adapter(api: BotApi, tmp_path: Path) -> None:
     """One clear line, /readyz names it, the web chat goes on; the token is nowhere."""
     wrong = "999:not-the-token-of-this-bot"
@@ -178,6 +183,7 @@ async def test_a_wrong_token_stops_only_its_adapter(api: BotApi, tmp_path: Path)
         assert TOKEN not in str(parley.records)
 
 
+@pytest.mark.thorough
 async def test_telegram_may_be_away_at_the_start(api: BotApi, tmp_path: Path) -> None:
     """/readyz says that it is not connected yet; it connects by itself."""
     api.fail("getMe", HTML_502)

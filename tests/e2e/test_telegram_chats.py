@@ -93,6 +93,7 @@ def numbers() -> "itertools.count[int]":
     return itertools.count(4711)
 
 
+@pytest.mark.thorough
 async def test_a_long_answer_keeps_its_form(bot: Bot) -> None:
     """Split within the limits: every line is there once and in order, code and table are marked."""
     bot.model.script(Reply(text=ANSWER, piece=500))
@@ -110,6 +111,7 @@ async def test_a_long_answer_keeps_its_form(bot: Bot) -> None:
     assert {"Report", "bold"} <= marked
 
 
+@pytest.mark.thorough
 async def test_5000_emoji_are_split_between_characters(bot: Bot) -> None:
     """None is cut into halves and none is lost."""
     bot.model.script(Reply(text="\U0001f99c" * 5000, piece=1000))
@@ -217,6 +219,7 @@ async def test_reactions_tell_how_far_it_is(bot: Bot) -> None:
     assert bot.reactions == ["👀", "👌"]
 
 
+@pytest.mark.thorough
 async def test_an_edit_of_a_waiting_message_counts(bot: Bot) -> None:
     """What is asked is the newest wording; the edit is no message of its own."""
     bot.model.script(SLOW)
@@ -231,6 +234,7 @@ async def test_an_edit_of_a_waiting_message_counts(bot: Bot) -> None:
     assert len(bot.shown) == 2
 
 
+@pytest.mark.thorough
 async def test_stop_keeps_what_was_written(bot: Bot) -> None:
     """The preview becomes the last word of the answer, marked; the model's stream is left."""
     bot.model.script(Reply(text="word " * 400, piece=5, pause_s=0.05))
@@ -245,6 +249,7 @@ async def test_stop_keeps_what_was_written(bot: Bot) -> None:
     assert bot.parley.transcript(finished["conversation"])[-1][1].startswith("word word")
 
 
+@pytest.mark.thorough
 async def test_who_blocks_the_bot_makes_a_dead_letter(bot: Bot) -> None:
     """It is listed with its reason, shown with its text, and sent when it is retried.
 
@@ -267,6 +272,7 @@ async def test_who_blocks_the_bot_makes_a_dead_letter(bot: Bot) -> None:
     assert letter not in (await bot.parley.run("dead-letters", "list")).stdout
 
 
+@pytest.mark.thorough
 async def test_a_flood_wait_is_kept(bot: Bot) -> None:
     """Nothing goes to the chat before the seconds are over that Telegram asked for."""
     bot.api.fail("sendMessage", flood(2))
@@ -278,6 +284,7 @@ async def test_a_flood_wait_is_kept(bot: Bot) -> None:
     assert (await bot.parley.event("send_delayed"))["delay_s"] == 2
 
 
+@pytest.mark.thorough
 async def test_a_proxys_error_is_repeated_with_a_mark(bot: Bot) -> None:
     """A 502 comes from what stands before Telegram: whether the message was shown is not known."""
     bot.api.fail("sendMessage", HTML_502)
@@ -287,6 +294,7 @@ async def test_a_proxys_error_is_repeated_with_a_mark(bot: Bot) -> None:
     assert bot.shown == ["(re-sent)\nFine."]
 
 
+@pytest.mark.thorough
 async def test_a_lost_answer_is_sent_again_with_a_mark(bot: Bot) -> None:
     """Where Telegram took the message but could not say so, the second one says what it is."""
     bot.api.fail("sendMessage", CUT)
@@ -296,6 +304,7 @@ async def test_a_lost_answer_is_sent_again_with_a_mark(bot: Bot) -> None:
     assert bot.shown == ["Fine.", "(re-sent)\nFine."]
 
 
+@pytest.mark.thorough
 async def test_a_preview_is_replaced_even_if_the_edit_gets_lost(bot: Bot) -> None:
     """An edit can be repeated: one message, no mark."""
     bot.model.script(SLOW)

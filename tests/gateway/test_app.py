@@ -409,6 +409,7 @@ print(gc.get_threshold() == usual, gc.get_freeze_count() > 50_000)
 """
 
 
+@pytest.mark.thorough
 def test_garbage_is_looked_for_as_usual_once_a_gateway_is_ready() -> None:
     """Seldom while everything is imported; and never again among what that made."""
     done = subprocess.run(
@@ -417,6 +418,7 @@ def test_garbage_is_looked_for_as_usual_once_a_gateway_is_ready() -> None:
     assert done.stdout.split() == ["True", "True", "True"]
 
 
+@pytest.mark.thorough
 def test_threads_share_the_areas_of_malloc() -> None:
     """Without it there is one for each, up to eight for a processor."""
 

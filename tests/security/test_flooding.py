@@ -144,6 +144,7 @@ def displaced(records: list[dict[str, Any]]) -> int:
     return len(told) + sum(record["lines"] for record in left)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("names", [["text"] * 900, [f"field{n}" for n in range(900)]])
 async def test_attack_13_a_form_of_900_fields(tmp_path: Path, names: list[str]) -> None:
     """It is refused at the first field that no message has, or that comes twice."""

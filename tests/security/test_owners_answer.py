@@ -155,6 +155,7 @@ async def test_owners_are_told_once_whatever_restarts(tmp_path: Path) -> None:
         assert keys.count("inquiry:1:owner:1:buttons:1") == 1
 
 
+@pytest.mark.thorough
 async def test_a_question_that_is_over_is_over_for_owners(tmp_path: Path) -> None:
     """The member stops it, or its time is over: their buttons go."""
     async with guarded(tmp_path) as (chat, _):

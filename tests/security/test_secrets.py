@@ -219,6 +219,7 @@ async def test_a_key_in_two_parts_of_a_continued_answer(tmp_path: Path) -> None:
         assert await chat.ask("Go on.") == f"The key: {MASK} is all."
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_breaks_in_a_key(tmp_path: Path) -> None:
     """What was shown of it until then is no beginning that tells anything."""
     failure = RuntimeError("the line is dead")

@@ -36,6 +36,7 @@ def parley(
         yield runner(monkeypatch, capsys)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("render", RENDERERS)
 @pytest.mark.parametrize("text", [WIDE, IMAGES], ids=["table", "images"])
 async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str) -> None:

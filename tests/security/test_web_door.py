@@ -398,6 +398,7 @@ async def statuses_at(port: int) -> dict[str, int]:
         return found
 
 
+@pytest.mark.thorough
 async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) -> None:
     """Its web chats are the owner's; its cookie is told what to do, its weak token too."""
     home = tmp_path / "home"

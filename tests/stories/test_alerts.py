@@ -114,6 +114,7 @@ async def change(on: Scene, statement: Any) -> None:
     await on.gateway.database.write(lambda conn: conn.execute(statement))
 
 
+@pytest.mark.thorough
 async def test_a_token_that_is_revoked(
     driver: TelegramDriver, tmp_path: Path, receiver: tuple[str, list[dict[str, Any]]]
 ) -> None:
@@ -140,6 +141,7 @@ async def test_a_token_that_is_revoked(
         await on.until(lambda: on.logged("alert_posted", state="over"))
 
 
+@pytest.mark.thorough
 async def test_a_disk_that_fills_up(
     driver: TelegramDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
         yield {"url": server.url(server.create())}, lambda: server.stop("fast"), again
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_is_taken_away(
     driver: TelegramDriver,
@@ -338,6 +341,7 @@ PLANTED: dict[str, Planted] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "platform"), products([*PLANTED], ["telegram", "discord", "slack"])
 )
@@ -367,6 +371,7 @@ async def test_a_fault_of_a_platform_is_told_once(
         assert driver.violations == []
 
 
+@pytest.mark.thorough
 async def test_no_credit_through_a_kill(tmp_path: Path) -> None:
     """A provider wants money, and a process is killed: it is told once, and stays open."""
     async with OpenAIServer() as server, BotApi() as api:

@@ -64,6 +64,7 @@ async def deaf(url: str) -> None:
             gone += sum([await asyncio.to_thread(cut, url, which) for which in HINTS])
 
 
+@pytest.mark.thorough
 async def test_an_answer_made_elsewhere_is_seen(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_browser_that_is_moved_misses_nothing(
         assert page.said == ["one", "re: one", "two", "re: two"]
 
 
+@pytest.mark.thorough
 async def test_a_stop_at_another_replica_takes_effect_at_once(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ async def test_a_stop_at_another_replica_takes_effect_at_once(
         assert {turn.outcome for turn in await rows(one, schema.turn)} == {"interrupted"}
 
 
+@pytest.mark.thorough
 async def test_a_stop_whose_hint_is_lost_is_found(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,7 @@ async def test_answers_come_where_no_hint_does(
         assert page.said == ["hello", "re: hello", "again", "re: again"]
 
 
+@pytest.mark.thorough
 async def test_a_question_is_answered_at_another_replica(tmp_path: Path, postgres_url: str) -> None:
     """Its buttons are seen there, the press lets the call run, whoever goes on with the turn."""
     acts = Acting()
@@ -217,6 +221,7 @@ async def test_what_is_forgotten_leaves_the_memory_of_all(
         assert await rows(other, schema.message) == []
 
 
+@pytest.mark.thorough
 async def test_a_session_that_is_revoked_ends_everywhere(tmp_path: Path, postgres_url: str) -> None:
     """The others find it in the rows."""
     async with two(tmp_path, postgres_url, RecordingModel()) as (one, other):

@@ -140,6 +140,7 @@ async def test_segments_form_one_line(tmp_path: Path, engine: str) -> None:
     assert conversation.active_session_id == segments[-1].id
 
 
+@pytest.mark.thorough
 @EACH_ENGINE
 async def test_a_compaction_leaves_one_row_and_one_event_that_agree(
     tmp_path: Path, engine: str
@@ -157,6 +158,7 @@ async def test_a_compaction_leaves_one_row_and_one_event_that_agree(
     assert [row.messages_after for row in rows] == [len(view.messages) for view in first_views]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_restart_shows_the_very_same_view(tmp_path: Path) -> None:
     """What is asked after a restart goes out byte for byte as it would have without one."""
@@ -184,6 +186,7 @@ def copied(chat: Running, home: Path) -> None:
         source.backup(copy)
 
 
+@pytest.mark.thorough
 async def test_one_long_turn_is_compacted_inside_of_it(tmp_path: Path) -> None:
     """One user message, 60 tool calls with large results: it stays first, word for word."""
 
@@ -318,6 +321,7 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
     assert model.wrong == []
 
 
+@pytest.mark.thorough
 async def test_a_summary_that_is_not_ready_is_not_waited_for_forever(tmp_path: Path) -> None:
     """The compaction asks for its own; what comes later belongs to an ended segment."""
     model = LongChatModel()
@@ -477,6 +481,7 @@ async def test_status_and_usage_tell_what_the_rows_say(tmp_path: Path) -> None:
     assert f"{read:,} tokens in, 0 from the cache (0%); {wrote:,} out" in usage
 
 
+@pytest.mark.thorough
 async def test_status_after_a_compaction_is_an_estimate(tmp_path: Path) -> None:
     """Until the next call the figure is the one of the compaction's row."""
     async with running(tmp_path, LongChatModel(), compression={"protect_last_n": 2}) as chat:
@@ -503,6 +508,7 @@ async def test_retry_after_a_compaction(tmp_path: Path) -> None:
     assert model.wrong == []
 
 
+@pytest.mark.thorough
 @EACH_ENGINE
 async def test_retry_of_the_turn_that_was_compacted(tmp_path: Path, engine: str) -> None:
     """The newest turn's own messages are hidden, also where its compaction pinned them."""

@@ -362,6 +362,7 @@ async def test_a_stream_that_falls_silent_is_left(
         await at.check()
 
 
+@pytest.mark.thorough
 @every_provider
 async def test_a_stream_without_an_end_is_left(opened: Open, provider: ProviderName) -> None:
     """Once the time for one call is over it is made again; what it wrote is booked as lost."""

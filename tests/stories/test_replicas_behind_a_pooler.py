@@ -72,6 +72,7 @@ async def test_an_answer_is_seen_and_stopped_at_the_other_replica(
         assert cut(postgres_url, HINTS) > 0
 
 
+@pytest.mark.thorough
 async def test_a_pooler_that_ends_in_mid_turn_costs_nothing(
     tmp_path: Path, storage: dict[str, Any], pooler: PgBouncer
 ) -> None:
@@ -92,6 +93,7 @@ async def test_a_pooler_that_ends_in_mid_turn_costs_nothing(
         assert [each.gateway.replica.id for each in (one, other)] == before
 
 
+@pytest.mark.thorough
 async def test_a_lost_direct_session_is_made_anew(
     tmp_path: Path, storage: dict[str, Any], postgres_url: str
 ) -> None:

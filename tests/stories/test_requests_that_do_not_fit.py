@@ -247,6 +247,7 @@ async def test_a_request_that_stays_malformed_is_repaired_once(
 # Summaries
 
 
+@pytest.mark.thorough
 @every_provider
 @pytest.mark.parametrize("fault", SUMMARY_FAULTS)
 async def test_a_summary_that_fails_is_replaced_by_an_extract(

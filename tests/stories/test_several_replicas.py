@@ -97,6 +97,7 @@ def answers(api: BotApi, chat: int) -> list[str]:
     return [text for text in api.shown(chat) if text.startswith("re: ")]
 
 
+@pytest.mark.thorough
 async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, api: BotApi) -> None:
     """90 people write at once: one poller, three senders, and no more than 30 messages a second."""
     async with receiving(start) as one, start("b") as two, start("c") as three:
@@ -113,6 +114,7 @@ async def test_one_receives_all_send_and_the_limits_hold_for_all(start: Start, a
     assert api.excesses(LATE_S) == []
 
 
+@pytest.mark.thorough
 async def test_conversations_of_one_group_share_its_limits(
     start: Start, api: BotApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +170,7 @@ async def test_a_kill_costs_no_update_and_no_answer(
     ]
 
 
+@pytest.mark.thorough
 async def test_of_two_pollers_the_older_one_stores_nothing(
     start: Start, api: BotApi, lines: list[dict[str, Any]]
 ) -> None:

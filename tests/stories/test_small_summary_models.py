@@ -139,6 +139,7 @@ async def test_a_larger_window_than_then_is_believed_in_again(tmp_path: Path) ->
             assert summariser.models[0].context_length == 64_000
 
 
+@pytest.mark.thorough
 async def test_no_part_is_paid_for_twice(tmp_path: Path) -> None:
     """The process dies in the middle of the parts; the next one goes on behind what is kept."""
     main = LongChatModel(context_length=WINDOW_TOKENS)

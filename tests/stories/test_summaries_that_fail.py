@@ -93,6 +93,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "time_"), products([*FAILURES], [1, 2]))
 async def test_a_failing_summary_model_loses_nothing(tmp_path: Path, name: str, time_: int) -> None:
     """The extractor writes the summary: every fact is in view, every original can be read."""
@@ -275,6 +276,7 @@ async def test_the_extractor_stands_in(
     assert KEY not in failure
 
 
+@pytest.mark.thorough
 async def test_a_silent_auxiliary_model_is_given_up(
     tmp_path: Path, server: AnthropicServer
 ) -> None:

@@ -409,6 +409,7 @@ async def test_buttons_replace_a_preview(
     assert len(chat.texts) == 1
 
 
+@pytest.mark.thorough
 async def test_one_chat_never_waits_for_another(
     server: DiscordServer, adapter: DiscordAdapter, chat: Channel, thread: Channel
 ) -> None:

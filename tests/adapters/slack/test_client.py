@@ -42,6 +42,7 @@ async def test_an_unreachable_slack_is_asked_with_a_fresh_client(make: MakeAdapt
     assert replaced == [0, 0, 0, 0, *[1] * 6]
 
 
+@pytest.mark.thorough
 async def test_an_exhausted_client_is_replaced(
     slack: SlackServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

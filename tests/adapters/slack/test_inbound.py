@@ -628,6 +628,7 @@ async def test_a_refused_name_is_not_asked_again(
     assert len(slack.made("users.info")) == 1
 
 
+@pytest.mark.thorough
 async def test_nobody_waits_long_for_a_name(
     slack: SlackServer,
     intake: RecordingIntake,

@@ -427,6 +427,7 @@ async def test_a_file_whose_reply_was_lost_is_shown_once(
     assert len([m for m in slack.messages(GENERAL, parent) if m.files]) == 1
 
 
+@pytest.mark.thorough
 async def test_posts_keep_to_one_per_second_and_channel(
     slack: SlackServer, make: MakeAdapter
 ) -> None:

@@ -80,6 +80,7 @@ async def test_a_request_goes_on_when_its_caller_is_cancelled(
     assert {f"text {n}" for n in range(BEGUN_BY, MOST_ROUNDS)} <= shown
 
 
+@pytest.mark.thorough
 async def test_an_exhausted_client_is_replaced(
     api: BotApi, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

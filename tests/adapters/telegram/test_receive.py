@@ -221,6 +221,7 @@ async def test_trouble_while_polling_disconnects(
         await intake.has(1)
 
 
+@pytest.mark.thorough
 async def test_a_poll_that_is_never_answered(
     api: BotApi, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -282,6 +282,7 @@ async def test_floods_of_long_ago_do_not_add_up(api: BotApi, make: MakeAdapter) 
     assert len(api.made("sendChatAction")) == 1
 
 
+@pytest.mark.thorough
 async def test_messages_to_a_chat_are_a_second_apart(api: BotApi, make: MakeAdapter) -> None:
     """The real limits hold on the wire; the server records when requests came."""
     adapter = make(limits=LIMITS)
@@ -465,6 +466,7 @@ async def test_typing_lasts_so_it_is_not_repeated(api: BotApi, make: MakeAdapter
     assert len(api.made("sendChatAction")) == 1
 
 
+@pytest.mark.thorough
 async def test_the_limits_hold_for_many_chats_at_once(api: BotApi, make: MakeAdapter) -> None:
     """Sixty chats and a group: the server counts no excess beyond what a busy machine makes."""
     adapter = make(limits=LIMITS)
@@ -490,6 +492,7 @@ def test_the_recorder_sees_every_excess() -> None:
     ]
 
 
+@pytest.mark.thorough
 async def test_sends_run_side_by_side(api: BotApi, adapter: TelegramAdapter) -> None:
     """A slow chat does not hold up the others."""
     api.add_chat(8)

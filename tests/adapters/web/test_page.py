@@ -350,6 +350,7 @@ async def test_a_slash_before_the_commands_are_known_is_looked_at_again(chat: Se
         await expect(tab.locator("#commands button")).to_have_count(len(COMMANDS))
 
 
+@pytest.mark.thorough
 async def test_the_drawer_opens_on_narrow_screens(chat: Served) -> None:
     """Conversations are out of the way, and out of the tab order, until they are called."""
     await chat.post("First chat")
@@ -366,6 +367,7 @@ async def test_the_drawer_opens_on_narrow_screens(chat: Served) -> None:
         await expect(tab.locator("#sidebar")).to_be_hidden()
 
 
+@pytest.mark.thorough
 async def test_a_token_is_asked_for(serve: Serve) -> None:
     """The page says when the token is wrong, and goes on after the right one."""
     served = await serve()
@@ -384,6 +386,7 @@ async def test_a_token_is_asked_for(serve: Serve) -> None:
         await expect(tab.locator("#sign-in")).to_be_hidden()
 
 
+@pytest.mark.thorough
 async def test_a_link_is_one_click(serve: Serve) -> None:
     """It leads into the chat, there a second time as well; its secret is in no address after."""
     served = await serve()
@@ -421,6 +424,7 @@ async def test_signing_out_leaves_nothing_behind(chat: Served) -> None:
         assert len(chat.door.sessions) == 1
 
 
+@pytest.mark.thorough
 async def test_another_person_sends_nothing_of_the_one_before(serve: Serve) -> None:
     """What waits in the browser is dropped where a link signs somebody else in."""
     served = await serve()
@@ -477,6 +481,7 @@ def upload(name: str, mime: str, content: bytes) -> FilePayload:
     return {"name": name, "mimeType": mime, "buffer": content}
 
 
+@pytest.mark.thorough
 async def test_files_go_with_a_message_and_are_shown(chat: Served) -> None:
     """A picture is seen, another file can be saved; one chosen by mistake stays here."""
     async with page() as tab:
@@ -509,6 +514,7 @@ async def test_too_large_files_are_not_sent(serve: Serve) -> None:
         await expect(tab.locator("#send")).to_be_disabled()
 
 
+@pytest.mark.thorough
 async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
     """What was sent while the server was away goes out later, with its files."""
     async with page() as tab:
@@ -530,6 +536,7 @@ async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
     assert chat.history.messages[0].attachments[0].content == b"hi"
 
 
+@pytest.mark.thorough
 async def test_a_button_is_pressed_once(chat: Served) -> None:
     """Its text is sent, and what was chosen stays marked after a reload."""
     chat.history.write("c1", "no")  # said before the question, so it is no answer to it
@@ -551,6 +558,7 @@ async def test_a_button_is_pressed_once(chat: Served) -> None:
 ASKED = (Choice("Approve once", "/approve 7 once"), Choice("Deny", "/deny 7"))
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_was_taken_is_shown_by_its_button(chat: Served) -> None:
     """Neither the command nor its acknowledgement is shown; the turn's answer stands below."""
     await chat.answer("May I?", choices=ASKED)
@@ -585,6 +593,7 @@ async def test_a_press_that_was_refused_leaves_the_buttons(chat: Served) -> None
         await expect(tab.locator(".choices button[aria-pressed=true]")).to_have_count(0)
 
 
+@pytest.mark.thorough
 async def test_a_question_that_is_over_has_no_buttons(chat: Served) -> None:
     """They go when it ends, after a reload too, or when a press finds out."""
     await chat.answer("May I?", choices=ASKED)
@@ -602,6 +611,7 @@ async def test_a_question_that_is_over_has_no_buttons(chat: Served) -> None:
         await expect(tab.locator("article .answer")).to_have_text(["May I?", "And this?"])
 
 
+@pytest.mark.thorough
 async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> None:
     """Long lines of its code are wrapped; those of other answers scroll."""
     code = f"```json\n{'x' * 300}\n```"
@@ -628,6 +638,7 @@ async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
         assert not await buttons.evaluate_all(clipped)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("outcome", "state"),
     [
@@ -649,6 +660,7 @@ async def test_saving_an_edit_has_an_end(chat: Served, outcome: str, state: str)
         await expect(tab.locator("article .state").first).to_have_text(state)
 
 
+@pytest.mark.thorough
 async def test_the_newest_message_can_be_edited(chat: Served) -> None:
     """The pencil is at the newest one; Escape gives up, Enter saves the new text in its place."""
     chat.history.write("c1", "older", ref="m0")

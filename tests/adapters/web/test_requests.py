@@ -193,6 +193,7 @@ PATHS = st.builds(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(st.lists(st.tuples(POSTS, KINDS, BODIES), min_size=40), st.lists(PATHS, min_size=20))
 def test_no_request_breaks_the_api(posts: list[tuple[str, str, bytes]], paths: list[str]) -> None:

@@ -356,6 +356,7 @@ async def test_the_answer_comes_after_a_restart(gateway: Gateway) -> None:
     assert len(gateway.history.messages) == 1
 
 
+@pytest.mark.thorough
 async def test_a_gateway_that_stays_away_ends_the_dialogue(gateway: Gateway) -> None:
     """After its patience the client gives up and says why."""
     gateway.reply = lambda text: None

@@ -448,6 +448,7 @@ print(extract(story(100, 80, 200), text, 1_200).text)
 """
 
 
+@pytest.mark.thorough
 def test_same_text_in_any_process() -> None:
     """Neither the order of sets nor the seed of hashes shows in the result."""
     outputs = {

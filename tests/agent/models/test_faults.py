@@ -31,6 +31,7 @@ async def failure(
     return caught.value
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize(
     "item",
@@ -56,6 +57,7 @@ async def test_broken_answers_are_unreachable(double: Double, item: Reply | Faul
     assert type(error) is ModelUnreachable
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
 async def test_pings_end_with_the_connection(double: Double) -> None:
     """The limit for pings alone is 5 times the idle timeout, and the provider stops writing."""
@@ -65,6 +67,7 @@ async def test_pings_end_with_the_connection(double: Double) -> None:
     assert str(error) == "no content for 5 s"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
 async def test_slow_content_is_no_silence(double: Double) -> None:
     """Text that trickles for longer than silence may last is read to its end."""
@@ -73,6 +76,7 @@ async def test_slow_content_is_no_silence(double: Double) -> None:
         assert (await ask(server, idle_timeout_s=1.5)).message["content"] == "x" * 20
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
 async def test_a_stream_without_an_end_is_left(double: Double) -> None:
     """Content does not put off the limit of the whole call; what came by then is billed."""
@@ -182,6 +186,7 @@ async def test_too_large_requests_are_overflows(double: Double) -> None:
             assert len(server.refused) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "item",
     [
@@ -273,6 +278,7 @@ async def test_openai_reports_before_the_end_count() -> None:
     assert error.usage == Usage(40, estimate_tokens("Once upon a time", "local-1"))
 
 
+@pytest.mark.thorough
 async def test_chunks_without_choices_count_as_pings() -> None:
     """They keep the connection open and say nothing."""
     async with OpenAIServer() as server:

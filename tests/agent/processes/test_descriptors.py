@@ -117,6 +117,7 @@ async def test_without_descriptors_log_and_database_go_on(tmp_path: Path) -> Non
     assert lines == [f"{number:06}" for number in range(300)]
 
 
+@pytest.mark.thorough
 async def test_connections_are_turned_away_before_descriptors_run_out(tmp_path: Path) -> None:
     """The gateway answers those it has, says so in /readyz, and goes on when they are gone."""
     async with (

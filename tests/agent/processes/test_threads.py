@@ -68,6 +68,7 @@ def test_the_thread_has_the_log_fields_of_its_caller() -> None:
     assert DaemonThreads().run(threading.current_thread, 5).daemon
 
 
+@pytest.mark.thorough
 def test_hanging_calls_are_left_behind_but_not_without_end(hang: threading.Event) -> None:
     """After some of them nothing is started, until one comes back."""
     threads = DaemonThreads()

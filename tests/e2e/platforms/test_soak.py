@@ -45,6 +45,7 @@ LONG = Plan(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(LONGEST_S + 600 if DEEP else 600)
 @pytest.mark.parametrize("plan", [SHORT, LONG] if DEEP else [SHORT], ids=lambda plan: plan.name)
 async def test_a_soak_leaves_nothing_behind(tmp_path: Path, plan: Plan) -> None:

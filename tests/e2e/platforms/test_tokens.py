@@ -55,6 +55,7 @@ def answers(texts: list[str], word: str) -> int:
     return sum(word in text for text in texts)
 
 
+@pytest.mark.thorough
 @first
 async def test_a_token_in_the_file(driver: Driver, tmp_path: Path) -> None:
     """The old one is refused; what was said meanwhile is answered with the new one, once."""
@@ -84,6 +85,7 @@ async def test_a_token_in_the_file(driver: Driver, tmp_path: Path) -> None:
     assert driver.violations == []
 
 
+@pytest.mark.thorough
 @second
 async def test_a_token_that_is_referred_to(driver: Driver, tmp_path: Path) -> None:
     """`parley adapter restart` takes it: nothing has changed in the settings file."""
@@ -109,6 +111,7 @@ async def test_a_token_that_is_referred_to(driver: Driver, tmp_path: Path) -> No
     assert driver.violations == []
 
 
+@pytest.mark.thorough
 @third
 async def test_a_token_that_the_platform_refuses(driver: Driver, tmp_path: Path) -> None:
     """The answer says so; the account goes on with the next change, and nothing is lost."""

@@ -218,6 +218,7 @@ class TestFirstOwner:
             assert await printed_by(chat, start) is None
             assert await chat.rows(schema.pairing) == []
 
+    @pytest.mark.thorough
     async def test_no_code_once_there_is_an_owner(self, tmp_path: Path) -> None:
         """Until that one is revoked."""
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:

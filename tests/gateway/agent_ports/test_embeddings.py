@@ -210,6 +210,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.thorough
 async def test_who_is_killed_is_followed_by_another(
     store: Store, location: Location, server: EmbeddingsServer
 ) -> None:

@@ -42,6 +42,7 @@ def configured(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 async def test_a_question_without_a_gateway(configured: Path) -> None:
     """One is started for it, and what is piped in is its context; tokens and cost are told."""
     parley = ParleyProcess(configured)
@@ -118,6 +119,7 @@ def _was_asked(parley: ParleyProcess) -> bool:
     return False
 
 
+@pytest.mark.thorough
 async def test_an_interrupted_question_is_not_lost(configured: Path) -> None:
     """Ctrl-C stops the gateway as it stops any; the next question finds the one before."""
     parley = ParleyProcess(configured)

@@ -220,6 +220,7 @@ def test_what_is_read_is_the_same(both: Both, command: str) -> None:
     assert of_file.out.strip()
 
 
+@pytest.mark.thorough
 def test_what_is_changed_is_the_same(both: Both) -> None:
     """One command behind the other, each with what those before it have left."""
     for command in WRITES:

@@ -193,6 +193,7 @@ async def test_both_placings_are_billed(tmp_path: Path) -> None:
         assert 1 <= float(ratio) <= 1.05
 
 
+@pytest.mark.thorough
 async def test_what_is_played_comes_first(tmp_path: Path) -> None:
     """The other bill is what playing the other strategy is billed."""
     talk = long_talk(20)
@@ -214,6 +215,7 @@ async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
     assert bills(outcomes[0][1], "all conversations") == bills(outcomes[1][1], "all conversations")
 
 
+@pytest.mark.thorough
 async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
     """Entries that live for an hour outlast more of them, and are dearer to write."""
     file = recording(tmp_path, TALK * 20)
@@ -225,6 +227,7 @@ async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
     assert steady > long_lived > paused
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [1, 5])
 async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: int) -> None:
     """The turn goes on where its records end, and its requests begin with the same bytes."""
@@ -239,6 +242,7 @@ async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: in
     assert float(ratio) <= 1.10
 
 
+@pytest.mark.thorough
 async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
     """Its rows are told from the others, and the same is played without it to compare."""
     file = recording(tmp_path, [*long_talk(15), *TALK * 20])
@@ -283,6 +287,7 @@ async def test_summaries_are_priced_as_a_model_s(tmp_path: Path) -> None:
     assert "; summaries: claude-fable-5, $ per million" in dear
 
 
+@pytest.mark.thorough
 async def test_a_model_that_writes_summaries_can_be_played(tmp_path: Path) -> None:
     """It is asked ahead of need, at its own price; the same again each time."""
     file = recording(tmp_path, long_talk(40, 300))
@@ -305,6 +310,7 @@ async def test_a_model_that_writes_summaries_can_be_played(tmp_path: Path) -> No
     assert "extractor" not in found[0][1]
 
 
+@pytest.mark.thorough
 async def test_what_was_not_answered_is_not_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

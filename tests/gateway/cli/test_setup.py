@@ -62,6 +62,7 @@ def written(stranger: Stranger) -> Any:
     return yaml.safe_load((stranger.home / "parley.yaml").read_text())
 
 
+@pytest.mark.thorough
 async def test_what_is_refused_is_asked_for_again(stranger: Stranger, api: BotApi) -> None:
     """A wrong key, a key of another kind, a token of another platform, a wrong token."""
     turns = (
@@ -103,6 +104,7 @@ async def test_what_is_skipped_is_not_written(stranger: Stranger) -> None:
     assert not (stranger.home / "parley.yaml").exists()
 
 
+@pytest.mark.thorough
 async def test_ctrl_c_leaves_nothing(stranger: Stranger) -> None:
     """Also at the last question but one."""
     turns = (
@@ -115,6 +117,7 @@ async def test_ctrl_c_leaves_nothing(stranger: Stranger) -> None:
     assert [file for file in stranger.home.rglob("*") if file.is_file()] == []
 
 
+@pytest.mark.thorough
 async def test_a_missing_intent_is_named_before_anything_is_written(
     stranger: Stranger, api: BotApi, model: AnthropicServer
 ) -> None:
@@ -141,6 +144,7 @@ async def test_a_missing_intent_is_named_before_anything_is_written(
     assert written(someone) == {"platforms": {"discord": {"token": DISCORD_TOKEN}}}
 
 
+@pytest.mark.thorough
 async def test_a_file_that_is_there_is_changed_only_after_a_yes(stranger: Stranger) -> None:
     """What changes is shown, without secrets; all else stays."""
     stranger.home.mkdir()
@@ -158,6 +162,7 @@ async def test_a_file_that_is_there_is_changed_only_after_a_yes(stranger: Strang
     assert written(stranger)["model"]["api_key"] == KEY
 
 
+@pytest.mark.thorough
 async def test_without_a_network_a_key_may_be_kept(stranger: Stranger, api: BotApi) -> None:
     """It could not be tried, which is said."""
     environ = dict(stranger.environ)
@@ -219,6 +224,7 @@ async def test_a_refused_key_writes_nothing(stranger: Stranger, model: Anthropic
     assert not (stranger.home / "parley.yaml").exists()
 
 
+@pytest.mark.thorough
 async def test_what_lacks_something_is_written_with_another_exit_code(stranger: Stranger) -> None:
     """A scope of Slack's is missing: 3."""
     async with SlackServer() as slack:

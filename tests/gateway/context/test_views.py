@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -232,6 +233,7 @@ async def test_what_a_request_asks_is_worked_out_where_the_view_is_opened(store:
     assert looked_at == [3, 5, 2]
 
 
+@pytest.mark.thorough
 async def test_kept_views_take_no_more_memory_than_they_may(store: Store) -> None:
     """Counted: the oldest are let go, and what is counted is what they take."""
     reading, views = Reading(store), KeptViews(most_bytes=2_000_000)

@@ -211,6 +211,7 @@ async def test_ready_tells_how_accounts_stand(tmp_path: Path) -> None:
         assert account["last_received_s"] >= account["last_sent_s"] >= 0
 
 
+@pytest.mark.thorough
 async def test_a_connecting_adapter_is_not_ready(tmp_path: Path) -> None:
     """The process is healthy nevertheless: a restart would not help."""
     adapter = RecordingAdapter()
@@ -232,6 +233,7 @@ async def test_a_stopped_adapter_says_why(tmp_path: Path) -> None:
         assert body["adapters"]["telegram:default"] == "stopped: the token is wrong"
 
 
+@pytest.mark.thorough
 async def test_owners_are_told_which_part_is_not_ready(tmp_path: Path) -> None:
     """Over the port by token or session; everybody else gets the least."""
     adapter = RecordingAdapter()

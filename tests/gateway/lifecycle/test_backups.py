@@ -188,6 +188,7 @@ def test_what_no_backup_can_hold_is_left_out(tmp_path: Path) -> None:
     assert made.lacks in "".join(plan_of(made.path, tmp_path / "new").lines())
 
 
+@pytest.mark.thorough
 def test_what_may_not_be_read_is_left_out(tmp_path: Path) -> None:
     """A folder and a file of mode 000."""
     settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
@@ -342,6 +343,7 @@ backups.make(settings_of(Path(sys.argv[1])), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_backup_does_not_count(tmp_path: Path) -> None:
     """What it left has another name, and the next one removes it."""
     settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"
@@ -515,6 +517,7 @@ async def test_one_that_lacks_something_says_so(tmp_path: Path) -> None:
     assert list(found.left_out) == ["workspaces/1/caf\\xe9"]
 
 
+@pytest.mark.thorough
 def test_two_at_once_are_one(tmp_path: Path) -> None:
     """The second one says that the first is under way."""
     settings, to = lived_in(tmp_path / "home"), tmp_path / "kept"

@@ -50,6 +50,7 @@ def backed_up(server: PostgresServer, folder: Path) -> tuple[Path, str]:
     return made.path, url
 
 
+@pytest.mark.thorough
 def test_a_home_on_a_server_is_backed_up_and_restored(
     server: PostgresServer, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ class Killed(BaseException):
     """As by a kill: nothing is done about it."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("at", ["flush", "unlink"])
 def test_a_restore_that_is_killed_after_pg_restore_goes_on(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str

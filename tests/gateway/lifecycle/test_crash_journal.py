@@ -273,6 +273,7 @@ with crash_journal.kept(Path(sys.argv[1])):
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT"])
 @pytest.mark.parametrize(("where", "turn"), [("turn", 12), ("beside", None)])
 def test_a_fatal_signal_names_the_turn_whose_task_ran(

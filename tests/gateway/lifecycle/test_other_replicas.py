@@ -282,6 +282,7 @@ async def test_a_stop_reaches_the_owner_at_once(
         await running
 
 
+@pytest.mark.thorough
 async def test_a_stop_whose_hint_is_lost_is_found_in_the_rows(postgres_url: str) -> None:
     """Nobody tells it; the next look finds it."""
     async with peers(postgres_url) as (one, two):
@@ -293,6 +294,7 @@ async def test_a_stop_whose_hint_is_lost_is_found_in_the_rows(postgres_url: str)
             await one.database.write(give_back, turn)
 
 
+@pytest.mark.thorough
 async def test_a_stop_of_before_does_not_end_a_later_turn(postgres_url: str) -> None:
     """It was about entries up to a place in the inbox."""
     async with peers(postgres_url) as (one, two):
@@ -330,6 +332,7 @@ async def test_changes_are_found_without_hints(postgres_url: str) -> None:
         await two.pages.hear("refresh", "c1")
 
 
+@pytest.mark.thorough
 async def test_news_reach_all(postgres_url: str) -> None:
     """By the rows alone, within a second or two; what was told before is no news."""
     async with peer(postgres_url) as before:

@@ -227,6 +227,7 @@ print("whole", flush=True)
 """
 
 
+@pytest.mark.thorough
 def test_one_that_is_killed_anywhere_goes_on(backup: Path, tmp_path: Path) -> None:
     """Before each change of the disk: the home starts when all is there, and not before."""
     done = subprocess.run(

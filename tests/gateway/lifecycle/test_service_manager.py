@@ -207,6 +207,7 @@ async def test_a_worker_tells_when_it_passed_last(tmp_path: Path) -> None:
         assert 0.0 < chat.gateway.worker.still_s() < WAIT_S
 
 
+@pytest.mark.thorough
 def test_a_service_from_its_start_to_its_end(tmp_path: Path, listener: Listener) -> None:
     """Ready, fed, silent while the loop is blocked, reloaded, stopped."""
     home = tmp_path / "home"

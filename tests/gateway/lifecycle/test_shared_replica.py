@@ -151,6 +151,7 @@ async def a_chat(life: Life) -> int:
     return (await life.database.write(admit, inbound()))[0]
 
 
+@pytest.mark.thorough
 async def test_a_killed_process_is_noticed_at_once(postgres_url: str, living: Living) -> None:
     """Its conversations are free within little more than a second; its lease had 12 more."""
     async with living("here") as life, process(postgres_url, "there") as other:
@@ -165,6 +166,7 @@ async def test_a_killed_process_is_noticed_at_once(postgres_url: str, living: Li
         assert await life.database.write(leases.claim, life.replica.id, 1, ACCOUNTS)
 
 
+@pytest.mark.thorough
 async def test_a_process_that_stands_still_loses_all_and_begins_anew(
     postgres_url: str, living: Living
 ) -> None:
@@ -213,6 +215,7 @@ async def test_who_was_reaped_alive_is_told_by_its_row(living: Living) -> None:
         assert await life.database.write(leases.heartbeat, life.replica.id)
 
 
+@pytest.mark.thorough
 async def test_a_lost_session_costs_no_turn_an_attempt(postgres_url: str, living: Living) -> None:
     """A restart of the database: all locks are free, and nobody is reaped by another one."""
     async with living("here") as life, living("there") as other:
@@ -284,6 +287,7 @@ async def test_who_cannot_renew_gives_up_before_others_take_over(
         await life.until(lambda: life.replica.id != first)
 
 
+@pytest.mark.thorough
 async def test_one_receives_and_the_next_follows_a_kill(postgres_url: str, living: Living) -> None:
     """The account's receiver moves to who is left, before a lease would end."""
     async with process(postgres_url, "there") as other:

@@ -365,6 +365,7 @@ async def on_telegram(home: Path, api: BotApi) -> AsyncIterator[tuple[Serving, W
             yield gateway_, Watched(chat, Clock())
 
 
+@pytest.mark.thorough
 async def test_an_exhausted_pool_is_seen(tmp_path: Path) -> None:
     """64 sockets are stuck, hundreds of answers wait: not ready, and one line says so."""
     async with BotApi() as api, on_telegram(tmp_path, api) as (gateway, it):

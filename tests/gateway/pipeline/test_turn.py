@@ -627,6 +627,7 @@ async def test_trouble_within_a_turn_is_no_false_start(
         assert await chat.answers(2) == ["re: one", "re: behind"]
 
 
+@pytest.mark.thorough
 async def test_what_fails_with_nothing_behind_it_does_not_spin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -676,6 +677,7 @@ async def test_a_suspect_holds_nobody_back(tmp_path: Path) -> None:
         assert await chat.answers(1, "a") == ["re: suspect"]
 
 
+@pytest.mark.thorough
 async def test_two_suspects_are_tried_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ async def test_a_busy_chat_goes_to_the_end_of_the_line(tmp_path: Path) -> None:
         assert asked.index("patient") <= TURNS_PER_LEASE + 1
 
 
+@pytest.mark.thorough
 async def test_a_failed_release_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ async def reloaded(parley: ParleyProcess, count: int = 1) -> Record:
     return await parley.event("settings_reloaded", count=count)
 
 
+@pytest.mark.thorough
 async def test_a_file_that_was_replaced_is_read(tmp_path: Path) -> None:
     """By a rename, as editors do; then written into, as others do. Each change is told once."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
@@ -118,6 +119,7 @@ async def test_a_file_that_was_replaced_is_read(tmp_path: Path) -> None:
         assert line["live"] == ["queue.debounce_ms"]
 
 
+@pytest.mark.thorough
 async def test_a_turn_takes_the_model_of_the_file(tmp_path: Path) -> None:
     """The signal has it be read: the next answer comes from another server, with another key."""
     fine = Reply(text="Fine.")
@@ -140,6 +142,7 @@ async def test_a_turn_takes_the_model_of_the_file(tmp_path: Path) -> None:
             assert "sk-next-3Hm9Xc4W" not in str(parley.records)
 
 
+@pytest.mark.thorough
 async def test_a_turn_goes_by_one_state_of_the_settings(tmp_path: Path) -> None:
     """Its second call goes to the model of its first one, though the settings name another."""
     fine = Reply(text="Fine.")
@@ -167,6 +170,7 @@ async def test_a_turn_goes_by_one_state_of_the_settings(tmp_path: Path) -> None:
             assert [each.body["model"] for each in last.requests] == ["two"]
 
 
+@pytest.mark.thorough
 async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
     """In the log, with the line; to who asks; and not again until the file is another one."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
@@ -207,6 +211,7 @@ async def test_settings_that_only_fail_when_parts_are_built_change_nothing(tmp_p
         assert json.loads(shown.stdout)["queue.debounce_ms"]["value"] == "0"
 
 
+@pytest.mark.thorough
 async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
     """`config set` keeps the comments, says what counts when, and is on record."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
@@ -404,6 +409,7 @@ async def test_an_account_goes_on_where_no_other_adapter_can_be_made(tmp_path: P
         assert await chat.ask("hello") == "re: hello"
 
 
+@pytest.mark.thorough
 async def test_the_level_of_the_log_changes(tmp_path: Path) -> None:
     """From the reload on, in the same process."""
     async with ParleyProcess(tmp_path, {}) as parley:

@@ -235,6 +235,7 @@ def test_the_writer_of_a_summary_is_told(fields: dict[str, Any], told: str) -> N
     assert compaction_cells(shrinking(1, **fields))["summary by"] == told
 
 
+@pytest.mark.thorough
 @given(st.one_of(st.just(HOSTILE), st.text(max_size=40)))
 def test_nothing_in_the_data_changes_the_page(text: str) -> None:
     """Whatever a recording, a file, an engine or a model is called, the tags are the same."""

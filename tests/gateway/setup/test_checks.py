@@ -106,6 +106,7 @@ async def test_a_server_of_ones_own_may_have_no_price() -> None:
     assert "cost unknown price" in checked.text
 
 
+@pytest.mark.thorough
 async def test_the_demo_model_costs_nothing() -> None:
     """Nobody is asked."""
     checked = await check_model(ModelSettings(provider="offline"))

@@ -248,6 +248,7 @@ class TestCommand:
         (old / "state.db").write_bytes(b"no database" * 1000)
         assert "cannot be read" in one_line(parley("import", "hermes", str(old)))
 
+    @pytest.mark.thorough
     async def test_a_kill_leaves_nothing_half(
         self, home: Path, old: Path, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
@@ -317,6 +318,7 @@ class Recalling:
         return [tool_call("session_search", {"query": self.words}, "q1")]
 
 
+@pytest.mark.thorough
 async def test_people_go_on_where_they_were(tmp_path: Path, old: Path) -> None:
     """The model sees what Hermes showed it; a search finds what was said before that."""
     home = tmp_path / "home"

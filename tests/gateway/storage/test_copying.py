@@ -87,6 +87,7 @@ def rows_of(url: str) -> Any:
     return asked(url, everything)
 
 
+@pytest.mark.thorough
 def test_a_copy_and_the_way_back_hold_the_same(source: str, empty_url: str, back: str) -> None:
     """All rows of all tables, the search, the schema; by digests, and looked at row by row."""
     before = rows_of(source)
@@ -106,6 +107,7 @@ def test_a_copy_and_the_way_back_hold_the_same(source: str, empty_url: str, back
     assert maintenance.check(Path(back.removeprefix("sqlite:///"))) == []
 
 
+@pytest.mark.thorough
 def test_a_copy_within_an_engine_is_one_too(source: str, back: str) -> None:
     """From file to file."""
     copied(source, back)
@@ -122,6 +124,7 @@ async def test_a_copied_file_is_opened(source: str, back: str) -> None:
         assert await database.read(lambda conn: conn.execute(sums).all()) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["there", "back"])
 def test_ids_go_on_where_they_were(source: str, empty_url: str, back: str, way: str) -> None:
     """An id that was given is not given again, though its row was erased before the copy."""
@@ -142,6 +145,7 @@ def test_ids_go_on_where_they_were(source: str, empty_url: str, back: str, way: 
     store.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["there", "back"])
 def test_a_copy_that_is_killed_goes_on(source: str, empty_url: str, back: str, way: str) -> None:
     """SIGKILL, again and again, behind any batch or within it; in the end it is whole."""
@@ -224,6 +228,7 @@ def test_batches_are_bounded_by_bytes(source: str, back: str) -> None:
     assert len([step for step in steps if step.part == "alias"]) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["empty_url", "back"])
 def test_a_target_with_anything_in_it_is_refused(
     source: str, where: str, request: pytest.FixtureRequest
@@ -237,6 +242,7 @@ def test_a_target_with_anything_in_it_is_refused(
     assert rows_of(url) == before
 
 
+@pytest.mark.thorough
 def test_a_migrated_and_empty_target_is_taken(source: str, postgres_url: str) -> None:
     """As `parley db migrate` leaves it."""
     copied(source, postgres_url)
@@ -281,6 +287,7 @@ def test_schemas_of_other_versions_are_refused(
         copied(empty_url, back)
 
 
+@pytest.mark.thorough
 def test_another_source_does_not_go_on(source: str, empty_url: str, back: str) -> None:
     """A target has a part of one source only."""
     ended(source, back)
@@ -289,6 +296,7 @@ def test_another_source_does_not_go_on(source: str, empty_url: str, back: str) -
         copied(empty_url, back)
 
 
+@pytest.mark.thorough
 def test_a_source_that_has_changed_does_not_go_on(source: str, empty_url: str, back: str) -> None:
     """What was copied before would not belong to what comes; the digests tell."""
     copied(source, empty_url)
@@ -299,6 +307,7 @@ def test_a_source_that_has_changed_does_not_go_on(source: str, empty_url: str, b
         copied(empty_url, back)
 
 
+@pytest.mark.thorough
 async def test_a_file_that_was_written_to_does_not_go_on(
     source: str, empty_url: str, database_file: Path
 ) -> None:
@@ -312,6 +321,7 @@ async def test_a_file_that_was_written_to_does_not_go_on(
         copied(source, empty_url)
 
 
+@pytest.mark.thorough
 def test_an_index_of_other_terms_is_fed_anew(
     source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +333,7 @@ def test_an_index_of_other_terms_is_fed_anew(
     assert asked(empty_url, index.is_current)
 
 
+@pytest.mark.thorough
 def test_a_copy_that_is_not_equal_says_so(
     source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -474,6 +474,7 @@ def test_the_writer_syncs_every_commit(store: Store) -> None:
     assert values == ["wal", 2, 1, 1]
 
 
+@pytest.mark.thorough
 def test_a_second_process_is_refused(database_file: Path) -> None:
     """The lock keeps another process out for as long as the first lives."""
     hold = (

@@ -144,6 +144,7 @@ def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
     assert not is_on_disk(store.path)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 @pytest.mark.parametrize("seed", [6, 8, 18])
 async def test_forget_leaves_no_byte_after_pages_were_split(
@@ -189,6 +190,7 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
         assert not await asyncio.to_thread(is_on_disk, database_file)
 
 
+@pytest.mark.thorough
 async def test_forget_on_a_server_leaves_no_word(
     postgres_worker: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:

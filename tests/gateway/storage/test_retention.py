@@ -483,6 +483,7 @@ days = st.none() | st.integers(2, 60)
 ages = st.lists(st.integers(0, 90), min_size=6, max_size=6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

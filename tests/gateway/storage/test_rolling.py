@@ -139,6 +139,7 @@ def test_from_the_floor_on_migrations_only_add(empty: Any) -> None:
         before = after
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("step", "breach"),
     [
@@ -235,6 +236,7 @@ def test_a_migration_says_from_which_version_on(empty: Any) -> None:
     assert found.scalar() == FLOOR <= REVISION
 
 
+@pytest.mark.thorough
 async def test_a_start_waits_for_the_migration(
     postgres_worker: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -556,6 +556,7 @@ class TestMerging:
             write(model, entries_of(*[LONG] * 1100), summary_window=6500)
         assert model.prompts == []
 
+    @pytest.mark.thorough
     def test_a_model_that_always_writes_too_long_is_asked_no_oftener(self) -> None:
         """Its summaries of parts are cut, so that merging ends; each text of its is used."""
         entries = entries_of(*(f"{n} {LONG}" for n in range(20)))
@@ -749,6 +750,7 @@ class TestSecrets:
 
 
 class TestCost:
+    @pytest.mark.thorough
     def test_prompts_are_made_part_by_part(self) -> None:
         """10 MB never stand in memory a second time, and take a fraction of a second."""
         entries = entries_of(*(f"{n} {LONG[:1000]}" for n in range(10_000)))

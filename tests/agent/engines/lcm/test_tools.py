@@ -80,6 +80,7 @@ def test_a_long_scan_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "go on with" not in ask("grep", pattern="coffee")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "pattern", ["(a+)+$", r"(?:a|a)*b\1", "((((a", "(?:(?:a{9999}){9999}){99}"]
 )

@@ -379,6 +379,7 @@ async def test_silence_is_unreachable(server: AnthropicServer) -> None:
     await asyncio.wait_for(server.left.wait(), 15)
 
 
+@pytest.mark.thorough
 async def test_slow_stream_is_no_silence(server: AnthropicServer) -> None:
     """A stream that takes longer than `idle_timeout_s` in all is fine while bytes come."""
     server.script(Reply(text="abcdefgh", piece=1, pause_s=0.3))

@@ -86,6 +86,7 @@ def test_scopes_know_nothing_of_each_other(store: Store) -> None:
     assert store.run(notebook.notes_of, SCOPE, "memory") == []
 
 
+@pytest.mark.thorough
 def test_no_more_is_kept_than_there_is_room_for(store: Store) -> None:
     """What holds no more goes first, then what was said first."""
     learn(store, *(fact("rent", f"{n} €") for n in range(MOST_FACTS + 5)))

@@ -116,6 +116,7 @@ def rolled_up(conn: Connection, name: str, since: float) -> tuple[Any, ...]:
     return tuple(conn.execute(text(query), {"since": since / SLOT_S}).one())
 
 
+@pytest.mark.thorough
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(made=CALLS)
 def test_the_sums_are_those_of_the_ledger(store: Store, made: list[dict[str, Any]]) -> None:
