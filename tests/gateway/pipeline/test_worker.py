@@ -36,7 +36,7 @@ class Clock:
     """Stands for the module `time` of the worker; it goes on when a test says so."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = -1.0
 
     def monotonic(self) -> float:
         return self.now
@@ -44,8 +44,12 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """By which the worker knows whether a burst has paused: a slow machine makes no pause."""
+    """By which the worker knows whether a burst has paused: a slow machine makes no pause.
+
+    It never looks at the line: it might claim there what it is about to be told of.
+    """
     clock = Clock()
+    monkeypatch.setattr("gateway.pipeline.worker.POLL_S", 3600.0)
     monkeypatch.setattr("gateway.pipeline.worker.time", clock)
     return clock
 
