@@ -406,6 +406,7 @@ async def test_compress_survives_a_crash(tmp_path: Path) -> None:
     before, after = LongChatModel(), LongChatModel()
     async with running(tmp_path, before, compression={"protect_last_n": 2}) as chat:
         await chatted(chat, 1, 5)
+        await chat.gateway.delivery.wait_idle()
         before.writing.clear()
         await chat.say("/compress orders")
         await chat.until(lambda: before.prompts)

@@ -55,6 +55,7 @@ async def test_words_outlive_compactions_and_restarts(tmp_path: Path) -> None:
         await chatted(chat, 1, 2)
         await chat.ask(GERMAN)
         n = await until_compacted(chat, 3)
+        await chat.gateway.delivery.wait_idle()
     async with running(tmp_path, models[1]) as chat:
         await until_compacted(chat, n, count=10)
         await chat.ask("/new")

@@ -136,6 +136,7 @@ async def test_an_approval_for_the_conversation_after_a_restart(
     async with asked(tmp_path, acting(acts), GROUP, **SHARED) as chat:
         await chat.say(CONVERSATION, **GROUP | MEMBER)
         await chat.answers(3)
+        await chat.gateway.delivery.wait_idle()
     model = RecordingModel(calling(("act", {"what": "it", "to": "us"})))
     tool = replace(acts.tool(), description=description)
     agent = agent_of(model, tools=[tool], approval="side_effects")

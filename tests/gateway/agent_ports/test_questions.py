@@ -204,6 +204,8 @@ async def asked(
     async with running_quietly(home, agent, **sections) as chat:
         await chat.ask("go", **(first or {}))
         await chat.logged("turn_suspended")
+        # Else the next process may show the question once more.
+        await chat.gateway.delivery.wait_idle()
         yield chat
 
 
@@ -511,6 +513,7 @@ async def test_a_members_earlier_yes_counts_no_more_where_owners_decide(tmp_path
     async with asked(tmp_path, acting(acts), GROUP | MEMBER, **SHARED) as chat:
         await chat.say(CONVERSATION, **GROUP | MEMBER)
         await chat.until(lambda: "did it" in chat.texts())
+        await chat.gateway.delivery.wait_idle()
     by_owners = ApprovalRules(policy.table("side_effects", by_owners=True))
     agent = acting(acts)
     agent = replace(agent, calls=replace(agent.calls, approval=by_owners))

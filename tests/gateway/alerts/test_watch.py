@@ -135,6 +135,7 @@ async def test_a_key_is_told_of_until_the_model_answers(
         fail(chat, failure)
         assert kinds((await look(chat)).begun) == [kind]
         assert str(failure) in (await chat.answers(2))[1]
+        await chat.gateway.delivery.wait_idle()
     async with running(tmp_path) as chat:
         assert await look(chat) == AlertsTold()
         fail(chat, failure)

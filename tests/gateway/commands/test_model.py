@@ -76,6 +76,7 @@ async def test_a_choice_survives_a_restart(tmp_path: Path) -> None:
     """It stands in the conversation's row."""
     async with running(tmp_path, agent_of(*two())) as chat:
         await chat.ask("/model other")
+        await chat.gateway.delivery.wait_idle()
     async with running(tmp_path, agent_of(*two())) as chat:
         assert await chat.ask("hi") == "I am other"
 
@@ -194,6 +195,7 @@ async def test_a_model_that_is_gone_gives_way_to_the_default(tmp_path: Path) -> 
     """The log, `/status` and `/model` say so; the choice stays on record."""
     async with running(tmp_path, agent_of(*two())) as chat:
         await chat.ask("/model other")
+        await chat.gateway.delivery.wait_idle()
     async with running(tmp_path, agent_of(named("main"))) as chat:
         assert await chat.ask("hi") == "I am main"
         assert (await chat.logged("chosen_model_gone"))["model"] == "other"

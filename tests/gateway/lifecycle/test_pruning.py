@@ -108,6 +108,7 @@ async def test_a_gateway_prunes_by_itself(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         await chat.ask("one")
         await chat.gateway.beside.indexer.feed_all()
+        await chat.gateway.delivery.wait_idle()
     await asyncio.to_thread(age, tmp_path, 31)
     async with serving(tmp_path, retention=LIMITS) as gateway:
         line = await gateway.chat.logged("storage_pruned")

@@ -246,6 +246,7 @@ async def test_a_stopped_turn_is_not_run_after_a_restart(tmp_path: Path) -> None
         await chat.until(lambda: chat.adapter.previews)
         await chat.say("/stop")
         await chat.answers(2)
+        await chat.gateway.delivery.wait_idle()
     async with running(tmp_path) as chat:
         assert await chat.ask("next") == "re: next"
         assert len(model_of(chat).requests) == 1
@@ -277,6 +278,7 @@ async def test_a_stop_reaches_a_turn_that_waits_for_its_place(tmp_path: Path) ->
         await chat.say("stop me", "b")
         await chat.until_rows(schema.inbox, lambda _: len(chat.gateway.worker._serving) == 2)
         await chat.say("/stop", "b")
+        await chat.answers(1, "b")
         gate.set()
         await chat.answers(1, "a")
         assert await chat.ask("next", "b") == "re: next"

@@ -367,6 +367,7 @@ async def test_a_chat_that_is_used_already_stays_as_it_is(tmp_path: Path, old: P
     home = tmp_path / "home"
     async with running(home) as gateway:
         await gateway.ask("hello")
+        await gateway.gateway.delivery.wait_idle()
     await taken(home, old)
     await taken(home, old)
     recalling = Recalling()
