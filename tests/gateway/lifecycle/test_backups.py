@@ -32,6 +32,7 @@ def lived_in(home: Path, **backup: Any) -> Settings:
     async def talk() -> None:
         async with running(home) as chat:
             await chat.ask("one")
+            await chat.gateway.delivery.wait_idle()
 
     asyncio.run(talk())
     for name, text in (
