@@ -48,6 +48,7 @@ def talk(home: Path, *texts: str) -> None:
             for each in texts:
                 await chat.ask(each)
             await chat.gateway.beside.indexer.feed_all()
+            await chat.gateway.delivery.wait_idle()
 
     asyncio.run(ask())
 
