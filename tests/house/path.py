@@ -44,6 +44,8 @@ _ALONE = {
     "gateway.agent_ports.search.GATHER_S": _NEVER_S,
     # What is due to time, not to the message.
     "gateway.pipeline.worker.POLL_S": _NEVER_S,
+    "gateway.pipeline.delivery.SWEEP_S": _NEVER_S,
+    "gateway.agent_ports.questions.SWEEP_S": _NEVER_S,
     # Else callers that happen to meet in the writer's queue would share a transaction.
     "gateway.storage.engine.BATCH": 1,
 }
