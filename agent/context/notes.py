@@ -17,6 +17,7 @@ from operator import attrgetter
 from agent.context.reading import Statement
 from agent.context.sentences import GAP, JOINT, units
 from agent.context.statements import (
+    CHANGE_WORDS,
     Value,
     is_decision,
     looks_like_code,
@@ -24,6 +25,7 @@ from agent.context.statements import (
     speaks_of_change,
     speaks_of_self,
     values_of,
+    words_of,
 )
 from agent.context_engine import Days
 
@@ -55,6 +57,7 @@ MOST_SUBJECT_WORDS = 3
 _APART = 1_000_000
 """The place of a decision in its message, which is not known when it is read back: behind all."""
 _EVENTS = frozenset({"date", "time"})
+_POINT = re.compile(r"\s*\d+[.)] ")
 _CONDITION = re.compile(r"\s*(?:if|wenn|falls|si)\b[^,;\n]*[,;]", re.IGNORECASE)
 _NOT_DIGITS = re.compile(r"\D+")
 
@@ -325,8 +328,8 @@ def changes_in(told: Sequence[Told], first_seq: int, days: Days) -> list[Changed
     """
     counts = Counter(chain.from_iterable(words for _, words in told))
     subjects = [
-        {word for word in words if counts[word] <= RARE_STATEMENTS and not word[:1].isdigit()}
-        for _, words in told
+        {each for each in words if counts[each] <= RARE_STATEMENTS and not each[:1].isdigit()}
+        for words in (words - CHANGE_WORDS for _, words in told)
     ]
     places: defaultdict[bytes, list[int]] = defaultdict(list)
     found: list[ChangedValue] = []
@@ -357,7 +360,7 @@ def _changed(
     if not (speaks_of_it or (are_alike and before.seq != now.seq)):
         return
     # "If it costs more than $100, …" says nothing of what it costs.
-    old, new = values_of(before.text), values_of(_CONDITION.sub("", now.text, count=1))
+    old, new = _told(before.text), _told(_CONDITION.sub("", now.text, count=1))
     said = {value.text for value in old} & {value.text for value in new}
     for one in new:
         other = next((each for each in reversed(old) if _may_replace(each, one)), None)
@@ -374,8 +377,16 @@ def _changed(
             return
 
 
+def _told(text: str) -> Sequence[Value]:
+    """Return the values of a statement; the number of a point in a list is none."""
+    found = values_of(text)
+    return found[1:] if found and not found[0].unit and _POINT.match(text) else found
+
+
 def _may_replace(old: Value, new: Value) -> bool:
-    if old.unit != new.unit or old.text.casefold() == new.text.casefold():
+    words = set(words_of(old.text)), set(words_of(new.text))
+    # "27 May" and "27 May 2024" is one day.
+    if old.unit != new.unit or words[0] <= words[1] or words[1] <= words[0]:
         return False
     # "7334 for" and "7334 to" is one number, 9:40 am and 9:40 pm are two times.
     return old.unit in _EVENTS or _digits(old) != _digits(new)

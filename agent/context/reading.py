@@ -64,8 +64,8 @@ _SENTENCE_ENDS = frozenset(".!?\u2026\u3002\uff01\uff1f")
 _CLOSERS = "*_`\"')\u201d\u00bb"
 _INTENT = re.compile(
     r"(?:\w+, )?(?:let me|let's|let us|i'll|i will|i'm going|we'll|next|now |would you|please"
-    r"|if |once you|you (?:can|could|may) |before |after |feel free|to proceed|wenn |falls |bitte "
-    r"|ich werde|si |je vais|voy a|por favor|se )",
+    r"|if |once |to [^,]+, i(?:'ll| will) |you (?:can|could|may) |before |after |feel free"
+    r"|to proceed|wenn |falls |bitte |ich werde|si |je vais|voy a|por favor|se )",
     re.IGNORECASE,
 )
 """Who begins so tells what will be done, or asks for it."""

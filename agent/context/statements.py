@@ -15,15 +15,13 @@ Kind = Literal[
     "decision",
     "plan",
     "change",
-    "error",
-    "command",
-    "path",
     "value",
     "question",
     "courtesy",
 ]
 """instruction: holds from now on; preference: what somebody likes, or cannot have; decision: what
-was agreed; plan: what somebody is about to do; change: something is no longer as it was."""
+was chosen or agreed; plan: what somebody is about to do, or has arranged; change: something is no
+longer as it was."""
 
 
 class Value(NamedTuple):
@@ -69,21 +67,21 @@ _CUES = {
     "decision": """
         decided|we agreed|agreed to|
         settled on|going with|we'll go with|let's go with|i'll go with|went with|
-        chose|chosen|picked|confirmed|approved|final decision|opted for|
-        signed off|booked|entschieden|beschlossen|einigen|vereinbart|nehmen wir|gebucht|bestätigt|
-        décidé|choisi|convenu|réservé|confirmé|decidido|decidimos|acordado|elegimos|elegido|
-        confirmado|reservado|deciso|scelto|concordato|confermato|prenotato|escolhi|combinado|
-        besloten|afgesproken|gekozen|geboekt|zdecydowałem|zdecydowaliśmy|ustalone|wybraliśmy|решил|
+        chose|chosen|picked|approved|final decision|opted for|signed off|entschieden|beschlossen|
+        einigen|vereinbart|nehmen wir|décidé|choisi|convenu|decidido|decidimos|acordado|elegimos|
+        elegido|deciso|scelto|concordato|escolhi|combinado|besloten|afgesproken|gekozen|
+        zdecydowałem|zdecydowaliśmy|ustalone|wybraliśmy|решил|
         решили|решила|договорились|выбрали|karar verdik|kararlaştırdık|seçtik|bestämt|bestämde|
         valde|päätin|päätimme|sovittu""",
     "plan": """
-        i plan|i'm planning|planning to|we plan|
-        i intend|scheduled|deadline|due on|due by|appointment|meeting|next week|next month|
-        tomorrow|by friday|by monday|ich werde|wir werden|ich plane|geplant|termin|frist|morgen|
-        nächste woche|je vais|nous allons|prévu|rendez-vous|échéance|demain|voy a|vamos a|planeo|
-        cita|plazo|mañana|farò|andrò|scadenza|appuntamento|domani|prazo|amanhã|ik ga|gepland|
-        afspraak|zamierzam|planuję|jutro|собираюсь|планирую|срок|встреча|завтра|planlıyorum|
-        randevu|yarın|jag ska|möte|imorgon|aion|tapaaminen|huomenna""",
+        i plan|i'm planning|planning to|we plan|i intend|scheduled|booked|confirmed|gebucht|
+        bestätigt|réservé|confirmé|reservado|confirmado|prenotato|confermato|geboekt|deadline|
+        due on|due by|appointment|meeting|next week|next month|tomorrow|by friday|by monday|
+        ich werde|wir werden|ich plane|geplant|termin|frist|morgen|nächste woche|je vais|
+        nous allons|prévu|rendez-vous|échéance|demain|voy a|vamos a|planeo|cita|plazo|mañana|farò|
+        andrò|scadenza|appuntamento|domani|prazo|amanhã|ik ga|gepland|afspraak|zamierzam|planuję|
+        jutro|собираюсь|планирую|срок|встреча|завтра|planlıyorum|randevu|yarın|jag ska|möte|
+        imorgon|aion|tapaaminen|huomenna""",
     "change": """
         instead|no longer|anymore|changed|change of plans|moved to|postponed|
         rescheduled|cancelled|canceled|updated|actually|now it's|switched|replaced|increased to|
@@ -115,9 +113,9 @@ _CUES_WITHIN = {
     "preference": """
         喜欢|喜歡|讨厌|更愿意|偏好|过敏|過敏|吃素|好き|嫌い|苦手|アレルギー|方がいい|좋아|싫어|선호|알레르기|채식""",
     "decision": """
-        决定|決定|同意|选了|選了|确定|確定|就用|決め|選び|にします|確認しました|予約|결정|정했|합의|확정|예약""",
+        决定|決定|同意|选了|選了|确定|確定|就用|決め|選び|にします|결정|정했|합의|확정""",
     "plan": """
-        打算|计划|計劃|将要|截止|预约|会议|明天|下周|下个月|予定|つもり|締め切り|会議|明日|来週|来月|예정|계획|마감|약속|회의|내일|다음주""",
+        打算|计划|計劃|将要|截止|预约|会议|明天|下周|下个月|予定|つもり|締め切り|会議|明日|来週|来月|確認しました|予約|예정|계획|마감|약속|회의|내일|다음주|예약""",
     "change": """
         改成|改为|改到|不再|取消|推迟|换成|变成|而不是|改期|変更|やめ|延期|代わりに|キャンセル|もう|になりました|대신|변경|바꿨|취소|연기|
         더이상""",
@@ -212,20 +210,6 @@ _WORD = re.compile(r"\w+(?:[.,:'\u2019@/-]\w+)*")
 _RUN = re.compile(f"[{_SPACELESS}]+|[^{_SPACELESS}]+")
 _HAS_SPACELESS = re.compile(f"[{_SPACELESS}]")
 _UNSPACED = re.compile(f"[{_SPACELESS}\uac00-\ud7af]")
-_SUFFIXES = (
-    "py|js|ts|tsx|jsx|rs|go|java|kt|c|h|cpp|cs|rb|php|sh|sql|md|txt|csv|json|ya?ml|toml|ini|cfg|conf"
-    "|html|css|xml|pdf|docx?|xlsx?|pptx?|ipynb|log|lock|env"
-)
-_PROGRAMS = (
-    "git|pip3?|npm|npx|yarn|pnpm|docker|kubectl|make|cargo|go|python3?|pytest|node|apt(?:-get)?|brew"
-    "|curl|wget|ssh|scp|rsync|systemctl|uv|psql|sqlite3|terraform|ansible|aws|gcloud|az|helm|rg|grep"
-    "|sed|awk|cat|ls|cd|chmod|mkdir|rm|cp|mv"
-)
-_PATH = re.compile(
-    r"(?<![\w/.:])(?:[A-Za-z]:\\|[~.]{0,2}/)?(?:[\w.@-]+[/\\])+[\w@.-]*\w"
-    rf"|\b[\w-]+\.(?:{_SUFFIXES})\b"
-)
-_COMMAND = re.compile(rf"(?:^|[`$] ?|\brun(?:ning)? )(?:sudo )?(?:{_PROGRAMS}) [^\s`]")
 _ERRORS = tuple(_ERROR_WORDS.split("|"))
 _OUTCOMES = tuple(_OUTCOME_WORDS.split("|"))
 
@@ -291,6 +275,10 @@ _SELF = frozenset(
 )
 _PHRASES = _by_rarest_word(_CUES)
 _PHRASE_WORDS = frozenset(_PHRASES)
+CHANGE_WORDS = frozenset(
+    word for word, told in _PHRASES.items() if "change" in {kind for _, kind in told}
+)
+"""What tells of a change, as `quick_words`: it is no subject of what has changed."""
 
 
 def quick_words(text: str) -> Set[bytes]:
@@ -337,30 +325,6 @@ def content_words(text: str) -> list[str]:
     return [word for word in words_of(text) if word not in FUNCTION_WORDS]
 
 
-def kinds_of(sentence: str) -> frozenset[Kind]:
-    """Return what kinds of statement a sentence is; none for most."""
-    return frozenset(_kinds(sentence, quick_words(sentence)))
-
-
-def _kinds(sentence: str, words: Set[bytes]) -> Iterable[Kind]:
-    yield from _spoken(sentence, words)
-    if ("/" in sentence or "." in sentence or "\\" in sentence) and _PATH.search(sentence):
-        yield "path"
-    if " " in sentence and _COMMAND.search(sentence) is not None:
-        yield "command"
-    if has_error(sentence):
-        yield "error"
-
-
-def _spoken(sentence: str, words: Set[bytes]) -> Iterable[Kind]:
-    """Yield the kinds that are quickly known."""
-    yield from _cued(sentence, words)
-    if is_question(sentence):
-        yield "question"
-    if _DIGIT.search(sentence) is not None:
-        yield "value"
-
-
 def is_question(sentence: str) -> bool:
     """Whether a sentence ends with a question mark."""
     if sentence[-1:] not in _MAY_CLOSE:
@@ -368,8 +332,12 @@ def is_question(sentence: str) -> bool:
     return sentence.rstrip("\"'\u201d\u2019)*_ ").endswith(("?", "\uff1f", "\u061f"))
 
 
-def _cued(sentence: str, words: Set[bytes]) -> Set[Kind]:
-    """Return the kinds that a word or a phrase tells."""
+def kinds_of(sentence: str, words: Set[bytes]) -> Set[Kind]:
+    """Return the kinds of statement that a word or a phrase tells; none for most.
+
+    Args:
+        words: `quick_words(sentence)`, which whoever asks has already.
+    """
     found = set[Kind]()
     if telling_words := _PHRASE_WORDS & words:
         small = sentence.encode("utf-8", "replace").translate(_SMALL)
@@ -389,15 +357,13 @@ def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
     Args:
         words: `quick_words(sentence)`, which whoever asks has already.
     """
-    return _cued(sentence, words) == {"courtesy"} and not has_digit(sentence)
+    return kinds_of(sentence, words) == {"courtesy"} and not has_digit(sentence)
 
 
-# "Once confirmed, …", "when I booked", "I may have booked", "a flight that I booked".
+# "Once approved, …", "when I had decided", "they may have picked".
 _BESIDE = re.compile(
     r"\b(?:once|when|if|until|unless|after|before|as soon as|may|might)(?:\W+\w+){0,2}?\W+"
-    r"(?:booked|confirmed|approved|chosen|picked)\b"
-    r"|\b(?:an?|some|two|three|several|multiple)(?: \w+){1,3}? (?:that |which )?(?:i|we)"
-    r"(?:'ve| have| had)?(?: \w+ly)? (?:booked|picked|chose)\b",
+    r"(?:agreed|approved|chosen|decided|picked)\b",
     re.IGNORECASE,
 )
 
@@ -405,7 +371,7 @@ _BESIDE = re.compile(
 @lru_cache(maxsize=4096)
 def is_decision(sentence: str) -> bool:
     """Whether a sentence says what was decided, and not beside something else."""
-    if is_question(sentence) or "decision" not in _cued(sentence, quick_words(sentence)):
+    if is_question(sentence) or "decision" not in kinds_of(sentence, quick_words(sentence)):
         return False
     return _BESIDE.search(sentence) is None
 
@@ -423,7 +389,7 @@ def speaks_of_self(sentence: str, words: Set[bytes]) -> bool:
 
 def speaks_of_change(sentence: str) -> bool:
     """Whether a sentence says that something is no longer as it was."""
-    return "change" in _cued(sentence, quick_words(sentence))
+    return "change" in kinds_of(sentence, quick_words(sentence))
 
 
 def has_digit(text: str) -> bool:
@@ -450,8 +416,9 @@ def values_of(sentence: str) -> list[Value]:
     end = 0
     while digit := _DIGIT.search(sentence, end):
         start, end, unit = _value_at(sentence, digit.start())
-        # A digit within a word begins no value ("harbour12").
-        if start == 0 or not (sentence[start - 1].isalnum() and sentence[start].isdigit()):
+        before = sentence[start - 1] if start else " "
+        # A digit within a word begins no value ("harbour12", "lena_1905").
+        if not ((before == "_" or before.isalnum()) and sentence[start].isdigit()):
             found.append(Value(sentence[start:end].strip(" -\u00a0"), unit, subject - {unit}))
     return found
 
@@ -536,7 +503,7 @@ def weight_of(sentence: str, words: Set[bytes]) -> float:
     if _DIGIT.search(sentence) is not None:
         weight *= KIND_WEIGHTS["value"]
     # In an order of its own: products of floats depend on it.
-    for kind in sorted(_cued(sentence, words)):
+    for kind in sorted(kinds_of(sentence, words)):
         weight *= KIND_WEIGHTS[kind]
     return weight
 

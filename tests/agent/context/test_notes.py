@@ -80,7 +80,7 @@ def test_decisions_stand_together() -> None:
         Statement(4, "", 0, "Anna lives in Bergen."),
         Statement(4, "", 1, "We decided to sail on 4 May."),
         Statement(5, "assistant", 0, "Nobody has decided anything."),
-        Statement(9, "Bob", 0, "I booked the harbour."),
+        Statement(9, "Bob", 0, "I chose the harbour."),
     )
     days = ((4, "2026-03-04"),)
     notes = Notes((Stretch(4, 8, said[:3], (), days), Stretch(9, 9, said[3:])))
@@ -88,7 +88,7 @@ def test_decisions_stand_together() -> None:
     assert text.split("\n")[1:] == [
         "## Decided",
         "#4 We decided to sail on 4 May. [2026-03-04]",
-        "#9 (Bob) I booked the harbour.",
+        "#9 (Bob) I chose the harbour.",
         "## Messages 4 to 8, 2026-03-04",
         "#4 Anna lives in Bergen.",
         "#5 (assistant) Nobody has decided anything.",
@@ -180,10 +180,16 @@ def test_dates_that_were_moved(before: str, now: str, old: str, new: str) -> Non
             "Use the $500 gift certificate",
             "If the gift certificate loses more than $100, use cash instead",
         ),
+        ("I leave Houston on May 27", "I leave Houston on May 27, 2024 instead"),
+        ("2. Use scripts of the container", "7. Scripts of the container instead of typing"),
+        ("I'd rather fly on May 17 instead", "Is it possible on May 22 instead? I'd rather go"),
     ],
 )
 def test_what_is_no_change(before: str, now: str) -> None:
-    """Two things or events, one value, another unit, lines of a program, a condition."""
+    """Two things or events, one value, another unit, lines of a program, a condition.
+
+    Nor are two points of a list, and what only speaks of a change with the same words.
+    """
     assert changes(before, now) == []
 
 

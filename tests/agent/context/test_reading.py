@@ -181,6 +181,8 @@ def test_work_that_goes_on_has_come_so_far() -> None:
         ("A scope has been nested in another one since the beginning.", []),
         ("I found it in a book. " + "Names are bound in blocks of code. " * 9, []),
         ("You're welcome!", []),
+        ("Once I have it confirmed, I'll book your flight.", []),
+        ("To upgrade what has been booked, I will need your card.", []),
     ],
 )
 def test_without_a_tool_an_answer_tells_of_itself(answer: str, told: list[str]) -> None:
