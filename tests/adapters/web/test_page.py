@@ -29,6 +29,8 @@ FILES_ARE_KEPT = """async () => {
   });
 }"""
 C1 = MessageRef(Address("web", "default", "c1"))
+TAKEN = 'article.message[data-who="you"]:not([data-state])'
+"""What the server has; a message is shown before it is sent."""
 
 
 pytestmark = in_the_browser
@@ -400,7 +402,7 @@ async def test_a_link_is_one_click(serve: Serve) -> None:
         assert "s3cret" not in tab.url
         assert not [url for url in asked[1:] if "s3cret" in url]
         await say(tab, "hello")
-        await expect(tab.locator('article.message[data-who="you"]')).to_have_count(1)
+        await expect(tab.locator(TAKEN)).to_have_count(1)
         assert served.history.messages[0].sender == "ann"
         await tab.goto(served.url("/#sign-in=s3cret-of-ann"))
         await expect(tab.locator("#connection")).to_have_text("Connected")
@@ -565,7 +567,7 @@ async def test_an_answer_that_was_taken_is_shown_by_its_button(chat: Served) -> 
     async with page() as tab:
         await open_chat(tab, chat)
         await tab.get_by_role("button", name="Approve once").click()
-        await expect(tab.locator('article[data-who="you"]')).to_have_count(1)
+        await expect(tab.locator(TAKEN)).to_have_count(1)
         seq = chat.history.store["c1"].inbox_head
         await chat.answer("Approved.", inbox_seq=seq, notice=True, taken=True)
         await chat.answer("answered", inbox_seq=seq, notice=True, over=7)
