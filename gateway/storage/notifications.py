@@ -22,7 +22,7 @@ from psycopg.pq import ExecStatus
 
 from gateway.errors import StorageUnavailable
 from gateway.storage.database import DatabaseServer
-from gateway.storage.postgres import open_direct
+from gateway.storage.postgres import ended_if_late, open_direct
 
 log = structlog.get_logger()
 
@@ -187,7 +187,8 @@ def _listening(server: DatabaseServer, channel: str) -> "psycopg.Connection[Any]
     with ExitStack() as opened:
         driver = open_direct(server)
         opened.callback(driver.close)
-        driver.execute(_BEGIN.format(channel).encode())
+        with ended_if_late(driver, ANSWER_S):
+            driver.execute(_BEGIN.format(channel).encode())
         opened.pop_all()
     return driver
 

@@ -496,13 +496,16 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> PostgresConnecti
 
 
 @contextmanager
-def ended_if_late(conn: PostgresConnection) -> Iterator[None]:
+def ended_if_late(
+    driver: "psycopg.Connection[Any]", limit_s: float | None = None
+) -> Iterator[None]:
     """End a connection that nobody watches where what is done meanwhile takes longer than it may.
 
-    For a transaction or two, and not for each: it takes a thread.
+    For a transaction or two, and not for each: it takes a thread. Without a limit they have as long
+    as a statement may take.
     """
-    limit_s = TIMEOUTS_MS["statement_timeout"] / 1000 + SILENCE_S
-    limit = threading.Timer(limit_s, lambda: _shut(conn.driver))
+    limit_s = limit_s or TIMEOUTS_MS["statement_timeout"] / 1000 + SILENCE_S
+    limit = threading.Timer(limit_s, lambda: _shut(driver))
     limit.daemon = True
     limit.start()
     try:

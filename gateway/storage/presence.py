@@ -196,7 +196,7 @@ def _entered(
 ) -> tuple[PostgresConnection, T]:
     conn = postgres.connect(server, direct=True)
     try:
-        with postgres.ended_if_late(conn), conn.transaction():
+        with postgres.ended_if_late(conn.driver), conn.transaction():
             _use(conn)
             entered = enter(conn)
             # Who is reaped may stand still with locks in its hands: the next look tries again.

@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
 from gateway.storage import notifications
+from gateway.storage.database import DatabaseServer
 from gateway.storage.notifications import HINT_BYTES, Notifications
+from tests.support.database_proxy import DatabaseProxy
 from tests.support.gateway import log_lines
-from tests.support.postgres import server_at
+from tests.support.postgres import PostgresServer, server_at
 from tests.support.recording_adapter import Watch
 
 
@@ -139,6 +142,30 @@ async def test_a_silent_connection_is_tried(
         one.hints.tell(1, "still there")
         await one.until(lambda: one.heard == ["still there"])
     assert one.looks == 1
+
+
+async def test_a_connection_that_falls_silent_while_it_is_opened_is_opened_anew(
+    postgres_worker: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the replica nor the end of its process waits for it."""
+    monkeypatch.setattr(notifications, "ANSWER_S", 0.5)
+    loop, opened = asyncio.get_running_loop(), notifications.open_direct
+    async with DatabaseProxy(postgres_worker.port) as proxy:
+
+        async def fall_silent() -> None:
+            proxy.silence()
+
+        def silent(server: DatabaseServer) -> "psycopg.Connection[Any]":
+            monkeypatch.setattr(notifications, "open_direct", opened)
+            driver = opened(server)
+            asyncio.run_coroutine_threadsafe(fall_silent(), loop).result()
+            return driver
+
+        monkeypatch.setattr(notifications, "open_direct", silent)
+        async with ears(proxy.url(postgres_worker.create()), 1) as (one,):
+            one.hints.tell(1, "chat x")
+            await one.until(lambda: one.heard == ["chat x"])
+    assert proxy.opened == 2
 
 
 async def test_a_replica_with_a_new_id_listens_as_that(postgres_url: str) -> None:
