@@ -339,6 +339,7 @@ async def test_a_question_that_was_never_shown_has_no_buttons_to_take_off(tmp_pa
     async with running(tmp_path, acting(Acting()), adapter=adapter) as chat:
         await chat.say("go")
         await chat.logged("turn_suspended")
+        await chat.logged("send_delayed")
         await chat.say("/stop")
         await chat.logged("turn_finished")
     async with running(tmp_path, acting(Acting()), adapter=quiet()) as chat:
