@@ -151,7 +151,7 @@ async def happens(kind: Disruption, cluster: Cluster, one: Replica, dice: Random
     """Disturb, mostly one that works, and count it if it came to that."""
     if dice.random() < AT_WORK:
         await cluster.at_work(one)
-        await asyncio.sleep(dice.uniform(0, 0.3))
+        await asyncio.sleep(dice.uniform(0, LEASE_S if one.faulty else 0.3))
         if not one.runs:
             return
     came = await kind(cluster, one, dice)

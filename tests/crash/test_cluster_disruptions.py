@@ -8,12 +8,12 @@ import pytest
 
 from gateway.storage.queue.leases import LEASE_S
 from tests.crash.conftest import in_cluster, migrated
-from tests.crash.points import COMMON
+from tests.crash.points import COMMON, OUTSIDE, around
 from tests.support.confined import TAKES_ROOT
 from tests.support.crash import Nursery, describe, until
 from tests.support.crash_cluster import Cluster
 from tests.support.postgres import HONEST, SMALL_DISK, End, postgres_server
-from tests.support.thorough import deep
+from tests.support.thorough import deep, thorough
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,6 +29,7 @@ OF_A_TURN = (
     "mark_sent",
 )
 """What writes more than once, or may, until a message is answered; `begin` is the other."""
+OF_A_LIFE = ("attend", "prune_raw", "claim", "begin", "store_output", *OF_A_TURN)
 SHORT_LEASE_S = 3.0
 """A busy machine keeps a process waiting for more than a second."""
 DISK_MB = 90
@@ -129,6 +130,23 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     cluster.run(other)
     await cluster.platform.wait_for(cluster.all_answered, LEASE_S)
     cluster.disturb_now(reaper)
+    await cluster.live_on()
+    assert not (found := cluster.violations()), describe(found, cluster)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [thorough("after commit of mark_sending"), *deep(*around(*OF_A_LIFE), *OUTSIDE)],
+)
+async def test_a_kill_at_any_point_loses_and_repeats_nothing(cluster: Cluster, point: str) -> None:
+    """Whatever one was about to do, others end it."""
+    cluster.configure(mode="followup", lease_s=SHORT_LEASE_S)
+    for chat in "ab":
+        for verbs in ("", "note look put long", "parts"):
+            await cluster.write(chat, verbs)
+    one = cluster.replicas[0]
+    cluster.run(one, kill=[point, 1])
+    assert await cluster.buried(one)
     await cluster.live_on()
     assert not (found := cluster.violations()), describe(found, cluster)
 
