@@ -138,7 +138,7 @@ def short(value: float | None) -> str:
 
 def share(ratio: float | None) -> str:
     """Return a part of a whole in percent; a small one is not nothing."""
-    if ratio is not None and 0 < ratio < 0.005:
+    if ratio is not None and 0 < ratio <= 0.005:
         return "< 1%"
     return NOTHING if ratio is None else f"{ratio:.0%}"
 

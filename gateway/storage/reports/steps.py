@@ -192,11 +192,17 @@ def commands(
         rows: The page of the transcript.
         before: Where it ends, as for `page`.
     """
-    ids = [row.turn for row in rows if row.turn is not None]
-    low = min(ids) if ids and rows[0].seq > 1 else 0
-    next_row = (message.c.conversation == conversation_id, message.c.seq == (before or END))
-    high = func.coalesce(select(message.c.turn_id).where(*next_row).scalar_subquery(), END)
+
+    def newest_at(seq: int) -> Any:
+        # Imported messages, and examples, have no turn.
+        here = (message.c.conversation == conversation_id, message.c.seq <= seq)
+        said = select(message.c.turn_id).where(*here, message.c.turn_id.is_not(None))
+        return func.coalesce(said.order_by(message.c.seq.desc()).limit(1).scalar_subquery(), 0)
+
+    low = newest_at(rows[0].seq) if rows and rows[0].seq > 1 else 0
+    high = newest_at(before) if before else END
     here = (turn.c.conversation == conversation_id, turn.c.id > low, turn.c.id < high)
+    ids = [row.turn for row in rows if row.turn is not None]
     query = select(*_of(turn, TurnHead)).where(*here, turn.c.id.not_in(ids))
     found = conn.execute(query.order_by(turn.c.id.desc()).limit(COMMANDS)).all()
     return [TurnHead(*row) for row in reversed(found)]

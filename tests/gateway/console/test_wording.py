@@ -58,7 +58,7 @@ def test_money_and_sizes() -> None:
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
-    [(None, wording.NOTHING), (0.0, "0%"), (0.001, "< 1%"), (0.006, "1%"), (1.8, "180%")],
+    [(None, wording.NOTHING), (0.0, "0%"), (0.005, "< 1%"), (0.006, "1%"), (1.8, "180%")],
 )
 def test_a_small_share_is_not_nothing(ratio: float | None, text: str) -> None:
     """In whole percents else."""

@@ -3,12 +3,24 @@
 from agent.messages import ChatMessage, assistant_message, decode
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
-from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation import transcript, turn_journal
+from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.queue import inbox, leases
 from gateway.storage.reports import steps
 from tests.agent.tools.doubles import call
-from tests.support.storage import Store, admit, compact, inbound, model_call, parts, turn_of
+from tests.support.storage import (
+    Store,
+    admit,
+    begin,
+    claim_one,
+    compact,
+    inbound,
+    model_call,
+    parts,
+    turn_of,
+)
 
 STEP = ChatMessage(role="assistant", content=None, tool_calls=[call("look", call_id="a")])
 RESULT = ChatMessage(role="tool", tool_call_id="a", name="look", content="a cat")
@@ -22,6 +34,7 @@ def worked(store: Store) -> Turn:
     store.run(turn_journal.record_result, current, RESULT, "ok")
     end = TurnEnd("final_text", model_call(Usage(150, 5), id="c2", cost_usd=None))
     store.run(turn_journal.commit, current, [assistant_message("A cat.")], parts(current), end)
+    store.run(leases.release, current.lease)
     return current
 
 
@@ -117,3 +130,31 @@ def test_messages_of_ranges_end_at_a_limit(store: Store) -> None:
     found = store.run(steps.within, 1, [(1, 2), (4, 9)], 10)
     assert [row.seq for row in found] == [1, 2, 4]
     assert [row.seq for row in store.run(steps.within, 1, [(1, 2), (4, 9)], 2)] == [1, 2]
+
+
+def commanded(store: Store) -> int:
+    """Have a command be a turn; returns its id."""
+    here, _ = store.run(admit, inbound("/compress", chat="42"), kind="command")
+    lease = store.run(claim_one, here)
+    current = store.run(begin, lease, store.run(inbox.queued, here), None)
+    store.run(turn_journal.commit, current, [], parts(current, kind="command"), TurnEnd("command"))
+    store.run(leases.release, current.lease)
+    return current.id
+
+
+def test_a_command_stands_on_one_page_also_among_what_no_turn_has_said(store: Store) -> None:
+    """Imported messages, and examples, have no turn."""
+    first = worked(store)
+    second = commanded(store)
+    told = MessagePlace(1, first.session.id, None)
+    store.run(transcript.append, told, [assistant_message("Imported.")] * 4)
+    third = commanded(store)
+    worked(store)
+    fourth = commanded(store)
+
+    def on_page(before: int | None) -> list[int]:
+        rows = store.run(steps.page, 1, before=before, limit=2)
+        return [each.id for each in store.run(steps.commands, 1, rows, before)]
+
+    found = [on_page(before) for before in (None, 11, 9, 7, 5, 3)]
+    assert found == [[fourth], [], [second, third], [], [], []]
