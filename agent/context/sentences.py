@@ -319,7 +319,8 @@ class _Section:
             self.gives = False
         elif len(self.points[largest]) > 1 and 2 * self.sizes[largest] >= sum(self.sizes):
             point = self.points[largest]
-            del point[-1]
+            # Several of many at once: each time all of it is weighed anew.
+            del point[-1 - len(point) // 50 :]
             point[-1] = f"{point[-1].rstrip(f' {GAP}')} {GAP}"
             self.sizes[largest] = _size("".join(point))
         elif len(self.points) > 1:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.context import sentences as module
 from agent.context.sentences import GAP, MAX_CHARS, Unit, sentences, shortened, units
 from agent.tokens.estimate import estimate_tokens
 
@@ -127,6 +128,22 @@ def test_a_heading_that_comes_again_goes_on() -> None:
     text = "## Goal\nMove.\n### Done\n1. a\n## Goal\nShip.\n### Done\n2. b"
     expected = ["## Goal", "Move.", "Ship.", "### Done", "1. a", "2. b"]
     assert shortened(text, 1_000).splitlines() == expected
+
+
+def test_a_point_of_thousands_of_sentences_is_weighed_some_hundred_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once for each of them took seconds of a processor."""
+    weighed = list[int]()
+
+    def weigh(text: str) -> int:
+        weighed.append(len(text))
+        return estimate_tokens(text)
+
+    monkeypatch.setattr(module, "estimate_tokens", weigh)
+    text = shortened("It is so. And more of it. " * 2_000, 1_000)
+    assert 900 < estimate_tokens(text) <= 1_000
+    assert sum(weighed) < 100 * 52_000
 
 
 def test_every_section_keeps_a_sentence() -> None:
