@@ -58,7 +58,10 @@ _APART = 1_000_000
 """The place of a decision in its message, which is not known when it is read back: behind all."""
 _EVENTS = frozenset({"date", "time"})
 _POINT = re.compile(r"\s*\d+[.)] ")
-_CONDITION = re.compile(r"\s*(?:if|wenn|falls|si)\b[^,;\n]*[,;]", re.IGNORECASE)
+# Up to its comma, which is none of "$4,000".
+_CONDITION = re.compile(
+    r"^\W*(?:if|wenn|falls|si)\b(?:[^,;\n]|[,;](?=\d))*[,;](?!\d)", re.IGNORECASE
+)
 _NOT_DIGITS = re.compile(r"\D+")
 
 Told = tuple[Statement, Set[bytes]]
@@ -360,7 +363,7 @@ def _changed(
     if not (speaks_of_it or (are_alike and before.seq != now.seq)):
         return
     # "If it costs more than $100, …" says nothing of what it costs.
-    old, new = _told(before.text), _told(_CONDITION.sub("", now.text, count=1))
+    old, new = _told(before.text), _told(_CONDITION.sub("", now.text))
     said = {value.text for value in old} & {value.text for value in new}
     for one in new:
         other = next((each for each in reversed(old) if _may_replace(each, one)), None)

@@ -360,10 +360,12 @@ def is_courtesy(sentence: str, words: Set[bytes]) -> bool:
     return kinds_of(sentence, words) == {"courtesy"} and not has_digit(sentence)
 
 
-# "Once approved, …", "when I had decided", "they may have picked".
+# "Once approved, …", "when I had decided", "they may have picked"; but "in May we picked".
 _BESIDE = re.compile(
-    r"\b(?:once|when|if|until|unless|after|before|as soon as|may|might)(?:\W+\w+){0,2}?\W+"
-    r"(?:agreed|approved|chosen|decided|picked)\b",
+    r"\b(?:(?:once|when|if|until|unless|as soon as)(?:[^\w,]+\w+){0,2}?"
+    r"|(?:before|after)[^\w,]+(?:i|it|they|we)(?:[^\w,]+\w+)?"
+    r"|(?:may|might)(?:\W+(?:be|been|have|not))+)"
+    r"[^\w,]+(?:agreed|approved|chosen|decided|picked)\b",
     re.IGNORECASE,
 )
 

@@ -149,6 +149,15 @@ def test_another_amount_of_the_same_thing() -> None:
 
 
 @pytest.mark.parametrize(
+    "now", ["The Motif print in Bonn costs 45 euros, sorry", "Motif in Bonn falls to 45 euros, now"]
+)
+def test_a_condition_is_a_word_at_the_beginning(now: str) -> None:
+    """Neither the end of another word, nor a German word in an English sentence."""
+    (change,) = changes("The Motif print in Bonn costs 40 euros", now)
+    assert (change.before, change.now) == ("40 euros", "45 euros")
+
+
+@pytest.mark.parametrize(
     ("before", "now", "old", "new"),
     [
         ("Dentist in Bonn on 3 May", "The dentist in Bonn was moved to 9 May", "3 May", "9 May"),
@@ -183,6 +192,14 @@ def test_dates_that_were_moved(before: str, now: str, old: str, new: str) -> Non
         ("I leave Houston on May 27", "I leave Houston on May 27, 2024 instead"),
         ("2. Use scripts of the container", "7. Scripts of the container instead of typing"),
         ("I'd rather fly on May 17 instead", "Is it possible on May 22 instead? I'd rather go"),
+        (
+            "The monthly fee for Bonn hosting is 800 euros",
+            "If the monthly fee for Bonn hosting is above 1,900 euros, tell me",
+        ),
+        (
+            "Die monatliche Miete in Bonn beträgt 1.500,50 Euro",
+            "Wenn die monatliche Miete in Bonn über 1.700,50 Euro liegt, sag es",
+        ),
     ],
 )
 def test_what_is_no_change(before: str, now: str) -> None:

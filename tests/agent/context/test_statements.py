@@ -50,11 +50,26 @@ def test_kinds(sentence: str, kind: str) -> None:
 @pytest.mark.parametrize(
     "sentence",
     [
+        "On 3 May we approved the plan for Bonn.",
+        "Before lunch I approved the budget.",
+        "Once paid, I picked the hotel.",
+        "When we met in May we chose the blue one.",
+    ],
+)
+def test_what_is_decided_at_some_time_is_a_decision(sentence: str) -> None:
+    """A month is no doubt, and what comes first is no condition."""
+    assert is_decision(sentence)
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
         "Once approved, I'll need the address.",
         "They may have picked it twice.",
         "I recently booked a flight, and I need help.",
         "My seat is confirmed.",
         "Is it decided?",
+        "It might not be approved before I have picked.",
     ],
 )
 def test_what_is_told_beside_is_no_decision(sentence: str) -> None:
