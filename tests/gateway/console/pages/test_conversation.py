@@ -14,12 +14,14 @@ from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
 from agent.view.view import Summary, ViewPlan
 from gateway.storage import schema
-from gateway.storage.conversation import sessions, transcript
+from gateway.storage.conversation import sessions, transcript, turn_journal, turns
+from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.schema import attachment
 from tests.support.console import ConsoleBrowser, ConsoleGateway, console
 from tests.support.gateway import RecordingModel, agent_of
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import tool_call
+from tests.support.storage import admit, claim_one, inbound, parts
 
 EVIL = "</pre><script>alert(1)</script><img src=x onerror=alert(2)>"
 LONG = "word " * 2_000
@@ -78,6 +80,23 @@ async def test_commands_stand_among_the_turns(tmp_path: Path) -> None:
         assert "<script>alert" not in whole
         older = (await browser.get("/admin/conversations/1?before=3")).text
         assert [n for n in range(1, 6) if f'id="t{n}"' in older] == [1, 2, 3]
+
+
+async def test_a_question_that_was_given_up_before_it_began_is_no_command(tmp_path: Path) -> None:
+    """It has no message in the transcript either."""
+
+    def give_up(conn: Connection) -> int:
+        here, _ = admit(conn, inbound("Never begun"))
+        current = turns.take_up(conn, claim_one(conn, here))
+        assert current is not None
+        turn_journal.bury(conn, current, parts(current), TurnEnd("gave_up", error="broken"))
+        return here
+
+    async with console(tmp_path) as running, running.browser() as browser:
+        here = await running.database.write(give_up)
+        found = (await browser.get(f"/admin/conversations/{here}")).text
+        assert "Never begun" in found
+        assert ">command</span>" not in found
 
 
 async def test_what_waits_says_when_it_is_tried_again(tmp_path: Path) -> None:
