@@ -340,9 +340,11 @@ async def test_a_summary_for_an_ended_segment_is_dropped(tmp_path: Path) -> None
     model.writing.clear()
     async with running(tmp_path, model, compression={"protect_last_n": 2}) as chat:
         n = 1
-        while not model.prompts:
+        while not chat.events("context_pressure"):
             await chatted(chat, n, n)
             n += 1
+        # It is asked for by now; a compaction, which comes later, would wait for it.
+        await chat.until(lambda: model.prompts)
         assert await chat.ask("/new") == NEW_TEXT
         model.writing.set()
         await chat.logged("summary_prepared")

@@ -358,7 +358,7 @@ async def test_a_stream_that_falls_silent_is_left(
         assert await at.ask() == [ANSWER]
         assert (at.actions, at.clock.waits) == (["retry"], [1])
         if isinstance(silence, Reply):
-            assert at.main.left.is_set()
+            await at.main.left.wait()
         await at.check()
 
 
@@ -370,7 +370,7 @@ async def test_a_stream_without_an_end_is_left(opened: Open, provider: ProviderN
         at.main.script(Reply(text="word " * 4000, piece=5, pause_s=0.02))
         assert await at.ask() == [ANSWER]
         assert (at.actions, at.clock.waits) == (["retry"], [1])
-        assert at.main.left.is_set()
+        await at.main.left.wait()
         [(purpose, _, written), (second, *_)] = await at.ledger()
         assert (purpose, second) == ("lost", "answer")
         assert 0 < written < 4000
