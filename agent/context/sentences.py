@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from agent.context.statements import FUNCTION_WORDS
 from agent.tokens.estimate import estimate_tokens
 
 MAX_CHARS = 400
@@ -53,6 +54,8 @@ _LEAD = re.compile(
     r"|(?P<item>(?:[-*+\u2022\u2023\u25aa\u25cf\u25e6\u00b7\u2013\u2014]\s+(?:\[[ xX]\]\s+)?)"
     r"|(?=(?:\d{1,3}|[A-Za-z])[.)]\s))"
 )
+# "It failed.I will": between two words, of which the second one is such as begin sentences.
+_NO_SPACE = re.compile(r"(?<=[a-z]{2})[.!?](?=([A-Z][a-z]*)[ ,'\u2019])")
 _NUMBER = re.compile(r"(?:\d{1,3}|[A-Za-z])[.)]\s+")
 _TITLE = re.compile(r"\*\*[^*]+\*\*:?|[^.!?\n]+[:\uff1a]")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
@@ -213,7 +216,7 @@ def _ends(text: str, found: re.Match[str], *, is_lower: bool) -> bool:
     """
     mark, after = found[0], text[found.end() : found.end() + 1]
     if mark[0] == JOINT or (mark[0] in _SPACED and not mark[-1].isspace()):
-        return False
+        return _lacks_space(text, found.start())
     if mark[0] in _WIDE:
         return _WIDE_QUOTE_GOES_ON.search(text, found.start(), found.end() + 1) is None
     if mark[0] != "." or mark[1] == ".":
@@ -226,6 +229,14 @@ def _ends(text: str, found: re.Match[str], *, is_lower: bool) -> bool:
     if word.isdigit() and len(word) <= 2 and _is_ordinal(text, found, word):
         return False
     return is_lower or not after.islower()
+
+
+def _lacks_space(text: str, at: int) -> bool:
+    """Whether only the space is missing between two sentences."""
+    found = _NO_SPACE.match(text, at)
+    if found is None or found[1].casefold() not in FUNCTION_WORDS:
+        return False
+    return _word_before(text, at).isalpha()
 
 
 def _word_before(text: str, end: int) -> str:

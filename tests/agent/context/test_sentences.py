@@ -20,6 +20,7 @@ from agent.tokens.estimate import estimate_tokens
         ("Go to https://a.b/c?d=1. Look at src/x.py. Done.", 3),
         ('"Really?" she said. "Yes." He left.', ['"Really?" she said.', '"Yes."', "He left."]),
         ("Wait... what? No… not that.", ["Wait... what?", "No… not that."]),
+        ("It failed.I'll look into it.Now asyncio.Queue and `call!Instead` are in a.The b.", 3),
         ("no capitals. approx. five. fine", ["no capitals.", "approx. five.", "fine"]),
         ("Am 3. Mai z.B. in Bonn. Der 2. Versuch. Nr. 5 lebt.", 3),
         ("El Sr. Pérez llegó. ¿Cuándo? ¡Hoy!", ["El Sr. Pérez llegó.", "¿Cuándo?", "¡Hoy!"]),
