@@ -173,6 +173,9 @@ async def _answer(gateway: Gateway, stop: asyncio.Event) -> None:
 async def _rest(gateway: Gateway) -> None:
     """Wait until nothing is on its way; for a connection that is lost, only so long."""
     await gateway.delivery.wait_idle()
+    # Those in line are shown at the platform's pace, for longer than anything else may take.
+    while _reactions(gateway):  # noqa: ASYNC110 - see below
+        await asyncio.sleep(LOOK_AGAIN_S)
     with suppress(TimeoutError):
         async with asyncio.timeout(LONGEST_REST_S):
             # The clients tell nobody when a connection is given back.
@@ -182,10 +185,13 @@ async def _rest(gateway: Gateway) -> None:
 
 def _is_busy(gateway: Gateway) -> bool:
     """Whether a reaction, a preview or another request is on its way, or about to be."""
-    accounts = gateway.beside.reactions._accounts.values()
-    marks = any(account._chats for account in accounts)
     previews = any(task.get_name() == "preview" for task in asyncio.all_tasks())
-    return marks or previews or any(use.in_use for use in _uses(gateway))
+    return _reactions(gateway) or previews or any(use.in_use for use in _uses(gateway))
+
+
+def _reactions(gateway: Gateway) -> bool:
+    accounts = gateway.beside.reactions._accounts.values()
+    return any(account._chats for account in accounts)
 
 
 def _uses(gateway: Gateway) -> list[PoolUse]:
