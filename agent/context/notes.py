@@ -19,7 +19,9 @@ from agent.context.sentences import GAP, JOINT, units
 from agent.context.statements import (
     CHANGE_WORDS,
     Value,
+    content_words,
     is_decision,
+    is_question,
     looks_like_code,
     quick_words,
     speaks_of_change,
@@ -62,7 +64,6 @@ _POINT = re.compile(r"\s*\d+[.)] ")
 _CONDITION = re.compile(
     r"^\W*(?:if|wenn|falls|si)\b(?:[^,;\n]|[,;](?=\d))*[,;](?!\d)", re.IGNORECASE
 )
-_NOT_DIGITS = re.compile(r"\D+")
 
 Told = tuple[Statement, Set[bytes]]
 """A statement of a person with a number in it, and its content words."""
@@ -359,8 +360,8 @@ def _changed(
     least = min(len(quick_words(before.text)), len(quick_words(now.text)))
     are_alike = len(shared) >= ALIKE_SHARE * least / 2
     speaks_of_it = speaks_of_change(now.text)
-    # What one message says in two like sentences is a list.
-    if not (speaks_of_it or (are_alike and before.seq != now.seq)):
+    # What one message says in two like sentences is a list; who asks has changed nothing yet.
+    if is_question(now.text) or not (speaks_of_it or (are_alike and before.seq != now.seq)):
         return
     # "If it costs more than $100, …" says nothing of what it costs.
     old, new = _told(before.text), _told(_CONDITION.sub("", now.text))
@@ -387,16 +388,10 @@ def _told(text: str) -> Sequence[Value]:
 
 
 def _may_replace(old: Value, new: Value) -> bool:
-    words = set(words_of(old.text)), set(words_of(new.text))
-    # "27 May" and "27 May 2024" is one day.
-    if old.unit != new.unit or words[0] <= words[1] or words[1] <= words[0]:
-        return False
-    # "7334 for" and "7334 to" is one number, 9:40 am and 9:40 pm are two times.
-    return old.unit in _EVENTS or _digits(old) != _digits(new)
-
-
-def _digits(value: Value) -> str:
-    return _NOT_DIGITS.sub(" ", value.text).strip()
+    # "27 May" and "27 May 2024" is one day, "7334 for" and "7334 to" one number.
+    words_in = words_of if old.unit in _EVENTS else content_words
+    before, now = set(words_in(old.text)), set(words_in(new.text))
+    return old.unit == new.unit and not (before <= now or now <= before)
 
 
 def _subject(text: str, shared: Set[bytes]) -> str:

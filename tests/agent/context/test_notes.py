@@ -189,6 +189,7 @@ def test_dates_that_were_moved(before: str, now: str, old: str, new: str) -> Non
             "Use the $500 gift certificate",
             "If the gift certificate loses more than $100, use cash instead",
         ),
+        ("Our budget is 12,000 euros", "What if our budget were 20,000 euros?"),
         ("I leave Houston on May 27", "I leave Houston on May 27, 2024 instead"),
         ("2. Use scripts of the container", "7. Scripts of the container instead of typing"),
         ("I'd rather fly on May 17 instead", "Is it possible on May 22 instead? I'd rather go"),
