@@ -157,6 +157,7 @@ async def test_requests_of_an_old_client_say_nothing_about_the_new_one() -> None
     assert client.generation == 1
 
 
+@pytest.mark.thorough
 async def test_closing_ends_what_does_not_end_by_itself() -> None:
     """A caller that still waits learns that the client was closed; it is not cancelled itself."""
     client = Client()

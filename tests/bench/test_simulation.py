@@ -164,6 +164,7 @@ def test_a_worker_that_polls_too_often_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert small().cluster.calls["claim"] > 10 * before
 
 
+@pytest.mark.thorough
 def test_a_stall_is_over_soon() -> None:
     """All come back at once, and what waited is begun."""
     result = small(stall)
@@ -171,6 +172,7 @@ def test_a_stall_is_over_soon() -> None:
     assert max(late) < 1.0
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_figures() -> None:
     """Nothing of the real time gets in."""
     assert list(small().quiet) == list(small().quiet)

@@ -102,6 +102,7 @@ async def test_connections_are_cut(
     (await connect(proxy, noted)).close()
 
 
+@pytest.mark.thorough
 async def test_what_waits_goes_on_where_it_stood(
     proxy: DatabaseProxy, noted: str, cluster_server: PostgresServer
 ) -> None:

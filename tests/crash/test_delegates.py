@@ -86,6 +86,7 @@ async def test_a_child_goes_on_after_a_kill(crashes: Crashes, step: tuple[str, i
         assert asked_children(crashes) == before == 2
 
 
+@pytest.mark.thorough
 async def test_a_child_survives_a_stop_of_the_process(crashes: Crashes) -> None:
     """The process is asked to end while the child waits for its model, and dies at that."""
     await crashes.write("a", "waits")
@@ -97,6 +98,7 @@ async def test_a_child_survives_a_stop_of_the_process(crashes: Crashes) -> None:
     assert (await live_on(crashes))["outcome"] == "final_text"
 
 
+@pytest.mark.thorough
 async def test_a_child_whose_time_was_up_ends_all_the_same(crashes: Crashes) -> None:
     """The next process begins its time anew."""
     await crashes.write("a", "waits")

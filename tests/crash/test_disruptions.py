@@ -164,6 +164,7 @@ async def test_a_tool_that_kills_the_process_becomes_a_dead_letter(crashes: Cras
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_full_disk_refuses_and_forgets_nothing(crashes: Crashes) -> None:
     """What was acknowledged before is there; what was refused comes again when there is room."""
     platform = crashes.platform
@@ -275,6 +276,7 @@ async def test_a_disk_that_fills_up_is_told_of_once(
         assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.thorough
 async def test_a_slow_answer_is_not_overtaken_by_the_next_preview(crashes: Crashes) -> None:
     """While a platform delays the end of an answer, the next one is thought out unseen."""
     crashes.configure(style="edit", mode="followup")

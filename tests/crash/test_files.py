@@ -77,6 +77,7 @@ async def test_a_lost_file_is_told_to_the_model(crashes: Crashes, api: BotApi, p
     assert "a.txt" in body
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", around("offer"))
 async def test_a_file_of_a_tool_is_shown_once(crashes: Crashes, api: BotApi, point: str) -> None:
     """Also where the tool has to run again."""
@@ -86,6 +87,7 @@ async def test_a_file_of_a_tool_is_shown_once(crashes: Crashes, api: BotApi, poi
     assert files == [("hand.txt", b"m1")]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", around("move"))
 async def test_a_chat_that_moved_is_answered_there(
     crashes: Crashes, api: BotApi, point: str

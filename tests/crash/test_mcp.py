@@ -18,6 +18,7 @@ from tests.support.mcp_http import TOKEN, mcp_over_http
 ENDS_WITHIN_S = 30.0
 
 
+@pytest.mark.thorough
 async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) -> None:
     """The program ends by itself, and the model is told that the outcome is not known."""
     log = crashes.home / "far.log"
@@ -62,7 +63,6 @@ async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) ->
         await reported(crashes)
 
 
-@pytest.mark.thorough
 async def test_a_call_over_http_that_was_under_way(crashes: Crashes) -> None:
     """The server is asked once; the next gateway has a session of its own."""
     async with mcp_over_http() as server:

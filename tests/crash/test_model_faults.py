@@ -198,6 +198,7 @@ async def test_in_the_stream(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@pytest.mark.thorough
 @odd
 async def test_in_the_stream_after_tools(scene: Scene, provider: ProviderName) -> None:
     """Their effects are on record, and not repeated."""
@@ -207,6 +208,7 @@ async def test_in_the_stream_after_tools(scene: Scene, provider: ProviderName) -
     await scene.recover()
 
 
+@pytest.mark.thorough
 @even
 async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) -> None:
     """The provider asked for 50 seconds; the next process asks at once."""

@@ -11,6 +11,7 @@ from tests.support import crash
 from tests.support.crash import KILLED, Crashes, describe
 
 
+@pytest.mark.thorough
 async def test_acknowledging_before_the_commit_is_caught(crashes: Crashes) -> None:
     """A message that the platform forgot and the database never had is missed."""
     crashes.excuse(await crashes.write("a"))
@@ -21,6 +22,7 @@ async def test_acknowledging_before_the_commit_is_caught(crashes: Crashes) -> No
     assert crashes.violations() == ["chat a: acknowledged ['m1', 'm2'], stored ['m2']"]
 
 
+@pytest.mark.thorough
 async def test_sending_before_the_commit_is_caught(crashes: Crashes) -> None:
     """An answer that was shown before it was stored is shown a second time, unmarked."""
     await crashes.write("a")

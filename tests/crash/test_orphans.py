@@ -61,6 +61,7 @@ async def live_on(driver: Driver, crashes: Crashes) -> int:
     return pid
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("driver", "step", "where"),
     products(PLATFORMS, STEPS, ["direct", "group"]),

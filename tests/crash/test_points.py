@@ -126,6 +126,7 @@ async def test_a_kill_at_any_point_loses_and_repeats_nothing(
     await recover(crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", sampled(POINTS, 5))
 async def test_a_kill_during_recovery_loses_and_repeats_nothing(
     crashes: Crashes, point: str
@@ -155,6 +156,7 @@ async def test_a_preview_becomes_the_answer_once(crashes: Crashes, point: str) -
     await recover(crashes)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", OUTSIDE[-2:])
 async def test_a_platform_that_knows_nonces_shows_an_answer_once(
     crashes: Crashes, point: str
@@ -347,6 +349,7 @@ async def test_a_kill_while_owners_are_told_tells_once(crashes: Crashes, point: 
     await recover(crashes)
 
 
+@pytest.mark.thorough
 async def test_a_lost_receipt_is_marked(crashes: Crashes) -> None:
     """What the platform accepted without our knowing is shown again with a mark, only that."""
     await crashes.write("a", "parts")
@@ -356,6 +359,7 @@ async def test_a_lost_receipt_is_marked(crashes: Crashes) -> None:
     assert marks == [False, True, False]
 
 
+@pytest.mark.thorough
 async def test_a_side_effect_of_unknown_outcome_is_told_to_the_model(crashes: Crashes) -> None:
     """It happened once, and the answer shows that the model was told."""
     await crashes.write("a", "note")
@@ -365,6 +369,7 @@ async def test_a_side_effect_of_unknown_outcome_is_told_to_the_model(crashes: Cr
     assert len(crashes.events("effect ends")) == 1
 
 
+@pytest.mark.thorough
 async def test_a_committed_answer_needs_no_model_any_more(crashes: Crashes) -> None:
     """A process that dies right behind the commit has its answer delivered by the next one."""
     await crashes.write("a")
@@ -373,6 +378,7 @@ async def test_a_committed_answer_needs_no_model_any_more(crashes: Crashes) -> N
     assert len(crashes.events("model")) == 1
 
 
+@pytest.mark.thorough
 async def test_a_stopped_turn_is_not_run_again(crashes: Crashes) -> None:
     """The person said /stop; the process dies before the turn has ended; nobody asks the model."""
     await a_stop(crashes, "before commit of cancel")
@@ -388,6 +394,7 @@ async def test_a_dead_letter_tells_its_chat(crashes: Crashes) -> None:
     assert crashes.platform.finals("a").count(notices.GAVE_UP) == 1
 
 
+@pytest.mark.thorough
 def test_every_transaction_function_is_a_named_point() -> None:
     """A commit that is added to the gateway must be added here."""
     written = {

@@ -129,6 +129,7 @@ async def test_a_kill_when_nobody_has_answered_in_time(
     assert results(crashes) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", around("drop"))
 async def test_a_kill_when_the_buttons_cannot_be_taken_off(crashes: Crashes, point: str) -> None:
     """They stay; nothing else is held up by that."""

@@ -84,7 +84,6 @@ async def test_a_cluster_answers_while_one_replica_is_killed(
     assert codes == [0, 0, 0]
 
 
-@pytest.mark.thorough
 async def test_a_command_that_fails_says_why(tmp_path: Path) -> None:
     """Nothing is started then."""
     shared = Shared(tmp_path, "postgresql://parley@127.0.0.1:1/nowhere", "http://127.0.0.1:1/")

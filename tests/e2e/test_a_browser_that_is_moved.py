@@ -88,6 +88,7 @@ async def test_an_answer_that_grows_elsewhere_is_seen_whole(balanced: Balanced) 
     assert await balanced.finished(2) == 2
 
 
+@pytest.mark.thorough
 async def test_an_answer_is_stopped_at_the_other_replica(balanced: Balanced) -> None:
     """The page is there by now; what was written stays, marked."""
     async with page() as tab:

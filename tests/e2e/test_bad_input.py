@@ -121,6 +121,7 @@ async def test_control_characters_do_no_harm(web: WebChat) -> None:
     assert answer.startswith("left\ufffd\x1bright")
 
 
+@pytest.mark.thorough
 async def test_a_repeated_post_is_one_message(web: WebChat) -> None:
     """The same id again, as after a lost answer, is recognised."""
     message = {"id": "same", "text": "hello"}
@@ -235,6 +236,7 @@ async def test_an_outage_that_does_not_end(claude: AnthropicServer, tmp_path: Pa
         assert (await parley.health())[0] == 200
 
 
+@pytest.mark.thorough
 async def test_the_process_may_die_in_an_outage(claude: AnthropicServer, tmp_path: Path) -> None:
     """Killed while it waits for the provider, it goes on waiting after the start."""
     async with Relay(claude.url) as relay, asking(tmp_path, relay.url, retry_for_s=30) as parley:

@@ -162,6 +162,7 @@ async def test_a_taken_port_is_named(parley: ParleyProcess, tmp_path: Path) -> N
     assert_one_line(finished, f"cannot listen on 127.0.0.1:{parley.port} (web.host, web.port)")
 
 
+@pytest.mark.thorough
 async def test_bad_settings_stop_the_start(tmp_path: Path) -> None:
     """Each problem is one line with file, key, value and what is allowed."""
     (tmp_path / "parley.yaml").write_text("queue: {mode: fifo}\nacess: {}\n")

@@ -48,6 +48,7 @@ def written(folder: Path) -> list[str]:
     return [path.read_text() for path in folder.rglob("note.txt")]
 
 
+@pytest.mark.thorough
 async def test_an_approval_lets_the_waiting_turn_go_on(tmp_path: Path) -> None:
     """The owner reads what is asked, approves with the keyboard, and the file is written."""
     async with (
@@ -93,7 +94,6 @@ async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
         assert api.violations == []
 
 
-@pytest.mark.thorough
 async def test_a_stranger_is_let_in_from_the_page(tmp_path: Path) -> None:
     """They are told, and answered; the live log tells of it while the owner looks."""
     async with (

@@ -68,6 +68,7 @@ async def test_commands_look_at_the_same_database(parley: ParleyProcess) -> None
     assert (backup.code, "pg_dump" in backup.stderr) == (1, True)
 
 
+@pytest.mark.thorough
 async def test_nobody_is_told_the_password(parley: ParleyProcess, url: str) -> None:
     """Neither in the log nor by a command, also where the server is gone."""
     shown = await parley.run("config", "show")
@@ -85,6 +86,7 @@ async def test_nobody_is_told_the_password(parley: ParleyProcess, url: str) -> N
     assert PASSWORD not in "\n".join([*told, *map(str, parley.records)])
 
 
+@pytest.mark.thorough
 async def test_a_home_is_held_by_one_process(parley: ParleyProcess) -> None:
     """Its log, its socket and its journal are those of one replica."""
     second = await parley.run("run", "--port", "0")

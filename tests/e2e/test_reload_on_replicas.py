@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("sqlite_alone")
 STORAGE: dict[str, Any] = {"storage": {"url": f"env:{DATABASE_URL}"}}
 
 
+@pytest.mark.thorough
 async def test_a_command_at_one_replica_reloads_both(
     tmp_path: Path, postgres_worker: PostgresServer
 ) -> None:

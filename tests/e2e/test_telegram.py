@@ -88,6 +88,7 @@ async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> 
     assert len(model.requests) == 1
 
 
+@pytest.mark.thorough
 async def test_a_stranger_learns_their_id_once(
     api: BotApi, model: OpenAIServer, tmp_path: Path
 ) -> None:

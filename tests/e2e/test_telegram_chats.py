@@ -120,6 +120,7 @@ async def test_5000_emoji_are_split_between_characters(bot: Bot) -> None:
     assert "".join(bot.shown) == "\U0001f99c" * 5000
 
 
+@pytest.mark.thorough
 async def test_a_burst_is_one_turn(bot: Bot) -> None:
     """Four quick messages are answered together."""
     for word in ("one", "two", "three", "four"):
@@ -131,6 +132,7 @@ async def test_a_burst_is_one_turn(bot: Bot) -> None:
     assert len(bot.parley.named("turn_finished")) == len(bot.shown) == 1
 
 
+@pytest.mark.thorough
 async def test_in_a_group_only_what_is_addressed_counts(bot: Bot) -> None:
     """A mention is answered as a reply; other talk is not even stored; members are kept apart."""
     api, group = bot.api, -bot.chat
@@ -149,6 +151,7 @@ async def test_in_a_group_only_what_is_addressed_counts(bot: Bot) -> None:
     assert [len(it.body["messages"]) for it in bot.model.requests[before:]] == [2, 2]
 
 
+@pytest.mark.thorough
 async def test_a_topic_keeps_to_itself(bot: Bot) -> None:
     """Two topics of one group are two conversations, each answered where it was asked."""
     api, group = bot.api, -bot.chat
@@ -162,6 +165,7 @@ async def test_a_topic_keeps_to_itself(bot: Bot) -> None:
     assert [len(it.body["messages"]) for it in bot.model.requests[before:]] == [2, 2]
 
 
+@pytest.mark.thorough
 async def test_a_closed_topic_is_no_reason_to_write_elsewhere(bot: Bot) -> None:
     """The answer is buried with its reason, the group gets nothing."""
     api, group = bot.api, -bot.chat
@@ -316,6 +320,7 @@ async def test_a_preview_is_replaced_even_if_the_edit_gets_lost(bot: Bot) -> Non
     assert bot.shown == [SLOW.text]
 
 
+@pytest.mark.thorough
 async def test_trouble_while_polling_loses_nothing(bot: Bot) -> None:
     """A 502 to a poll is logged and reconnected from."""
     bot.api.fail("getUpdates", HTML_502)

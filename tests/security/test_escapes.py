@@ -144,6 +144,7 @@ def check(result):
 """
 
 
+@pytest.mark.thorough
 def test_nothing_that_is_tried_leads_out(machine: Machine, backend: Backend) -> None:
     """Each attempt fails, and the names of those that do not are printed."""
     tried = attempts(machine)
@@ -194,6 +195,7 @@ def test_what_it_leaves_running_ends_with_it(machine: Machine, backend: Backend)
     assert b"sleep 1000" not in left.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("ended", ["timeout", "processes"])
 def test_its_limits_hold(machine: Machine, backend: Backend, ended: str) -> None:
     """Time and number; with all that it has become."""

@@ -104,6 +104,7 @@ async def api() -> AsyncIterator[BotApi]:
         assert server.violations == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("addresses", [1, 100])
 @pytest.mark.timeout(120)
 async def test_attack_05_half_open_connections(api: BotApi, tmp_path: Path, addresses: int) -> None:

@@ -69,6 +69,7 @@ async def test_of_raced_approvals_one_counts(database: Database) -> None:
     assert row.text()["by"] == found.by
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("piece", ["<div>", "<b><table><td>", "<ul><li>", "<a href=x>"])
 def test_a_page_that_nests_for_ever_is_read_in_time(piece: str) -> None:
     """Ten times as deep takes about ten times as long, and no depth is too much."""

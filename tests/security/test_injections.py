@@ -269,6 +269,7 @@ async def test_the_attacks_are_real(tmp_path: Path) -> None:
         assert sign in got
 
 
+@pytest.mark.thorough
 async def test_a_yes_for_ones_own_records_lets_no_attack_through(tmp_path: Path) -> None:
     """A tainted turn cancels bookings with a yes for the conversation; all else is asked about."""
     chosen = [case for case in CASES if (case.channel, case.template) == ("page", "plain")]
@@ -294,6 +295,7 @@ async def test_a_yes_for_ones_own_records_lets_no_attack_through(tmp_path: Path)
         assert len(world.acts) == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("channel", ["page", "server"])
 async def test_nor_with_approval_never(tmp_path: Path, channel: str) -> None:
     """The operator trusts whoever writes to the bot, and a page is written by others."""

@@ -130,6 +130,7 @@ async def test_a_server_has_what_its_settings_name(home: Path, backend: str) -> 
     assert (home / "mcp" / "s").stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.thorough
 @on_each_backend()
 async def test_what_it_has_turned_into_a_link_is_not_given_with_an_argument(
     home: Path, backend: str

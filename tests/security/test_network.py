@@ -80,6 +80,7 @@ def internet() -> Iterator[Server]:
     found.close()
 
 
+@pytest.mark.thorough
 def test_attack_3_a_command_with_a_network_does_not_reach_the_web_chat(
     workspace: Path, web: Server, internet: Server, backend: Backend
 ) -> None:

@@ -77,6 +77,7 @@ def test_attack_15_a_title_does_not_turn_a_line_round(
     assert not set(shown) & set(BIDI)
 
 
+@pytest.mark.thorough
 async def test_attack_15_an_open_home_is_closed(tmp_path: Path) -> None:
     """With a line that says so."""
     home = tmp_path / "home"

@@ -328,6 +328,7 @@ async def provider() -> AsyncIterator[OidcServer]:
         assert server.violations == []
 
 
+@pytest.mark.thorough
 async def test_a_provider_signs_in_whom_the_settings_name(
     tmp_path: Path, provider: OidcServer
 ) -> None:
@@ -357,6 +358,7 @@ async def test_a_provider_signs_in_whom_the_settings_name(
         assert (await parley.run("audit", "verify")).code == 0
 
 
+@pytest.mark.thorough
 async def test_with_a_provider_that_is_down_a_link_signs_in(
     tmp_path: Path, provider: OidcServer
 ) -> None:

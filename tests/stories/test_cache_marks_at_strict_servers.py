@@ -142,6 +142,7 @@ def home(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return database_file.parent
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("layout", "strategy", "ttl"), products([*LAYOUTS], ["system_and_3", "anchored"], ["5m", "1h"])
 )

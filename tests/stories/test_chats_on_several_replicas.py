@@ -85,6 +85,7 @@ async def test_an_answer_made_elsewhere_is_seen(
     assert page.works > 0
 
 
+@pytest.mark.thorough
 async def test_a_browser_that_is_moved_misses_nothing(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +187,7 @@ async def test_a_question_is_answered_at_another_replica(tmp_path: Path, postgre
         assert len(page.said) == len(page.items)
 
 
+@pytest.mark.thorough
 async def test_a_file_is_seen_at_every_replica(tmp_path: Path, postgres_url: str) -> None:
     """It was posted at one of them."""
     page = Page()
@@ -201,6 +203,7 @@ async def test_a_file_is_seen_at_every_replica(tmp_path: Path, postgres_url: str
             assert await response.read() == b"what I saw"
 
 
+@pytest.mark.thorough
 async def test_what_is_forgotten_leaves_the_memory_of_all(
     tmp_path: Path, postgres_url: str
 ) -> None:
@@ -239,6 +242,7 @@ async def test_a_session_that_is_revoked_ends_everywhere(tmp_path: Path, postgre
             await asyncio.wait_for(refused(http, other), WAIT_S)
 
 
+@pytest.mark.thorough
 async def test_an_answer_goes_on_where_its_replica_is_stopped(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,6 +311,7 @@ def is_answered(page: Page, text: str) -> bool:
     return text in "\n".join(page.answers)
 
 
+@pytest.mark.thorough
 async def test_secrets_are_read_again_by_all(tmp_path: Path, postgres_url: str) -> None:
     """Each reads its own, and logs what came of it; the answer is that of the one asked."""
     watch = Watch()
@@ -322,6 +327,7 @@ async def test_secrets_are_read_again_by_all(tmp_path: Path, postgres_url: str) 
         work.cancel()
 
 
+@pytest.mark.thorough
 async def test_who_is_full_leaves_messages_to_others(tmp_path: Path, postgres_url: str) -> None:
     """Nobody is told: those who have room look once a second."""
     model, there = HeldModel(), RecordingModel(lambda _: "from the other one")

@@ -95,6 +95,7 @@ async def test_a_long_chat_is_compacted_again_and_again(tmp_path: Path, engine: 
     assert all(view.messages[1]["role"] == "user" for view in model.views)
 
 
+@pytest.mark.thorough
 async def test_the_system_prompt_changes_by_the_note_only_and_once(tmp_path: Path) -> None:
     """The bytes of prompt and tools are those of the first request, also after a restart."""
     models_ = [LongChatModel(), LongChatModel()]

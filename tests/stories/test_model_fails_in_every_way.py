@@ -344,6 +344,7 @@ async def test_a_short_wait_is_followed_to_the_second(opened: Open, provider: Pr
         await at.check()
 
 
+@pytest.mark.thorough
 @every_provider
 @pytest.mark.parametrize(
     "silence", [Fault(trouble="stall"), Reply(trouble="stall"), Reply(text=HALF, trouble="stall")]

@@ -115,6 +115,7 @@ def _names(node: ast.AST) -> list[str]:
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
+@pytest.mark.thorough
 def test_an_agent_with_messages_of_openai_stays_within_its_window(tmp_path: Path) -> None:
     """A hundred and twenty questions, each with a long log: the newest is there, whole."""
     found = lived(tmp_path, OPENAI)
@@ -127,6 +128,7 @@ def test_an_agent_with_messages_of_openai_stays_within_its_window(tmp_path: Path
     assert len(list((tmp_path / "outputs").iterdir())) == 120
 
 
+@pytest.mark.thorough
 def test_an_agent_with_messages_of_anthropic_stays_within_its_window(tmp_path: Path) -> None:
     """The same with a history that holds the messages."""
     found = lived(tmp_path, ANTHROPIC)

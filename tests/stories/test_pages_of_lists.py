@@ -50,6 +50,7 @@ def pages(parley: Run, command: str, limit: int) -> Iterator[list[object]]:
         place = ["--after", more[1]]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", LISTS)
 def test_the_pages_of_a_command_are_its_whole_list(parley: Run, lived: Store, command: str) -> None:
     """Nothing twice, nothing left out, and the last one says that there is no more."""

@@ -51,6 +51,7 @@ async def outcomes(at: ReplicaAtWork) -> set[str | None]:
     return {row.outcome for row in rows}
 
 
+@pytest.mark.thorough
 async def test_an_answer_is_seen_and_stopped_at_the_other_replica(
     tmp_path: Path, storage: dict[str, Any], postgres_url: str
 ) -> None:
@@ -93,7 +94,6 @@ async def test_a_pooler_that_ends_in_mid_turn_costs_nothing(
         assert [each.gateway.replica.id for each in (one, other)] == before
 
 
-@pytest.mark.thorough
 async def test_a_lost_direct_session_is_made_anew(
     tmp_path: Path, storage: dict[str, Any], postgres_url: str
 ) -> None:

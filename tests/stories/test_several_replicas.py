@@ -191,6 +191,7 @@ async def test_of_two_pollers_the_older_one_stores_nothing(
         await until(lambda: not two.receives(HERE))
 
 
+@pytest.mark.thorough
 async def test_a_replica_that_stops_hands_over_at_once(
     start: Start, api: BotApi, lines: list[dict[str, Any]]
 ) -> None:

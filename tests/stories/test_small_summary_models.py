@@ -83,6 +83,7 @@ async def grown(chat: Running, first: int, last: int) -> None:
         await chat.ask(f"Message {n} about {fact(n)}: {words}")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tells", [True, False], ids=["told", "found"])
 async def test_what_is_larger_than_the_window_is_summarised_in_parts(
     tmp_path: Path, tells: bool

@@ -48,6 +48,7 @@ async def test_words_hold_from_the_next_beginning_on(tmp_path: Path) -> None:
         assert f"- {GERMAN}" in prompt(model)
 
 
+@pytest.mark.thorough
 async def test_words_outlive_compactions_and_restarts(tmp_path: Path) -> None:
     """The first compaction after them pins them, once, and each later prompt has them."""
     models = [LongChatModel(), LongChatModel()]

@@ -193,6 +193,7 @@ async def test_what_was_opened_while_the_bot_was_away(
     assert sorted(intake.texts[1:]) == ["channel", "forum post", "new channel", "new thread"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [UNAVAILABLE, flood(0.05)], ids=lambda f: f.kind)
 async def test_a_backfill_that_is_delayed(
     server: DiscordServer,
@@ -379,6 +380,7 @@ async def test_every_run_closes_its_connections(
         await server.wait_for(lambda: not server.gateway.connections)
 
 
+@pytest.mark.thorough
 async def test_a_server_error_at_login_is_tried_again(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:

@@ -517,6 +517,7 @@ async def test_trouble_while_reading_a_gap_loses_nothing(
     assert intake.texts == ["one", "two"]
 
 
+@pytest.mark.thorough
 async def test_a_flood_wait_while_reading_a_gap_is_waited_out(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, absent: None
 ) -> None:

@@ -275,6 +275,7 @@ async def test_a_message_with_broken_buttons(
     assert api.messages[0].buttons
 
 
+@pytest.mark.thorough
 async def test_presses_in_one_chat_delay_no_other_chat(api: BotApi, make: MakeAdapter) -> None:
     """All are answered at once; the buttons of a message go once, by the press that came first."""
     now = 0.0

@@ -88,6 +88,7 @@ async def test_a_message_and_its_answer_appear(chat: Served) -> None:
         assert len(chat.history.messages) == 1
 
 
+@pytest.mark.thorough
 async def test_shift_enter_starts_a_new_line_and_drafts_are_kept(chat: Served) -> None:
     """Each chat has its own draft, and a reload keeps it."""
     async with page() as tab:
@@ -103,6 +104,7 @@ async def test_shift_enter_starts_a_new_line_and_drafts_are_kept(chat: Served) -
     assert chat.history.messages == []
 
 
+@pytest.mark.thorough
 async def test_an_unsent_message_is_sent_once_when_parley_is_back(serve: Serve) -> None:
     """What is written while the server is away survives a reload of the page's state."""
     first = await serve()
@@ -127,6 +129,7 @@ async def test_an_unsent_message_is_sent_once_when_parley_is_back(serve: Serve) 
     assert [message.text for message in history.messages] == ["are you there?", "hello?"]
 
 
+@pytest.mark.thorough
 async def test_an_acknowledgement_that_was_lost_does_not_double_the_message(chat: Served) -> None:
     """The post is repeated under the same id, and shown once."""
     lost = []
@@ -149,6 +152,7 @@ async def test_an_acknowledgement_that_was_lost_does_not_double_the_message(chat
     assert len(lost) == len(chat.history.messages) == 1
 
 
+@pytest.mark.thorough
 async def test_a_refused_message_says_why_and_can_be_removed(chat: Served) -> None:
     """A message that will never be taken does not stand in the way of others."""
     async with page() as tab:
@@ -165,6 +169,7 @@ async def test_a_refused_message_says_why_and_can_be_removed(chat: Served) -> No
         await expect(tab.locator("article.message")).to_have_count(1)
 
 
+@pytest.mark.thorough
 async def test_no_markup_runs(chat: Served) -> None:
     """Attacks in both directions stay text; the console is free of policy violations."""
     attack = (
@@ -186,6 +191,7 @@ async def test_no_markup_runs(chat: Served) -> None:
         assert [url for url in asked if "tracker" in url] == []
 
 
+@pytest.mark.thorough
 async def test_an_answers_parts_are_usable(chat: Served) -> None:
     """Code can be copied, links open elsewhere, wide tables scroll and not the page."""
     wide = "|" + " column |" * 30
@@ -211,6 +217,7 @@ async def test_an_answers_parts_are_usable(chat: Served) -> None:
 SCROLL_NOTICED = "() => new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
 
 
+@pytest.mark.thorough
 async def test_the_reader_is_not_pulled_away(chat: Served) -> None:
     """New messages keep the bottom in view only for those who are there."""
     chat.history.write("c1", "hi")
@@ -240,6 +247,7 @@ GROW_WHILE_SCROLLING = """() => {
 }"""
 
 
+@pytest.mark.thorough
 async def test_what_comes_while_the_page_scrolls_is_in_sight(chat: Served) -> None:
     """A message may come before the browser tells of the scrolling that the last one caused."""
     chat.history.write("c1", "hi")
@@ -252,6 +260,7 @@ async def test_what_comes_while_the_page_scrolls_is_in_sight(chat: Served) -> No
         await tab.wait_for_function(AT_THE_END)
 
 
+@pytest.mark.thorough
 async def test_chats_have_addresses_and_titles(chat: Served) -> None:
     """The list leads to each chat; a new one has an id of its own."""
     await chat.post("First chat", chat="c1")
@@ -271,6 +280,7 @@ async def test_chats_have_addresses_and_titles(chat: Served) -> None:
         await expect(tab).to_have_url(re.compile(r"/#[0-9a-f]{24}$"))
 
 
+@pytest.mark.thorough
 async def test_two_tabs_show_the_same_chat(chat: Served) -> None:
     """What is sent in one tab appears in the other one."""
     async with page() as tab:
@@ -283,6 +293,7 @@ async def test_two_tabs_show_the_same_chat(chat: Served) -> None:
             await expect(each.locator("article[data-state]")).to_have_count(0)
 
 
+@pytest.mark.thorough
 async def test_late_answers_stand_with_their_question(chat: Served) -> None:
     """The order on the page is the order of the history."""
     chat.history.write("c1", "long job")
@@ -300,6 +311,7 @@ async def test_late_answers_stand_with_their_question(chat: Served) -> None:
         ])
 
 
+@pytest.mark.thorough
 async def test_the_gauge_tells_how_full_the_window_is(serve: Serve) -> None:
     """Used tokens over the window, as a meter and in words."""
     served = await serve(history=MemoryHistory(used_tokens=24_300))
@@ -310,6 +322,7 @@ async def test_the_gauge_tells_how_full_the_window_is(serve: Serve) -> None:
         assert await meter.evaluate("(meter) => meter.value") == pytest.approx(0.1215)
 
 
+@pytest.mark.thorough
 async def test_commands_are_offered(chat: Served) -> None:
     """A slash opens the list of the gateway; it can be used with the keyboard alone."""
     async with page() as tab:
@@ -335,6 +348,7 @@ async def test_commands_are_offered(chat: Served) -> None:
         await expect(tab.locator("#commands")).to_be_hidden()
 
 
+@pytest.mark.thorough
 async def test_a_slash_before_the_commands_are_known_is_looked_at_again(chat: Served) -> None:
     """Whoever types faster than the list comes is offered it all the same."""
     typed = asyncio.Event()
@@ -414,6 +428,7 @@ async def test_a_link_is_one_click(serve: Serve) -> None:
         await expect(tab.locator("#gauge")).to_be_hidden()
 
 
+@pytest.mark.thorough
 async def test_signing_out_leaves_nothing_behind(chat: Served) -> None:
     """Neither the session nor what was not sent; the next one here does not send it."""
     async with page() as tab:
@@ -447,6 +462,7 @@ async def test_another_person_sends_nothing_of_the_one_before(serve: Serve) -> N
         assert senders.get("from the owner") in {None, "web"}
 
 
+@pytest.mark.thorough
 async def test_the_page_has_its_landmarks_and_names(chat: Served) -> None:
     """A screen reader finds one heading, a log, named regions, and a name for every control."""
     chat.history.write("c1", "hi")
@@ -503,6 +519,7 @@ async def test_files_go_with_a_message_and_are_shown(chat: Served) -> None:
     assert [file.name for file in message.attachments] == ["a.png", "b.txt"]
 
 
+@pytest.mark.thorough
 async def test_too_large_files_are_not_sent(serve: Serve) -> None:
     """The message box says so before anything goes out."""
     chat = await serve(max_file_bytes=3)
@@ -583,6 +600,7 @@ async def test_an_answer_that_was_taken_is_shown_by_its_button(chat: Served) -> 
             await tab.reload()
 
 
+@pytest.mark.thorough
 async def test_a_press_that_was_refused_leaves_the_buttons(chat: Served) -> None:
     """It does not look chosen, and the page says why."""
     await chat.answer("May I?", choices=ASKED)
@@ -626,6 +644,7 @@ async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> No
         assert await tab.locator("pre").evaluate_all(hidden) == [True, False]
 
 
+@pytest.mark.thorough
 async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
     """Their labels are wrapped, also where there is no place to do so."""
     labels = ("Yes", "word " * 12, "x" * 60)

@@ -402,6 +402,7 @@ def test_the_settings_are_followed() -> None:
     assert len(many.messages) >= 30
 
 
+@pytest.mark.thorough
 def test_the_model_decides_the_tokenizer() -> None:
     """OpenAI's models are counted, others estimated."""
     messages = long_talk()

@@ -98,6 +98,7 @@ async def test_offline_needs_nothing() -> None:
     await model.close()
 
 
+@pytest.mark.thorough
 def test_only_the_chosen_sdk_is_imported() -> None:
     """The factory alone, and an offline model, load neither SDK."""
     code = (

@@ -236,6 +236,7 @@ async def test_nothing_reported_is_no_bill(double: Double) -> None:
     assert (error.usage, error.written_tokens) == (None, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("reply", "written"),
     [

@@ -86,6 +86,7 @@ async def test_a_server_that_cannot_be_asked(double: Double, status: int) -> Non
         assert await look_up(server) is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize(
     ("fault", "expected"),

@@ -375,6 +375,7 @@ async def test_what_it_should_not_raise() -> None:
     assert [(event["event"], event["tool"]) for event in logs] == [("tool_failed", "grep")]
 
 
+@pytest.mark.thorough
 async def test_what_takes_too_long(hang: threading.Event) -> None:
     """The turn goes on."""
     box = tools(time_limit_s=1)
@@ -382,6 +383,7 @@ async def test_what_takes_too_long(hang: threading.Event) -> None:
     assert answer == ToolOutcome("Error: grep did not finish within 1 s", "error")
 
 
+@pytest.mark.thorough
 async def test_what_is_not_asked_while_an_earlier_call_runs(hang: threading.Event) -> None:
     """The model is not told of a time limit that was never reached."""
 

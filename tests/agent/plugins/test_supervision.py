@@ -147,6 +147,7 @@ async def test_failures_are_outcomes(failure: Exception, told: str) -> None:
     assert await run(tool(failing(failure))) == ToolOutcome(told, "error")
 
 
+@pytest.mark.thorough
 async def test_a_tool_that_blocks_is_left_behind() -> None:
     """Whatever it calls, the event loop goes on."""
     end = threading.Event()
@@ -336,6 +337,7 @@ def test_a_failing_compress_is_replaced(act: Callable[[Any], Any], reason: str) 
     assert isinstance(event["exc_info"], Exception)
 
 
+@pytest.mark.thorough
 def test_a_hanging_compress_is_left_behind(hang: threading.Event) -> None:
     """After the limit the built-in takes over; the plugin is not asked again in this turn."""
     plugin = Plugin(lambda request: hang.wait(), fires=True)
@@ -351,6 +353,7 @@ def test_a_hanging_compress_is_left_behind(hang: threading.Event) -> None:
         engine.handle_tool_call("look_back", {"where": "here"})
 
 
+@pytest.mark.thorough
 def test_what_is_left_behind_does_not_use_the_meter(hang: threading.Event) -> None:
     """The meter is of one thread at a time; a late call to it ends the plugin's."""
     counted: list[int] = []

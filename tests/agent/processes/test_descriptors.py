@@ -102,6 +102,7 @@ def test_descriptors_are_scarce_before_they_are_gone(small_limit: int) -> None:
     assert not is_scarce()
 
 
+@pytest.mark.thorough
 async def test_without_descriptors_log_and_database_go_on(tmp_path: Path) -> None:
     """The log rotates and loses no line, the database is written to and read on all connections."""
     command = f'ulimit -n 64; exec {sys.executable} -c "$0" "$1"'

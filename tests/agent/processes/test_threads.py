@@ -92,6 +92,7 @@ def test_hanging_calls_are_left_behind_but_not_without_end(hang: threading.Event
     assert threads.run(lambda: 1, 5) == 1
 
 
+@pytest.mark.thorough
 async def test_the_loop_waits_no_longer_than_the_limit(hang: threading.Event) -> None:
     """What is cancelled is counted as well."""
     threads = DaemonThreads()

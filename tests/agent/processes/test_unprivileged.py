@@ -39,6 +39,7 @@ def test_a_command_runs_and_is_confined(folder: Path) -> None:
 FILL = "mkdir d; cd d; for i in 1 2; do head -c 150000 /dev/zero > $i; done"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ended", "command"),
     [

@@ -36,6 +36,7 @@ def preview_of(text: str, max_lines: int, direction: Direction) -> list[str]:
     return truncate(text, limits).preview.split("\n")
 
 
+@pytest.mark.thorough
 @given(TEXTS, SETTINGS)
 def test_both_limits_hold_for_every_text(text: str, limits: OutputSettings) -> None:
     """Lines and bytes of the preview, its mark included, stay within the limits."""

@@ -259,6 +259,7 @@ _CALLS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=20)
 @given(calls=_CALLS, each_usd=_USD, all_usd=_USD, at_once=st.integers(1, 6))
 def test_only_the_outputs_overshoot(

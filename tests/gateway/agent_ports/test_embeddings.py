@@ -58,6 +58,7 @@ async def found(database: Database, here: int, text: str, embedder: Embedder) ->
     return [hit.seq for hit in (await searcher.search(SearchQuery(text))).hits]
 
 
+@pytest.mark.thorough
 async def test_what_means_the_same_is_found(
     store: Store, database: Database, embedder: Embedder
 ) -> None:

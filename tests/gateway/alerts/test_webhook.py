@@ -86,6 +86,7 @@ async def make_old(chat: Running) -> None:
     await chat.execute(update(schema.alert).values(age))
 
 
+@pytest.mark.thorough
 async def test_what_no_chat_shows_is_posted_once(tmp_path: Path, receiver: Receiver) -> None:
     """After a minute; its end as well."""
     async with posting(tmp_path, receiver) as (chat, watch, webhook):

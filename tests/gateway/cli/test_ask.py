@@ -99,6 +99,7 @@ async def test_a_question_that_a_person_has_to_answer_first(gateway: Gateway) ->
     assert "May I?" in told.text
 
 
+@pytest.mark.thorough
 async def test_an_answer_that_does_not_come(gateway: Gateway) -> None:
     """The wait has an end; the question stays."""
     gateway.reply = lambda _: None
@@ -154,6 +155,7 @@ def test_what_is_asked() -> None:
         question_with("  ", "")
 
 
+@pytest.mark.thorough
 async def test_a_wrong_name_is_a_wrong_call(configured: Path) -> None:
     """Before anything is started."""
     done = await ParleyProcess(configured).run("ask", "--conversation", "no name", "hello")

@@ -32,6 +32,7 @@ async def told(shell: str, line: str, home: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 async def test_a_command_is_completed(tmp_path: Path) -> None:
     """By its name, and in zsh and fish with what it does."""
     assert (await told("bash", "parley lo", tmp_path)).split() == ["logs"]

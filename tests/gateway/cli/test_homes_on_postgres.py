@@ -248,6 +248,7 @@ def test_what_only_a_file_needs_says_what_to_do_instead(
     assert instead in one_line(of_server)
 
 
+@pytest.mark.thorough
 def test_a_sound_schema_is_told(both: Both, homes: Homes) -> None:
     """The text does not claim to have looked at the server's files; a fault is named."""
     _, of_server = both("db", "check")
@@ -290,6 +291,7 @@ def test_a_server_that_is_not_there_is_one_line(
         assert "swordfish" not in line
 
 
+@pytest.mark.thorough
 def test_a_server_without_a_schema_is_one_line(
     both: Both, homes: Homes, server: PostgresServer
 ) -> None:

@@ -121,6 +121,7 @@ def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> Non
     assert (checked.code, "ix_turn_dead" in checked.err) == (1, True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("load", "priority"), [(0.0, os.SCHED_IDLE), (1e6, 10)])
 def test_commands_that_take_long_let_others_go_first(
     parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, priority: int

@@ -129,6 +129,7 @@ async def test_no_call_exceeds_the_window(tmp_path: Path) -> None:
     assert 7_000 < int(largest.replace(",", "")) <= 16_000
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("engine", "threshold"), [("compressor", "50%"), ("rounds", "80%")])
 async def test_the_engine_that_was_tried_is_told(
     tmp_path: Path, engine: str, threshold: str
@@ -206,6 +207,7 @@ async def test_what_is_played_comes_first(tmp_path: Path) -> None:
     assert bills(first)["anchored"] != bills(first)["system_and_3"]
 
 
+@pytest.mark.thorough
 async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
     """The same pauses, the same compactions, the same bill."""
     files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(2)]
@@ -261,6 +263,7 @@ async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
     assert " idle " not in late
 
 
+@pytest.mark.thorough
 async def test_early_compaction_has_to_earn_back_a_model_s_summary(tmp_path: Path) -> None:
     """As it does where a model writes it: where the rule is not met, the two plays are one."""
     file = recording(tmp_path, [*long_talk(13), *TALK * 20])
@@ -272,6 +275,7 @@ async def test_early_compaction_has_to_earn_back_a_model_s_summary(tmp_path: Pat
     assert bills(printed) == bills(late)
 
 
+@pytest.mark.thorough
 async def test_summaries_are_priced_as_a_model_s(tmp_path: Path) -> None:
     """The auxiliary one's where there is one; they are part of the cost."""
     file = recording(tmp_path, long_talk(20, 300))

@@ -92,6 +92,7 @@ async def test_what_is_refused_is_asked_for_again(stranger: Stranger, api: BotAp
     }
 
 
+@pytest.mark.thorough
 async def test_what_is_skipped_is_not_written(stranger: Stranger) -> None:
     """And where all is, there is no file."""
     turns = (
@@ -206,6 +207,7 @@ async def test_answers_from_a_file_are_tried_and_written(stranger: Stranger) -> 
     assert TOKEN not in json.dumps(report)
 
 
+@pytest.mark.thorough
 async def test_a_second_run_of_the_same_answers_changes_nothing(stranger: Stranger) -> None:
     """As a tool that sets machines up will do."""
     await unattended(stranger, ANSWERS)

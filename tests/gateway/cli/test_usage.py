@@ -79,6 +79,7 @@ def test_days_are_shown_with_their_sum(usage: Run, store: Store, current: Turn) 
     ]
 
 
+@pytest.mark.thorough
 def test_unknown_and_estimated_costs_are_marked(usage: Run, store: Store, current: Turn) -> None:
     """An unknown price is never 0."""
     book(store, current, model="known", estimated=True)

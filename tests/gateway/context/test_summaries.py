@@ -231,6 +231,7 @@ async def test_a_view_without_a_middle_has_nothing_to_prepare(tmp_path: Path) ->
     assert not {"summary_prepared", "summary_not_prepared"} & events
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_whole", [True, False])
 async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
     tmp_path: Path, is_whole: bool
@@ -273,6 +274,7 @@ async def test_without_a_summary_model_nothing_is_prepared(tmp_path: Path) -> No
         assert (await chat.rows(schema.compaction))[0].failure is None
 
 
+@pytest.mark.thorough
 async def test_two_are_written_side_by_side(tmp_path: Path) -> None:
     """A third conversation waits for its place."""
     model = roomy()
@@ -414,6 +416,7 @@ async def test_what_failed_is_not_paid_for_again_by_the_compaction(tmp_path: Pat
         assert (len(model.prompts), len(await booked(chat))) == (1, 1)
 
 
+@pytest.mark.thorough
 async def test_a_used_up_budget_has_none_written(tmp_path: Path) -> None:
     """Nobody waits for it."""
     model = roomy()
@@ -445,6 +448,7 @@ async def test_a_compaction_waits_for_the_summary_that_is_being_written(tmp_path
         assert (len(model.prompts), len(await booked(chat))) == (1, 1)
 
 
+@pytest.mark.thorough
 async def test_a_compaction_does_not_wait_for_a_summary_that_nobody_has_begun(
     tmp_path: Path,
 ) -> None:

@@ -46,6 +46,7 @@ def patient(tmp_path: Path, migrated: Path, monkeypatch: pytest.MonkeyPatch) -> 
         each()
 
 
+@pytest.mark.thorough
 def test_of_a_sound_home_nothing_is_said(patient: Patient) -> None:
     """But that the tests may run as root, and that nobody was asked about packages."""
     levels = patient.levels()

@@ -188,6 +188,7 @@ async def drip(connection: socket.socket, limits: Connections) -> None:
             connection.send(b"a")
 
 
+@pytest.mark.thorough
 async def test_a_head_has_a_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that drip in do not put it off; nor do they after an answer."""
     monkeypatch.setattr(server_module, "IDLE_S", 1.0)
@@ -201,6 +202,7 @@ async def test_a_head_has_a_deadline(serve: Serve, monkeypatch: pytest.MonkeyPat
         assert await ask(port) == "hello"
 
 
+@pytest.mark.thorough
 async def test_a_body_has_a_deadline(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that was announced and does not come ends the connection; one that is there is read."""
     monkeypatch.setattr(module, "BODY_S", 1.0)

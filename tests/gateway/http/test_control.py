@@ -231,6 +231,7 @@ BODIES = st.one_of(
 POSTS = st.lists(st.tuples(st.sampled_from(sorted(control.ACTIONS)), BODIES), min_size=40)
 
 
+@pytest.mark.thorough
 @settings(max_examples=4, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(POSTS)
 def test_no_body_breaks_the_socket(posts: list[tuple[str, bytes]]) -> None:

@@ -282,6 +282,7 @@ async def test_a_port_of_webhooks_tells_nobody_more(tmp_path: Path) -> None:
         assert told == (200, {"ready": True})
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_blocked_database_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -103,6 +103,7 @@ def test_a_restore_that_is_killed_after_pg_restore_goes_on(
     assert not (again / RESTORING).exists()
 
 
+@pytest.mark.thorough
 def test_a_restore_that_is_killed_with_pg_restore_says_what_to_do(
     server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def test_what_a_program_says_is_told(tmp_path: Path) -> None:
     assert PASSWORD not in str(told.value)
 
 
+@pytest.mark.thorough
 def test_a_cut_copy_is_found(server: PostgresServer, tmp_path: Path) -> None:
     """By its table of contents."""
     there = DatabaseServer(SecretStr(filled(server)))

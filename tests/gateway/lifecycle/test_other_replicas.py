@@ -228,6 +228,7 @@ async def runs_until_stopped(at: Peer, turn: Turn) -> None:
     assert scope.expired()
 
 
+@pytest.mark.thorough
 async def test_what_happens_in_a_chat_is_heard_where_somebody_looks(postgres_url: str) -> None:
     """A growing answer, its states, that it is worked on, its end."""
     async with peers(postgres_url) as (one, two):
@@ -246,6 +247,7 @@ async def test_what_happens_in_a_chat_is_heard_where_somebody_looks(postgres_url
         assert await two.database.read(sharing.chats, [KEY]) == [SharedChat(KEY, (1, 1), None, "")]
 
 
+@pytest.mark.thorough
 async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) -> None:
     """As far as it has grown; a browser may have been moved."""
     async with peers(postgres_url) as (one, two):
@@ -257,6 +259,7 @@ async def test_who_comes_in_the_middle_is_shown_the_answer(postgres_url: str) ->
         await two.pages.hear("show", "c1", "Hello")
 
 
+@pytest.mark.thorough
 async def test_nothing_is_written_where_nobody_looks(postgres_url: str) -> None:
     """Growing answers would cost a commit each."""
     async with peers(postgres_url) as (one, _):

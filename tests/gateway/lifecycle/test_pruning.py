@@ -75,6 +75,7 @@ def test_a_dry_run_prints_each_class_and_changes_nothing(parley: Parley, tmp_pat
     assert "transcript: 4 rows" in parley("db", "prune", "--dry-run").out
 
 
+@pytest.mark.thorough
 def test_pruning_without_a_gateway(parley: Parley, tmp_path: Path) -> None:
     """It does what the dry run says, commands and what is not indexed included."""
     talk(tmp_path, "one", "/retry", "/new two", "/model")
@@ -216,6 +217,7 @@ def test_messages_go_in_steps_of_fifty(store: Store) -> None:
     assert sum(took) < 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 def test_compacting_gives_the_room_back(parley: Parley, tmp_path: Path) -> None:
     """Free pages are used for what comes; without them the file is smaller, and the same."""

@@ -123,6 +123,7 @@ async def test_progress_feeds_the_watchdog(tmp_path: Path, listener: Listener) -
         assert pulse.stalled == ""
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_database_that_hangs_feeds_nothing(tmp_path: Path, listener: Listener) -> None:
     """Somebody holds it; the log and the status say what it is, and that it is over."""

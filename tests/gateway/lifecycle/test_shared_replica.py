@@ -231,6 +231,7 @@ async def test_a_lost_session_costs_no_turn_an_attempt(postgres_url: str, living
         assert await life.database.write(leases.claim, other.replica.id, 1, ACCOUNTS)
 
 
+@pytest.mark.thorough
 async def test_who_was_away_for_long_takes_nobody_for_dead_at_once(
     postgres_url: str, living: Living, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +270,7 @@ def dead_one(conn: Connection) -> int:
     return its
 
 
+@pytest.mark.thorough
 async def test_who_cannot_renew_gives_up_before_others_take_over(
     living: Living, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,6 +226,7 @@ async def test_an_account_that_sends_nothing_for_a_minute_is_silent(tmp_path: Pa
         assert it.events() == ["account_silent"]
 
 
+@pytest.mark.thorough
 async def test_the_end_of_a_silence_is_said_once(tmp_path: Path) -> None:
     """With how long it was."""
     async with watched(tmp_path) as it:
@@ -238,6 +239,7 @@ async def test_the_end_of_a_silence_is_said_once(tmp_path: Path) -> None:
         assert it.chat.events("account_recovered")[0]["silent_s"] == pytest.approx(90, abs=2)
 
 
+@pytest.mark.thorough
 async def test_what_will_never_be_shown_ends_a_silence(tmp_path: Path) -> None:
     """Nothing waits any more."""
     async with watched(tmp_path) as it:

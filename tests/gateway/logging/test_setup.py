@@ -345,6 +345,7 @@ class TestUnhandled:
         assert (record["event"], record["thread"]) == ("exception_unhandled", "sqlite-writer")
         assert "IndexError" in record["exception"]
 
+    @pytest.mark.thorough
     def test_one_in_a_forgotten_task_is_logged(self, lines: Lines) -> None:
         """Its report comes through asyncio's own logger."""
         lines.configure()

@@ -334,6 +334,7 @@ async def test_a_crash_during_a_send_leaves_a_doubt(tmp_path: Path) -> None:
         assert chat.adapter.shown[0].nonce == adapter.attempts[0].nonce
 
 
+@pytest.mark.thorough
 async def test_a_stop_stores_the_receipts_that_still_wait(tmp_path: Path) -> None:
     """Others' were being stored when their senders were cancelled; on SQLite none waits."""
     async with running(tmp_path) as chat:
@@ -423,6 +424,7 @@ async def test_an_idle_delivery_says_so(tmp_path: Path) -> None:
         assert len(chat.texts()) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 async def test_a_receipt_tells_whether_more_is_to_be_sent(tmp_path: Path) -> None:
     """Nobody looks for a row that was just committed, nor again behind the last one."""
@@ -560,6 +562,7 @@ async def test_what_is_not_delivered_for_a_day_is_given_up_and_told(
         assert (letter.id, "delivery.retry_for_s" in letter.reason) == ("s1.1", True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("age_s", "failures"), [(DAY_S + 60, 3), (DAY_S - 60, TRIED)])
 async def test_age_or_tries_alone_bury_nothing(tmp_path: Path, age_s: float, failures: int) -> None:
     """A clock that is set forward makes all rows old, but none of them tried for long."""
@@ -630,6 +633,7 @@ async def test_owners_get_their_notice_at_once(tmp_path: Path) -> None:
         assert await chat.answers(1, "c2") == [UNSHOWN]
 
 
+@pytest.mark.thorough
 async def test_a_chat_that_was_forgotten_meanwhile_is_told_nothing(tmp_path: Path) -> None:
     """Its message was on its way when it was erased; the gateway goes on."""
     adapter = RecordingAdapter()
@@ -789,6 +793,7 @@ async def shown_with_file(chat: Running) -> None:
     chat.gateway.delivery.notify(place)
 
 
+@pytest.mark.thorough
 async def test_a_file_of_the_object_store_is_shown(tmp_path: Path) -> None:
     """While that is down its message waits; nothing was given to the platform then."""
     async with (

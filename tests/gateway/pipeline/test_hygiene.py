@@ -56,6 +56,7 @@ async def outgrown(home: Path, model: LongChatModel | None = None) -> None:
         await chat.gateway.delivery.wait_idle()
 
 
+@pytest.mark.thorough
 async def test_a_model_with_a_smaller_window_triggers_it(tmp_path: Path) -> None:
     """One event and one row; the first request fits into the new window."""
     await outgrown(tmp_path)
@@ -71,6 +72,7 @@ async def test_a_model_with_a_smaller_window_triggers_it(tmp_path: Path) -> None
     assert model.wrong == []
 
 
+@pytest.mark.thorough
 async def test_a_summary_model_that_always_writes_too_long_is_not_asked_in_vain(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +93,7 @@ async def test_a_summary_model_that_always_writes_too_long_is_not_asked_in_vain(
     assert model.wrong == []
 
 
+@pytest.mark.thorough
 async def test_a_window_that_is_large_enough_does_not(tmp_path: Path) -> None:
     """The same history at a little less than 85 %."""
     await outgrown(tmp_path)
@@ -121,6 +124,7 @@ async def test_what_the_model_reported_counts_more_than_an_estimate(tmp_path: Pa
     assert 7_200 <= event["tokens"] <= 7_300
 
 
+@pytest.mark.thorough
 async def test_a_small_report_prevents_it(tmp_path: Path) -> None:
     """What would be estimated at 90 % was reported as 10 %."""
     model = RecordingModel(reported(800), context_length=7_200)
@@ -131,6 +135,7 @@ async def test_a_small_report_prevents_it(tmp_path: Path) -> None:
         assert not chat.events("hygiene_without_effect")
 
 
+@pytest.mark.thorough
 async def test_without_effect_there_is_a_warning_and_an_answer(tmp_path: Path) -> None:
     """Instructions that take 90 % of the window cannot be condensed."""
     model = LongChatModel(lambda _: "ok", context_length=3_000)
@@ -158,6 +163,7 @@ async def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
         assert await compactions(chat) == []
 
 
+@pytest.mark.thorough
 async def test_a_hanging_summary_model_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +265,7 @@ async def test_a_stop_whose_signal_was_lost_ends_it_at_its_commit(tmp_path: Path
         assert await compactions(chat) == []
 
 
+@pytest.mark.thorough
 async def test_a_restart_in_the_middle_does_it_again(tmp_path: Path) -> None:
     """The process dies while the summary is written: one row, one answer."""
     await outgrown(tmp_path)

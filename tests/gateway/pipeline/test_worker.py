@@ -239,6 +239,7 @@ async def test_a_failed_claim_is_tried_again(
         assert await chat.ask("one") == "re: one"
 
 
+@pytest.mark.thorough
 async def test_a_failed_claim_with_a_turn_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,7 @@ async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> 
         assert len(parley.named("settings_refused")) == 4
 
 
+@pytest.mark.thorough
 async def test_settings_that_only_fail_when_parts_are_built_change_nothing(tmp_path: Path) -> None:
     """A tool that there is not, beside a key that would be live."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
@@ -238,6 +239,7 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
         assert subjects[-2:] == ["queue.debounce_ms", "agent.max_iterations"]
 
 
+@pytest.mark.thorough
 async def test_who_asks_late_is_told_what_was_seen(tmp_path: Path) -> None:
     """The gateway may see a file before the command asks that wrote it; once it is told."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
@@ -250,6 +252,7 @@ async def test_who_asks_late_is_told_what_was_seen(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.thorough
 async def test_a_kill_between_the_file_and_the_reload_loses_nothing(tmp_path: Path) -> None:
     """The start reads what was written."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:

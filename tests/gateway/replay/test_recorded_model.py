@@ -298,6 +298,7 @@ async def test_the_other_placing_sees_plain_messages() -> None:
     assert bills[0] == bills[1]
 
 
+@pytest.mark.thorough
 async def test_other_models_cache_by_themselves() -> None:
     """They take no breakpoints, so there is nothing to compare."""
     recorded = RecordedModel(facts=facts_of("gpt-5.2", FactsSettings()))

@@ -147,6 +147,7 @@ class TestRead:
         with pytest.raises(SecretUnreadable, match=r"pip install 'parley\[keyring\]'"):
             read_secret("keyring:parley/key", {})
 
+    @pytest.mark.thorough
     def test_a_command_that_never_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """It is killed with all that it has started, and what it wrote is not told."""
         monkeypatch.setattr(references, "COMMAND_TIMEOUT_S", 1.0)

@@ -362,6 +362,7 @@ async def test_lineages_of_hermes_are_lineages_here(tmp_path: Path, old: Path) -
     assert active.origins == (Origin("tool", "hermes"),)
 
 
+@pytest.mark.thorough
 async def test_a_chat_that_is_used_already_stays_as_it_is(tmp_path: Path, old: Path) -> None:
     """What is imported then is out of view, and found by a search."""
     home = tmp_path / "home"

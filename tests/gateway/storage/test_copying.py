@@ -190,6 +190,7 @@ def ended(source: str, target: str) -> CopyStep:
     return last[0]
 
 
+@pytest.mark.thorough
 def test_what_is_copied_is_not_read_again(source: str, empty_url: str) -> None:
     """A copy goes on behind the last batch."""
     before = ended(source, empty_url)
@@ -273,6 +274,7 @@ def test_a_used_postgresql_is_refused(source: str, empty_url: str) -> None:
         conn.driver.close()
 
 
+@pytest.mark.thorough
 def test_schemas_of_other_versions_are_refused(
     source: str, back: str, empty_url: str, tmp_path: Path
 ) -> None:

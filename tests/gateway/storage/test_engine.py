@@ -611,6 +611,7 @@ def test_a_network_filesystem_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "parley.db").exists()
 
 
+@pytest.mark.thorough
 def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> None:
     """What was acknowledged before a kill is there, and nothing is half there."""
     path = tmp_path / "parley.db"

@@ -19,6 +19,7 @@ def old_file(store: Store, tmp_path: Path) -> Path:
     return outdated_copy(store.path, tmp_path / "old.db", "0006")
 
 
+@pytest.mark.thorough
 def test_an_older_database_keeps_everything(store: Store, migrated: Store) -> None:
     """Every row is there after the migration."""
     assert maintenance.check(migrated.path) == []

@@ -161,6 +161,7 @@ def test_a_failing_migration_leaves_the_old_state(database_file: Path) -> None:
     assert dump(database_file) == before
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("failing_migration")
 def test_a_failing_migration_of_a_new_database_leaves_it_empty(tmp_path: Path) -> None:
     """Also the steps before the one that failed are taken back."""
@@ -310,6 +311,7 @@ UNION ALL SELECT sequencename, data_type::text, '', '', '' FROM pg_sequences
 """
 
 
+@pytest.mark.thorough
 def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
     postgres_worker: PostgresServer, postgres_url: str
 ) -> None:
@@ -329,6 +331,7 @@ def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
     assert not any("integer" in row for row in found[0])
 
 
+@pytest.mark.thorough
 async def test_of_several_replicas_one_migrates(postgres_worker: PostgresServer) -> None:
     """They start at the same moment on an empty database; all find the newest schema."""
     server = server_at(postgres_worker.url(postgres_worker.create()))

@@ -184,6 +184,7 @@ async def test_two_that_enter_the_same_agree(database: PostgresDatabase) -> None
     assert sorted(done) == ["entered", "found"]
 
 
+@pytest.mark.thorough
 async def test_a_deadlock_is_tried_again(database: PostgresDatabase) -> None:
     """Each of two holds what the other one wants: one of them begins anew."""
     await database.write(lambda conn: [enter(conn, each) for each in "12"] and None)
@@ -546,6 +547,7 @@ async def test_an_error_of_libpqs_own_is_a_lost_connection(postgres_url: str) ->
     conn.driver.close()
 
 
+@pytest.mark.thorough
 async def test_a_connection_that_has_fallen_silent_is_given_up(
     monkeypatch: pytest.MonkeyPatch, proxy: DatabaseProxy, postgres_url: str
 ) -> None:

@@ -221,6 +221,7 @@ def assert_sound(location: Location) -> None:
         raw.execute("INSERT INTO search_index (search_index) VALUES ('integrity-check')")
 
 
+@pytest.mark.thorough
 def test_by_default_nothing_but_raw_updates_goes(lived: Store) -> None:
     """However old everything is."""
     lived.run(age, 9_999)
@@ -237,6 +238,7 @@ def test_what_is_young_stays(lived: Store) -> None:
     assert {table: lived.rows(table) for table in AGED} == before
 
 
+@pytest.mark.thorough
 def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None:
     """Nobody has written for so long: messages, files, words and copies are gone."""
     lived.run(age, 31)
@@ -268,6 +270,7 @@ def test_what_was_found_in_peoples_words_goes_with_them(lived: Store) -> None:
     assert [row.text for row in lived.rows(memory)] == ["likes tea"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("conversation_id", [RUNNING, QUEUED, UNSENT, ASKING])
 def test_what_is_under_way_stays_however_old_it_is(lived: Store, conversation_id: int) -> None:
     """Its question, its journal, its answer and its calls."""
@@ -356,6 +359,7 @@ def test_a_message_that_the_index_cannot_take_is_not_read(
     assert count_of(lived, schema.message, TOOLS) == 0
 
 
+@pytest.mark.thorough
 def test_what_stands_approved_stays(lived: Store) -> None:
     """It is an answered question, and an order that holds."""
     answered = update(schema.inquiry).values(state="answered", answer="conversation")
@@ -365,6 +369,7 @@ def test_what_stands_approved_stays(lived: Store) -> None:
     assert len(lived.rows(schema.inquiry)) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_a_given_up_question_stays_until_it_is_dropped(lived: Store, is_recorded: bool) -> None:
     """A dead letter can be put back: where `/retry` was given up, only the transcript has it.

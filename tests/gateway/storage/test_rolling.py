@@ -129,6 +129,7 @@ def upgrade(conn: Any, revision: str) -> Schema:
         return schema_of(conn)
 
 
+@pytest.mark.thorough
 def test_from_the_floor_on_migrations_only_add(empty: Any) -> None:
     """Whoever takes something away raises `FLOOR`: the older program may no longer run then."""
     assert FLOOR in migrations.known_revisions()
@@ -168,6 +169,7 @@ def test_what_is_no_addition_is_found(
     assert any(breach in each for each in found), found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "step",
     [
@@ -228,6 +230,7 @@ async def test_a_schema_that_has_taken_something_away_is_refused(
             pass
 
 
+@pytest.mark.thorough
 def test_a_migration_says_from_which_version_on(empty: Any) -> None:
     """Where whoever comes later finds it: beside the revision."""
     with empty.transaction():

@@ -134,6 +134,7 @@ def test_a_page_is_never_touched_while_the_log_holds_anything(
         assert scrubber.clean(split, pages)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seed", range(4))
 async def test_forget_leaves_no_byte_in_file_log_and_index(
     database_file: Path, tmp_path: Path, seed: int
@@ -357,6 +358,7 @@ def ends(path: Path, page_bytes: int, reserved: int) -> list[bytes]:
     return [content[end - reserved : end] for end in pages]
 
 
+@pytest.mark.thorough
 @given(
     seed=st.integers(0, 10**9),
     page_bytes=st.sampled_from([512, 4096, 65536]),

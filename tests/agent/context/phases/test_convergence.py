@@ -355,6 +355,7 @@ def test_results_and_calls_are_tool_work() -> None:
     assert not is_tool_work(ChatMessage(role="assistant", content="42", tool_calls=[]))
 
 
+@pytest.mark.thorough
 def test_what_is_clipped_are_valid_arguments() -> None:
     """A provider parses what a call says, however little of it is left."""
     result = compact(giant_arguments(), context_length=8_000)

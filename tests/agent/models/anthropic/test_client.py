@@ -370,6 +370,7 @@ async def test_reset_after_the_last_event_does_not_matter(server: AnthropicServe
     assert (await ask(server)).message["content"] == "All said."
 
 
+@pytest.mark.thorough
 async def test_silence_is_unreachable(server: AnthropicServer) -> None:
     """No byte for `idle_timeout_s` ends the call and the connection."""
     server.script(Reply(text="Well", trouble="stall"))

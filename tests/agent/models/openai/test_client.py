@@ -343,6 +343,7 @@ async def test_chunks_without_choices_or_delta_are_harmless(server: OpenAIServer
     assert (await ask(server)).message["content"] == "Fine."
 
 
+@pytest.mark.thorough
 async def test_silence_is_unreachable(server: OpenAIServer) -> None:
     """No byte for `idle_timeout_s` ends the call and the connection."""
     server.script(Reply(text="Well", trouble="stall"))

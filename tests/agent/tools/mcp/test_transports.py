@@ -186,6 +186,7 @@ async def test_a_program_that_is_not_there_says_so(journal: Journal, tmp_path: P
     assert "FileNotFoundError" in (await journal.logged("mcp_lost"))["reason"]
 
 
+@pytest.mark.thorough
 async def test_a_silent_program_is_given_up(
     journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ async def test_a_silent_program_is_given_up(
     assert "TimeoutError" in (await journal.logged("mcp_lost"))["reason"]
 
 
+@pytest.mark.thorough
 async def test_the_official_server_works(journal: Journal, tmp_path: Path) -> None:
     """It speaks the newest protocol, in which changes of the list have to be asked for."""
     official = McpServerSettings(

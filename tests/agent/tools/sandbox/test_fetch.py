@@ -200,6 +200,7 @@ async def test_an_unpacked_bomb_is_cut(site: Site) -> None:
     assert len(outcome.text) < 6_000
 
 
+@pytest.mark.thorough
 async def test_a_slow_server_is_left(site: Site) -> None:
     """The time is for all of it, not for each byte."""
     outcome = await site.get(site.url("slow"), timeout_s=1)

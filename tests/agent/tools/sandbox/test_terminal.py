@@ -64,6 +64,7 @@ async def test_much_output_is_kept_at_both_ends(tmp_path: Path) -> None:
     assert outcome.text.endswith("\nend\n[exit code 0]")
 
 
+@pytest.mark.thorough
 async def test_a_command_ends_at_its_time_limit(tmp_path: Path) -> None:
     """What it wrote by then is kept."""
     outcome = await shell(tmp_path, "echo a; exec sleep 100", timeout_s=1)
@@ -125,6 +126,7 @@ async def test_memory_is_limited_for_each_and_for_all(tmp_path: Path) -> None:
     assert "used more than 60,000,000 bytes of memory" in outcome.text
 
 
+@pytest.mark.thorough
 async def test_files_are_limited_for_each_and_for_all(tmp_path: Path) -> None:
     """A full workspace runs commands that write nothing, so that it can be emptied."""
     outcome = await shell(tmp_path, "head -c 300000 /dev/zero > a", disk=200_000)

@@ -51,6 +51,7 @@ async def test_conversations_of_all_platforms_are_listed(tmp_path: Path) -> None
         assert "<option selected>telegram</option>" in none
 
 
+@pytest.mark.thorough
 async def test_a_search_shows_where_it_was_said(tmp_path: Path) -> None:
     """The words of the question are text, too."""
     async with console(tmp_path) as running, running.browser() as browser:

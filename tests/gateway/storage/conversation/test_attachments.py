@@ -164,6 +164,7 @@ def test_a_conversation_goes_on_when_its_last_file_is_settled(store: Store, how:
     assert len(store.run(leases.claim, lease.replica, 9, [ACCOUNT])) == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("size", [0, 9, PART_BYTES, PART_BYTES + 1])
 def test_the_beginning_of_a_file_is_as_long_as_is_asked_for(store: Store, size: int) -> None:
     """Across parts."""

@@ -142,6 +142,7 @@ def test_a_stop_never_goes_back(store: Store, stopped_at: int, expected: int) ->
     assert store.run(conversations.get, here).cancel_upto_seq == expected
 
 
+@pytest.mark.thorough
 def test_a_withdrawn_conversation_is_neither_leased_nor_indexed(store: Store) -> None:
     """Who has leased it loses the lease, and no message of it waits for the index."""
     current = store.run(turn_of, "hello")

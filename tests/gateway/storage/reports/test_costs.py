@@ -289,6 +289,7 @@ def test_no_report_reads_the_ledger(
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("sqlite_alone")
 def test_older_ledgers_are_summed_up_once(store: Store, tmp_path: Path) -> None:
     """By the migration: the sums and the prompts before are what they would have been."""
