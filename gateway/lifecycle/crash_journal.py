@@ -199,20 +199,20 @@ class CrashJournal:
 
     def tell_of_the_one_before(self) -> None:
         """Write the line that says how the process before this one ended."""
-        ending = self.ending
-        level = logging.INFO if ending is None or ending.is_clean else logging.WARNING
-        if ending is None or not log.is_enabled_for(level):
+        if (ending := self.ending) is None:
             return
-        self.ending = None
-        log.log(
-            level,
-            "previous_process_ended",
-            how=ending.death.how,
-            up_s=ending.up_s,
-            reason=ending.reason,
-            turn=ending.death.turn,
-            oom_kills=ending.oom_kills,
-        )
+        level = logging.INFO if ending.is_clean else logging.WARNING
+        if log.is_enabled_for(level):  # Else the next start tells it, as behind `parley ask`.
+            self.ending = None
+            log.log(
+                level,
+                "previous_process_ended",
+                how=ending.death.how,
+                up_s=ending.up_s,
+                reason=ending.reason,
+                turn=ending.death.turn,
+                oom_kills=ending.oom_kills,
+            )
 
     def _read(self) -> tuple[Life | None, Death | None, Ending | None]:
         try:
