@@ -380,7 +380,8 @@ async def test_compress_dwells_on_its_topic(tmp_path: Path) -> None:
         await chatted(chat, 1, 5)
         told = await chat.ask("/compress order ORD-7037")
         [row] = await compactions(chat)
-    assert '"order ORD-7037"' in model.prompts[-1]
+    # The last question may have asked for a summary ahead of need, which may begin after this one.
+    assert any('"order ORD-7037"' in prompt for prompt in model.prompts)
     assert (row.trigger, row.failure, row.summary_model) == ("manual", None, "scripted")
     assert f"{row.messages_before:,} → {row.messages_after:,} messages" in told
     assert f"{row.tokens_before:,} → {row.tokens_after:,} tokens" in told
