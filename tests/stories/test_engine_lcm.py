@@ -24,6 +24,7 @@ from tests.support.long_chats import (
     reply,
     sent,
     until_compacted,
+    until_prepared,
 )
 from tests.support.scripted_model import Step, tool_call
 
@@ -58,10 +59,7 @@ async def test_a_leaf_is_written_ahead(tmp_path: Path) -> None:
     """And committed without a call."""
     model = LongChatModel(context_length=24_000)
     async with running(tmp_path, model, **LCM) as chat:
-        n = 1
-        while not chat.events("summary_prepared"):
-            await chatted(chat, n, n)
-            n += 1
+        n = await until_prepared(chat)
         # Its row is gone where the threshold came in the same turn.
         ahead, calls = await chat.logged("summary_prepared"), len(model.prompts)
         model.writing.clear()

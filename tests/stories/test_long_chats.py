@@ -41,6 +41,7 @@ from tests.support.long_chats import (
     tokens_of,
     unnoted,
     until_compacted,
+    until_prepared,
 )
 from tests.support.scripted_model import Step, tool_call
 from tests.support.turns import lose_the_first_answer
@@ -303,10 +304,7 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
     """At the threshold nobody waits for a model: the summary is there, with notes of what came."""
     model = LongChatModel(context_length=24_000)
     async with running(tmp_path, model, compression={"protect_last_n": 2}) as chat:
-        n = 1
-        while not chat.events("summary_prepared"):
-            await chatted(chat, n, n)
-            n += 1
+        n = await until_prepared(chat)
         candidates = await chat.rows(schema.summary_candidate)
         model.writing.clear()
         await until_compacted(chat, n)

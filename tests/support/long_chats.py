@@ -163,6 +163,19 @@ async def until_compacted(chat: Running, start: int = 1, count: int = 1) -> int:
     return n
 
 
+async def until_prepared(chat: Running, start: int = 1) -> int:
+    """Ask until a summary was written ahead; return the number of the next question.
+
+    What an answer has asked for is waited for: further questions would bring a compaction.
+    """
+    n = start
+    while not chat.events("summary_prepared"):
+        await chatted(chat, n, n)
+        await chat.gateway.beside.preparations.wait_idle()
+        n += 1
+    return n
+
+
 async def digest(chat: Running, upto_seq: int | None = None) -> str:
     """Return a hash of the transcript's rows, of all or of those up to a position."""
     rows = [

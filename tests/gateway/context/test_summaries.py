@@ -29,7 +29,15 @@ from gateway.errors import StorageUnavailable
 from gateway.storage import schema
 from gateway.storage.conversation import compactions
 from tests.support.gateway import Running, running
-from tests.support.long_chats import SUMMARY, LongChatModel, chatted, fact, reply, until_compacted
+from tests.support.long_chats import (
+    SUMMARY,
+    LongChatModel,
+    chatted,
+    fact,
+    reply,
+    until_compacted,
+    until_prepared,
+)
 from tests.support.scripted_model import Step
 
 FEW = {"protect_last_n": 2}
@@ -38,10 +46,11 @@ WINDOW_TOKENS = 36_000
 
 async def until_pressed(chat: Running, model: LongChatModel) -> int:
     """Ask until a summary is asked for ahead; return the number of the next question."""
-    n = 1
-    while not model.prompts:
+    begun, n = noted(chat, "_begin"), 1
+    while not begun.is_set():
         await chatted(chat, n, n)
         n += 1
+    await chat.until(lambda: model.prompts)
     return n
 
 
@@ -253,9 +262,7 @@ async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
     over = update(schema.session).values(planner_state="{}")
     async with running(tmp_path, again, compression=FEW) as chat:
         await chat.execute(over)  # the model's cooldown
-        while not chat.events("summary_prepared"):
-            await chatted(chat, n, n)
-            n += 1
+        await until_prepared(chat, n)
         line = await chat.logged("summary_prepared")
     material = "\n".join(again.prompts)
     assert all(fact(k) in material for k in range(2, 4))
@@ -280,8 +287,8 @@ async def test_two_are_written_side_by_side(tmp_path: Path) -> None:
     model = roomy()
     async with running(tmp_path, model, compression=FEW) as chat:
         model.writing.clear()
-        chats = ("c1", "c2", "c3")
-        while not model.prompts:
+        begun, chats = noted(chat, "_begin"), ("c1", "c2", "c3")
+        while not begun.is_set():
             await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in chats))
         await model.watch.until(lambda: len(model.prompts) == 2)
         for name in chats:
@@ -369,11 +376,8 @@ async def test_an_auxiliary_model_is_sent_the_material(
     block = {"compression": {"model": "small"}}
     async with running(tmp_path, main, compression=FEW, auxiliary=block) as chat:
         small.watch = main.watch
-        n = 1
-        while not small.prompts:
-            await chatted(chat, n, n)
-            n += 1
-        await chat.logged("summary_prepared")
+        await until_prepared(chat)
+    assert small.prompts
     assert main.prompts == []
 
 

@@ -81,13 +81,16 @@ def count_commits(database: SqliteDatabase) -> list[Connection]:
 @contextmanager
 def busy_writer(database: SqliteDatabase) -> Iterator[None]:
     """Hold the writer thread until the body is done, so that what it queues forms one batch."""
-    release = asyncio.Event()
+    release, is_held = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     def wait(_: Connection) -> None:
+        is_held.set()
         asyncio.run_coroutine_threadsafe(release.wait(), loop).result(timeout=30)
 
     database._jobs.put(engine_module.Job(wait, loop.create_future()))
+    # Else what comes next goes into the same batch, in whole or in part.
+    assert is_held.wait(timeout=30)
     try:
         yield
     finally:
