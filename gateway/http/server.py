@@ -37,7 +37,7 @@ from gateway.http.connections import (
     counting,
 )
 from gateway.lifecycle.replica import Replica
-from gateway.lifecycle.supervision import Supervised, Watch
+from gateway.lifecycle.supervision import WORKING, Supervised, Watch
 from gateway.session_keys import address_key
 from gateway.storage.conversation import conversations
 from gateway.storage.database import Database
@@ -56,8 +56,6 @@ READY_S = 1.0
 """How long an answer of `/readyz` holds for those who are told nothing else."""
 WRITE_TIMEOUT_S = 2.0
 """How long `/readyz` waits for a commit."""
-WORKING = frozenset({"connected", "standby"})
-"""States of adapters whose account works, here or in another replica."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 NO_DATABASE = (

@@ -46,6 +46,8 @@ LONGEST_PAUSE_S = 60.0
 """Of an adapter that fails again and again, before its next run."""
 STABLE_S = 60.0
 """An adapter that ran this long begins its back-off anew."""
+WORKING = frozenset({"connected", "standby"})
+"""States of adapters whose account works, here or in another replica."""
 
 
 @dataclass(slots=True)

@@ -24,14 +24,13 @@ from gateway.cli.output import say, show_json
 from gateway.errors import GatewayError
 from gateway.http import control
 from gateway.lifecycle import backups
+from gateway.lifecycle.supervision import WORKING
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
 from gateway.storage.queue import alerts
 from gateway.storage.reports import costs, health
 
 NOT_READY, NOT_RUNNING = 1, 3
-WELL = frozenset({"connected", "standby"})
-"""States of accounts that work."""
 _SHOWN_ALERTS = 5
 
 status_app = typer.Typer(add_completion=False)
@@ -134,7 +133,7 @@ def lines(found: dict[str, Any], now: datetime) -> list[Line]:
     told = [_first(found)]
     process = found["process"] or {}
     for name, state in process.get("adapters", {}).items():
-        told.append((f"  {'adapter':<10} {name} {state}", "" if state in WELL else "yellow"))
+        told.append((f"  {'adapter':<10} {name} {state}", "" if state in WORKING else "yellow"))
     told.append((f"  {'models':<10} {', then '.join(found['models'])}", ""))
     database = found["database"]
     if "trouble" in database:
@@ -165,7 +164,8 @@ def _first(found: dict[str, Any]) -> Line:
 def _why_not(process: dict[str, Any]) -> str:
     if process["database"] != "writable":
         return f"the database is {process['database']}"
-    if away := [name for name, state in process.get("adapters", {}).items() if state not in WELL]:
+    states = process.get("adapters", {})
+    if away := [name for name, state in states.items() if state not in WORKING]:
         return f"no connection for {', '.join(away)}"
     silent = [
         name for name, each in process.get("accounts", {}).items() if each["silent_s"] is not None
