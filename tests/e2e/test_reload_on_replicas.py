@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.e2e.web_chat import WebChat
 from tests.support.postgres import PostgresServer
@@ -36,8 +35,7 @@ async def test_a_command_at_one_replica_reloads_both(
         assert done.code == 0
         await two.event("secrets_reloaded")
         assert await two.event("settings_reloaded")
-        right = yaml.safe_load((two.home / "parley.yaml").read_text())
-        (two.home / "parley.yaml").write_text(yaml.safe_dump(right | {"queue": {"mode": "x"}}))
+        two.configure(settings | {"queue": {"mode": "x"}})
         await two.event("settings_refused")
         done = await one.run("config", "set", "queue.mode", "followup")
         assert "in effect now: queue.mode" in done.stdout

@@ -4,7 +4,9 @@ Its standard output is read as the log that it is; tests wait for events in it, 
 """
 
 import asyncio
+import itertools
 import json
+import os
 import secrets
 import signal
 import socket
@@ -67,6 +69,7 @@ class ParleyProcess:
         port: Where it listens, also after a `restart`.
         records: The lines of its log, of all its lives, in order.
         stderr: The lines that were written beside the log.
+        storage: What its settings say of its database, whatever else they say.
         program: What Python is called with.
         tree: Where its code is; this checkout, or another one's.
     """
@@ -94,10 +97,10 @@ class ParleyProcess:
         self.records: list[Record] = []
         self.stderr: list[str] = []
         self._environ = environ or {}
-        self._storage: dict[str, Any] = {}
+        self.storage: dict[str, Any] = {}
         if url := storage_of(home).get("url"):
             self._environ = {DATABASE_URL: url, **self._environ}
-            self._storage = {"storage": {"url": f"env:{DATABASE_URL}"}}
+            self.storage = {"storage": {"url": f"env:{DATABASE_URL}"}}
         self._changed = asyncio.Condition()
         self._process: asyncio.subprocess.Process | Forked | None = None
         self._life: asyncio.Task[None] | None = None
@@ -144,10 +147,22 @@ class ParleyProcess:
     async def spawn(self) -> None:
         """Start the process without waiting for anything."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "parley.yaml").write_text(yaml.safe_dump(self._storage | self.settings))
+        self.configure(self.settings)
         self._process = await self.execute("run", "--port", str(self.port))
         life = self._follow(self._process)
         self._life = asyncio.get_running_loop().create_task(life, name="parley run")
+
+    def configure(self, settings: dict[str, Any] | str) -> None:
+        """Replace its settings file, but for its database; or by a text as it is.
+
+        At once, as an editor does: a gateway that is stopped by the machine between two looks at a
+        file that is being written would go by an empty one.
+        """
+        is_text = isinstance(settings, str)
+        text = settings if is_text else yaml.safe_dump(self.storage | settings)
+        draft = self.home / "parley.yaml.draft"
+        draft.write_text(text)
+        draft.replace(self.home / "parley.yaml")
 
     async def restart(self) -> None:
         """Start it again on the same port, after its end."""
@@ -285,16 +300,21 @@ class ParleyProcess:
 
 NOT_GIVEN = (15_000, 32_000)
 """Below what Linux gives to connections. Source: ip(7), ip_local_port_range."""
+_OF_WORKER = 1_000
+# Not of `random`: Hypothesis seeds that, so that two runs would have the same.
+_next = itertools.count(secrets.randbelow(_OF_WORKER))
 
 
 def free_port() -> int:
-    """Return a TCP port that nobody listens on at this moment, and no connection is given.
+    """Return a TCP port that nobody listens on, and that nobody else in this run is told of.
 
-    One that the system picks may be given to a connection of another test before it is used.
+    One that the system picks may be given to a connection of another test before it is used. Those
+    of a worker of xdist are its own, and the same one comes again after a thousand others.
     """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = NOT_GIVEN[0] + worker * _OF_WORKER % (NOT_GIVEN[1] - NOT_GIVEN[0])
     while True:
-        # Not of `random`: Hypothesis seeds that, so that two workers would have the same.
-        port = NOT_GIVEN[0] + secrets.randbelow(NOT_GIVEN[1] - NOT_GIVEN[0])
+        port = first + next(_next) % _OF_WORKER
         with socket.socket() as found, suppress(OSError):
             found.bind(("127.0.0.1", port))
             return port

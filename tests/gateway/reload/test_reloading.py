@@ -87,14 +87,6 @@ async def test_the_command_reloads_secrets_through_the_socket(tmp_path: Path) ->
         await control.ask_settings(tmp_path, "reload")
 
 
-def write(parley: ParleyProcess, settings: dict[str, Any]) -> Path:
-    """Write the settings file beside its place, as an editor does; returns it."""
-    new = parley.home / "parley.yaml.edited"
-    storage = yaml.safe_load((parley.home / "parley.yaml").read_text()).get("storage")
-    new.write_text(yaml.safe_dump(settings | ({"storage": storage} if storage else {})))
-    return new
-
-
 async def reloaded(parley: ParleyProcess, count: int = 1) -> Record:
     """Return what the gateway has logged of a reload."""
     return await parley.event("settings_reloaded", count=count)
@@ -104,16 +96,16 @@ async def reloaded(parley: ParleyProcess, count: int = 1) -> Record:
 async def test_a_file_that_was_replaced_is_read(tmp_path: Path) -> None:
     """By a rename, as editors do; then written into, as others do. Each change is told once."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
-        new = write(parley, {"queue": {"debounce_ms": 1, "give_up_after_s": 5}})
-        new.rename(tmp_path / "parley.yaml")
+        parley.configure({"queue": {"debounce_ms": 1, "give_up_after_s": 5}})
         line = await reloaded(parley)
         assert (line["live"], line["restart_needed"]) == (
             ["queue.debounce_ms"],
             ["queue.give_up_after_s"],
         )
-        (tmp_path / "parley.yaml").write_text(
-            write(parley, {"agent": {"ephemeral": "Hurry."}}).read_text()
-        )
+        with (tmp_path / "parley.yaml").open("r+") as file:
+            # In one piece, over all that stood there: at no moment is there half of it.
+            text = yaml.safe_dump(parley.storage | {"agent": {"ephemeral": "Hurry."}})
+            file.write(text.ljust(500, "\n"))
         line = await reloaded(parley, 2)
         assert line["next_turn"] == ["agent.ephemeral"]
         assert line["live"] == ["queue.debounce_ms"]
@@ -133,7 +125,7 @@ async def test_a_turn_takes_the_model_of_the_file(tmp_path: Path) -> None:
             await chat.ask("To whom do I speak?")
             assert (len(first.requests), len(last.requests)) == (1, 0)
             other = {"base_url": last.url, "name": "two", "api_key": "sk-next-3Hm9Xc4W"}
-            write(parley, {"model": other}).rename(tmp_path / "parley.yaml")
+            parley.configure({"model": other})
             parley.signal(signal.SIGHUP)
             line = await reloaded(parley)
             assert line["next_turn"] == ["model.name", "model.base_url", "model.api_key"]
@@ -161,7 +153,7 @@ async def test_a_turn_goes_by_one_state_of_the_settings(tmp_path: Path) -> None:
             seq = await chat.say("What time is it?")
             await chat.until(lambda: chat.preview)
             other = {"base_url": last.url, "name": "two"}
-            write(parley, {"model": other}).rename(tmp_path / "parley.yaml")
+            parley.configure({"model": other})
             await reloaded(parley)
             await chat.until(lambda: seq in chat.answered())
             assert [each.body["model"] for each in first.requests] == ["one", "one"]
@@ -174,12 +166,11 @@ async def test_a_turn_goes_by_one_state_of_the_settings(tmp_path: Path) -> None:
 async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> None:
     """In the log, with the line; to who asks; and not again until the file is another one."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
-        file = tmp_path / "parley.yaml"
-        right = file.read_text()
-        file.write_text(f"{right}queue:\n  mode: [1\n")
+        right = (tmp_path / "parley.yaml").read_text()
+        parley.configure(f"{right}queue:\n  mode: [1\n")
         line = await parley.event("settings_refused")
         assert "not valid YAML" in line["problems"][0]
-        file.write_text(f"# mine\n{right}agent:\n  max_iterations: -3\n")
+        parley.configure(f"# mine\n{right}agent:\n  max_iterations: -3\n")
         line = await parley.event("settings_refused", count=2)
         number = len(right.splitlines()) + 3
         problem = f"line {number}: agent.max_iterations: -3 in parley.yaml is not allowed"
@@ -191,10 +182,10 @@ async def test_a_wrong_file_changes_nothing_and_is_told_once(tmp_path: Path) -> 
         checked = await parley.run("config", "check")
         assert (checked.code, checked.stderr.startswith(problem)) == (1, True)
         assert await WebChat(parley).ask("Are you there?")
-        file.write_text(f"{right}model: &a {{name: *a}}\n")
+        parley.configure(f"{right}model: &a {{name: *a}}\n")
         line = await parley.event("settings_refused", count=4)
         assert "not valid YAML" in line["problems"][0]
-        file.write_text(right)
+        parley.configure(right)
         line = await reloaded(parley)
         assert line["live"] + line["next_turn"] + line["restart_needed"] == []
         assert len(parley.named("settings_refused")) == 4
@@ -205,7 +196,7 @@ async def test_settings_that_only_fail_when_parts_are_built_change_nothing(tmp_p
     """A tool that there is not, beside a key that would be live."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
         wrong = {"tools": {"enabled": ["todo", "nonsense"]}, "queue": {"debounce_ms": 3}}
-        write(parley, wrong).rename(tmp_path / "parley.yaml")
+        parley.configure(wrong)
         line = await parley.event("settings_refused")
         assert "tools.enabled: unknown tools: nonsense" in line["problems"][0]
         shown = await parley.run("config", "show", "--running", "--json")
@@ -217,7 +208,7 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
     """`config set` keeps the comments, says what counts when, and is on record."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
         file = tmp_path / "parley.yaml"
-        file.write_text(f"# why\n{file.read_text()}")
+        parley.configure(f"# why\n{file.read_text()}")
         await reloaded(parley)
         done = await parley.run("config", "set", "queue.debounce_ms", "7")
         assert done.stdout.splitlines()[1:] == ["in effect now: queue.debounce_ms"]
@@ -243,7 +234,7 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
 async def test_who_asks_late_is_told_what_was_seen(tmp_path: Path) -> None:
     """The gateway may see a file before the command asks that wrote it; once it is told."""
     async with ParleyProcess(tmp_path, {"queue": {"debounce_ms": 0}}) as parley:
-        write(parley, {"queue": {"debounce_ms": 1}}).rename(tmp_path / "parley.yaml")
+        parley.configure({"queue": {"debounce_ms": 1}})
         await reloaded(parley)
         done = [await parley.run("config", "reload") for _ in range(2)]
         assert [each.stdout for each in done] == [
