@@ -14,7 +14,7 @@ from gateway.console import charts
 from gateway.console.pages.setup import DEMO_NAME, SETUP
 from gateway.console.register import HOME, Ask, Inside, Result, Shown, page
 from gateway.console.wording import number, stretch
-from gateway.http.server import WORKING
+from gateway.lifecycle.supervision import WORKING
 from gateway.logging.recent import MOST_LINES, RECENT, lately, newest, tallied
 from gateway.storage.queue import alerts
 from gateway.storage.queue.alerts import Alert
