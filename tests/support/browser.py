@@ -46,7 +46,9 @@ _running: list[Browser] = []
 async def browser() -> AsyncIterator[None]:
     """Run the browser that `page` opens pages in."""
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGS))
+        launched = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=list(_ARGS), timeout=LONGEST_MS
+        )
         _running.append(launched)
         try:
             yield

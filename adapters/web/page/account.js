@@ -9,9 +9,9 @@ const LINK = /^#sign-in=([A-Za-z0-9_-]+)$/;
 const $ = (selector) => document.querySelector(selector);
 
 export class Account {
-  // onSignedIn() when somebody is there now, onAsked() when nobody is
-  constructor({ onSignedIn, onAsked }) {
-    Object.assign(this, { onSignedIn, onAsked });
+  // onProving() when somebody signs in, onSignedIn() when they are there, onAsked() when nobody is
+  constructor({ onProving, onSignedIn, onAsked }) {
+    Object.assign(this, { onProving, onSignedIn, onAsked });
     $("#sign-in form").addEventListener("submit", (event) => this.#submit(event));
     $("#sign-in").addEventListener("cancel", (event) => event.preventDefault());
     $("#sign-out").addEventListener("click", () => this.#leave());
@@ -31,8 +31,10 @@ export class Account {
   ask(message = "") {
     this.onAsked();
     $("#account").hidden = true;
-    $("#sign-in-error").textContent = message;
-    if ($("#sign-in").open) return;
+    const open = $("#sign-in").open;
+    // A request that was on its way says nothing new: what was told of the last try stays.
+    if (message || !open) $("#sign-in-error").textContent = message;
+    if (open) return;
     $("#sign-in").showModal();
     this.#offerProvider();
   }
@@ -72,6 +74,7 @@ export class Account {
   }
 
   async #prove(proof) {
+    this.onProving();
     $("#sign-in-error").textContent = "";
     let visitor;
     try {

@@ -39,7 +39,11 @@ const outbox = new Outbox({
 });
 const stream = new Stream({ onEvent: take, onState: showConnection, onBreak: refreshChats });
 const composer = new Composer({ onSend: send });
-const account = new Account({ onSignedIn: goOn, onAsked: stopForNow });
+const account = new Account({
+  onProving: () => (outbox.paused = true),
+  onSignedIn: goOn,
+  onAsked: stopForNow,
+});
 
 addEventListener("hashchange", openFromAddress);
 $("#new-chat").addEventListener("click", () => goTo(newId()));
@@ -134,10 +138,20 @@ function showChats() {
   const known = chats.some((other) => other.chat === chat);
   const fresh = { chat, title: "New chat", updated_at: null };
   const shown = known ? chats : [fresh, ...chats];
-  $("#chats").replaceChildren(...shown.map(chatLink));
+  updateItems($("#chats"), shown.map(chatLink));
   const title = shown.find((other) => other.chat === chat).title || "New chat";
   $("#title").textContent = title;
   document.title = known ? `${title} – Parley` : "Parley";
+}
+
+// What is the same stays: a link that is replaced while it is pressed takes no click.
+function updateItems(list, items) {
+  items.forEach((item, place) => {
+    const old = list.children[place];
+    if (!old) list.append(item);
+    else if (!old.isEqualNode(item)) old.replaceWith(item);
+  });
+  while (list.children.length > items.length) list.lastElementChild.remove();
 }
 
 function chatLink(summary) {
@@ -198,12 +212,14 @@ function showDrawer(open) {
 
 // Nobody is signed in.
 function stopForNow() {
+  outbox.paused = false;
   stream.pause();
   showConnection("out");
 }
 
 // Somebody has just signed in.
 function goOn() {
+  outbox.paused = false;
   if (chat === null) return openFromAddress();
   history.replaceState(null, "", `#${chat}`);
   stream.resume();

@@ -9,6 +9,8 @@ const KEY = "outbox";
 const LONGEST_PAUSE_MS = 8000;
 
 export class Outbox {
+  // Whether somebody is signing in: nothing goes out, it may be another person's by now.
+  paused = false;
   #running = false;
   #wake = () => {};
 
@@ -52,9 +54,10 @@ export class Outbox {
 
   async #sendAll() {
     let pause = 0;
-    for (let next; (next = load(KEY, []).find((message) => !message.failed)); ) {
+    for (let next; !this.paused && (next = load(KEY, []).find((message) => !message.failed)); ) {
       try {
         const files = next.files?.length ? await heldFiles(next.id) : [];
+        if (this.paused) return;
         if (!files) throw new ApiError(400, "its files are gone; please add them again.");
         const admission = await postMessage(next, files);
         pause = 0;
