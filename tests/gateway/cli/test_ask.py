@@ -104,7 +104,7 @@ async def test_an_answer_that_does_not_come(gateway: Gateway) -> None:
     """The wait has an end; the question stays."""
     gateway.reply = lambda _: None
     with pytest.raises(TimeoutError):
-        await exchange(gateway.path, OneQuestion("hello", "t", 1.0))
+        await exchange(gateway.path, OneQuestion("hello", "t", 5.0))
     assert [each.text for each in gateway.history.messages] == ["hello"]
 
 

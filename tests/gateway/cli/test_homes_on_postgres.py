@@ -172,7 +172,8 @@ async def _talk(home: Path) -> None:
     async with running(home, adapter=adapter) as chat:
         for n, text in enumerate(("my secret words", "[red]alarm[/red]", "plain words")):
             await chat.say(text, f"c{n}")
-            await chat.logged("message_buried" if n == 0 else "message_sent")
+            # Of the dead letter its chat is told.
+            await chat.answers(1, f"c{n}")
         await chat.gateway.delivery.wait_idle()
 
 

@@ -97,6 +97,7 @@ async def test_pruning_through_the_running_gateway(
     async with running(tmp_path) as chat:
         await chat.ask("one")
         await chat.gateway.beside.indexer.feed_all()
+        await chat.gateway.delivery.wait_idle()
     await asyncio.to_thread(age, tmp_path, 31)
     configure(tmp_path)
     async with serving(tmp_path) as gateway:

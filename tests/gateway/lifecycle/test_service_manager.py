@@ -19,9 +19,9 @@ from gateway.lifecycle.service_manager import Pulse, ServiceManager
 from gateway.logging.taps import TAPS
 from gateway.settings.loading import Manager, service_manager
 from tests.support.gateway import running
+from tests.support.thorough import WAIT_S
 
 ROOT = Path(__file__).parents[3]
-WAIT_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ async def test_progress_feeds_the_watchdog(tmp_path: Path, listener: Listener) -
     """The loop turns, the database answers, the worker passes."""
     async with running(tmp_path) as chat:
         gateway = chat.gateway
-        manager = ServiceManager(Manager(str(listener.path), 4.0))
+        manager = ServiceManager(Manager(str(listener.path), 600.0))
         pulse = Pulse(manager, gateway.database, gateway.replica, gateway.worker.still_s)
         feeding = asyncio.ensure_future(pulse.run())
         assert await asyncio.to_thread(listener.until, "WATCHDOG=1") == ["WATCHDOG=1"]

@@ -173,7 +173,7 @@ async def test_a_process_that_stands_still_loses_all_and_begins_anew(
     """Its lock is held, its time is over; awake, it is another replica without a restart."""
     async with (
         living("here") as life,
-        process(postgres_url, "there", lease_s=3.0) as other,
+        process(postgres_url, "there", lease_s=8.0) as other,
     ):
         first = (await other.told("replica_joined"))["replica"]
         await a_chat(life)

@@ -13,8 +13,15 @@ from gateway.lifecycle.start_checks import Finding, of_platforms
 from gateway.lifecycle.supervision import Supervised
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.slack.server import SlackServer
+from tests.support.thorough import WAIT_S
 
 REFUSAL = AdapterRefused("Telegram does not know this bot; correct platforms.telegram.token")
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start waits for platforms for seconds, which a busy machine takes for itself."""
+    monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", WAIT_S)
 
 
 async def checked(*outages: Exception) -> tuple[list[Finding], list[Any]]:

@@ -5,6 +5,7 @@ Whether an account has fallen silent, and what is said about that.
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -243,8 +244,9 @@ async def test_the_end_of_a_silence_is_said_once(tmp_path: Path) -> None:
 async def test_what_will_never_be_shown_ends_a_silence(tmp_path: Path) -> None:
     """Nothing waits any more."""
     async with watched(tmp_path) as it:
-        await it.fail("c", SendDelayed(BUSY), *[SendRejected("blocked")] * 2)
+        await it.fail("c")
         await it.pass_s(70)
+        it.chat.adapter.failures["c"] = deque([SendRejected("blocked")] * 2)
         await it.chat.until(lambda: len(it.chat.events("message_buried")) == 2)
         assert (await it.pass_s(1)).silent_s is None
         assert it.events() == ["account_silent", "account_recovered"]
@@ -377,6 +379,7 @@ async def test_an_exhausted_pool_is_seen(tmp_path: Path) -> None:
         for person in range(100, 200):
             api.push_text(person, "hello")
         await it.chat.until(lambda: len(it.chat.events("send_delayed")) >= 10)
+        await it.chat.until_rows(schema.outbox, lambda rows: len(rows) == 101)
         ready, _ = await gateway.get("/readyz")
         await it.pass_s(61)
         status, body = await gateway.get("/readyz")

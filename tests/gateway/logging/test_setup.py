@@ -348,6 +348,8 @@ class TestUnhandled:
     @pytest.mark.thorough
     def test_one_in_a_forgotten_task_is_logged(self, lines: Lines) -> None:
         """Its report comes through asyncio's own logger."""
+        # What other tests have forgotten is reported before.
+        gc.collect()
         lines.configure()
 
         async def forget() -> None:

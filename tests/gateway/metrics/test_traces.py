@@ -38,6 +38,12 @@ CALCULATE = Tool("calculate", "Calculates.", "read", Sum, _calculated)
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 
+@pytest.fixture(autouse=True)
+def _sent_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread sends at the end alone, and not beside a test that sends itself."""
+    monkeypatch.setattr("gateway.metrics.traces.EVERY_S", 3600.0)
+
+
 def told(collector: Collector, **more: Any) -> dict[str, Any]:
     """Return the section that names a collector."""
     return {"otlp_endpoint": collector.url, **more}
