@@ -367,7 +367,8 @@ async def test_a_stream_that_falls_silent_is_left(
 @every_provider
 async def test_a_stream_without_an_end_is_left(opened: Open, provider: ProviderName) -> None:
     """Once the time for one call is over it is made again; what it wrote is booked as lost."""
-    async with opened(provider, main={"request_timeout_s": 2}) as at:
+    # Long enough for a busy machine to see the beginning.
+    async with opened(provider, main={"request_timeout_s": 5}) as at:
         at.main.script(Reply(text="word " * 4000, piece=5, pause_s=0.02))
         assert await at.ask() == [ANSWER]
         assert (at.actions, at.clock.waits) == (["retry"], [1])
