@@ -409,9 +409,11 @@ async def test_compress_survives_a_crash(tmp_path: Path) -> None:
     async with running(tmp_path, before, compression={"protect_last_n": 2}) as chat:
         await chatted(chat, 1, 5)
         await chat.gateway.delivery.wait_idle()
+        # The last question may have asked for a summary ahead of need.
+        await chat.gateway.beside.preparations.wait_idle()
         before.writing.clear()
         await chat.say("/compress orders")
-        await chat.until(lambda: before.prompts)
+        await chat.until(lambda: '"orders"' in "".join(before.prompts))
     async with running(tmp_path, after, compression={"protect_last_n": 2}) as chat:
         told = await chat.answers(1)
         assert len(await compactions(chat)) == 1

@@ -32,6 +32,7 @@ from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
 from tests.support.searching import talk
 from tests.support.storage import Store
+from tests.support.thorough import WAIT_S
 
 NOISE = tuple(f"this is message {word}" for word in ["alpha", "beta", "gamma", "delta", "eta"])
 POISON = "unspeakable"
@@ -150,12 +151,12 @@ async def test_it_goes_on_with_each_hint(
     talk(store, "a zebra")
     with capture_logs() as logs:
         task = asyncio.create_task(embedder.run(), name="embeddings")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             await server.asked.wait()
         server.asked.clear()
         talk(store, "a horse", user="8")
         embedder.notify()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_S):
             await server.asked.wait()
         task.cancel()
         await asyncio.wait([task])
@@ -221,7 +222,7 @@ async def test_who_is_killed_is_followed_by_another(
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CHILD, told, server.url, server.key
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         await server.asked.wait()
     os.kill(child.pid, signal.SIGKILL)
     await child.wait()

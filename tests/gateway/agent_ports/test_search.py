@@ -34,6 +34,7 @@ from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.scripted_model import Step, tool_call
 from tests.support.searching import chat, found, said, talk, tell
 from tests.support.storage import Store, begin_anew, copy_database
+from tests.support.thorough import WAIT_S
 
 
 async def search(
@@ -257,6 +258,8 @@ async def until_fed(database: Database) -> None:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.agent_ports.search.GATHER_S", 0)
+    # However slow the machine is, a search finds what was said before it.
+    monkeypatch.setattr("gateway.agent_ports.search.CATCH_UP_S", WAIT_S)
 
 
 async def test_what_waits_is_fed_at_the_start_and_after_a_hint(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import Connection, insert
@@ -402,6 +403,7 @@ def test_changes_are_seen(tmp_path: Path) -> None:
 
 async def test_looked_at_every_two_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst of messages looks once."""
+    monkeypatch.setattr(prompts, "time", Mock(monotonic=lambda: 1000.0))
     files = OperatorFiles(tmp_path)
     (tmp_path / "SOUL.md").write_text("one")
     assert (await files.refresh()).identity == "one"

@@ -42,6 +42,7 @@ from tests.support.scripted_model import Step
 
 FEW = {"protect_last_n": 2}
 WINDOW_TOKENS = 36_000
+CHATS = ("c1", "c2", "c3")
 
 
 async def until_pressed(chat: Running, model: LongChatModel) -> int:
@@ -52,6 +53,14 @@ async def until_pressed(chat: Running, model: LongChatModel) -> int:
         n += 1
     await chat.until(lambda: model.prompts)
     return n
+
+
+async def until_three_are_pressed(chat: Running, model: LongChatModel) -> None:
+    """Ask in three chats until each has asked for a summary ahead; two of these are begun."""
+    begun = noted(chat, "_begin")
+    while not begun.is_set():
+        await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in CHATS))
+    await chat.until(lambda: len(model.prompts) == 2)
 
 
 def roomy(**options: object) -> LongChatModel:
@@ -287,11 +296,8 @@ async def test_two_are_written_side_by_side(tmp_path: Path) -> None:
     model = roomy()
     async with running(tmp_path, model, compression=FEW) as chat:
         model.writing.clear()
-        begun, chats = noted(chat, "_begin"), ("c1", "c2", "c3")
-        while not begun.is_set():
-            await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in chats))
-        await model.watch.until(lambda: len(model.prompts) == 2)
-        for name in chats:
+        await until_three_are_pressed(chat, model)
+        for name in CHATS:
             await chat.ask("Hello", name)
         assert len(model.prompts) == 2
         model.writing.set()
@@ -425,11 +431,11 @@ async def test_a_used_up_budget_has_none_written(tmp_path: Path) -> None:
     """Nobody waits for it."""
     model = roomy()
     async with running(tmp_path, model, compression=FEW, budget={"daily_usd": 0}) as chat:
-        n = 1
-        while not (lines := chat.events("summary_not_prepared")):
+        begun, n = noted(chat, "_begin"), 1
+        while not begun.is_set():
             await chatted(chat, n, n)
             n += 1
-        assert lines[0]["reason"] == "a budget is used up"
+        assert (await chat.logged("summary_not_prepared"))["reason"] == "a budget is used up"
         assert model.prompts == []
 
 
@@ -460,11 +466,9 @@ async def test_a_compaction_does_not_wait_for_a_summary_that_nobody_has_begun(
     model = roomy()
     async with running(tmp_path, model, compression=FEW) as chat:
         model.writing.clear()
-        chats = ("c1", "c2", "c3")
-        while len(model.prompts) < 2:
-            await asyncio.gather(*(chat.ask(f"{name} " + "word " * 330, name) for name in chats))
+        await until_three_are_pressed(chat, model)
         material = "\n".join(model.prompts)
-        third = next(name for name in chats if f"{name} word" not in material)
+        third = next(name for name in CHATS if f"{name} word" not in material)
         await chat.say("word " * 6_000, third)
         await chat.until(lambda: len(model.prompts) == 3)
         assert f"{third} word" in model.prompts[2]

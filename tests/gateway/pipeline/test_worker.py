@@ -282,8 +282,12 @@ async def test_what_comes_while_a_turn_ends_is_answered_at_once(
 
 
 @pytest.mark.usefixtures("sqlite_alone")
-async def test_who_waits_for_a_place_is_claimed_by_nobody(tmp_path: Path) -> None:
+async def test_who_waits_for_a_place_is_claimed_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And is served in the order in which it came, also where the line was claimed meanwhile."""
+    # The worker looks at the line when the test says so.
+    monkeypatch.setattr("gateway.pipeline.worker.POLL_S", 3600.0)
     model = HeldModel()
     async with running(tmp_path, model, queue={"max_concurrent_turns": 2}) as chat:
         gates = [model.hold("busy a"), model.hold("busy b")]

@@ -155,8 +155,12 @@ async def test_a_connection_that_falls_silent_while_it_is_opened_is_opened_anew(
         async def fall_silent() -> None:
             proxy.silence()
 
+        def patient(server: DatabaseServer) -> "psycopg.Connection[Any]":
+            monkeypatch.setattr(notifications, "ANSWER_S", 30.0)
+            return opened(server)
+
         def silent(server: DatabaseServer) -> "psycopg.Connection[Any]":
-            monkeypatch.setattr(notifications, "open_direct", opened)
+            monkeypatch.setattr(notifications, "open_direct", patient)
             driver = opened(server)
             asyncio.run_coroutine_threadsafe(fall_silent(), loop).result()
             return driver
