@@ -13,6 +13,7 @@ import pytest
 
 from agent.processes import helpers
 from agent.settings import McpServerSettings
+from agent.tools.mcp import transports
 from tests.support import mcp_server
 from tests.support.gateway import log_lines
 from tests.support.recording_adapter import Watch
@@ -58,8 +59,12 @@ async def journal(tmp_path: Path) -> AsyncIterator[Journal]:
 
 
 @pytest.fixture
-def program(journal: Journal) -> Callable[..., McpServerSettings]:
-    """Returns the settings of the strict server as a program."""
+def program(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> Callable[..., McpServerSettings]:
+    """Returns the settings of the strict server as a program.
+
+    It has long enough to end, so that it notes that down on a busy machine, too.
+    """
+    monkeypatch.setattr(transports, "ENDS_WITHIN_S", 30.0)
 
     def settings(plan: dict[str, Any] | None = None, **options: Any) -> McpServerSettings:
         told = json.dumps({"log": str(journal.noted), **(plan or {})})

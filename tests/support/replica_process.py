@@ -1,6 +1,6 @@
 """A replica in a process of its own: it registers, shows that it lives, and tells what it becomes.
 
-`python -m tests.support.replica_process URL NAME LEASE_S`: each line of its output is an event as
+`python -m tests.support.replica_process URL NAME`: each line of its output is an event as
 JSON. It claims all that is ready, and never works on it; it receives for Telegram where it may.
 """
 
@@ -37,10 +37,9 @@ def _keep(_logger: Any, _method: str, line: Any) -> Any:
     raise structlog.DropEvent
 
 
-async def main(url: str, name: str, lease_s: float) -> None:
+async def main(url: str, name: str) -> None:
     """Be a replica until the process is killed."""
     structlog.configure(processors=[_keep])
-    leases.LEASE_S = lease_s
     database = PostgresDatabase(DatabaseServer(SecretStr(url), connections=2))
     accounts = AccountLeases()
     accounts.want(Receiving(*ACCOUNTS[0]))
@@ -67,4 +66,4 @@ async def claim(database: PostgresDatabase, replica: Replica) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -383,8 +383,8 @@ async def test_silence_is_unreachable(server: AnthropicServer) -> None:
 @pytest.mark.thorough
 async def test_slow_stream_is_no_silence(server: AnthropicServer) -> None:
     """A stream that takes longer than `idle_timeout_s` in all is fine while bytes come."""
-    server.script(Reply(text="abcdefgh", piece=1, pause_s=0.3))
-    async with connect(server, idle_timeout_s=2) as model:
+    server.script(Reply(text="abcdefgh", piece=1, pause_s=0.7))
+    async with connect(server, idle_timeout_s=4) as model:
         completion = await model.complete(ModelRequest(ASK), SinkSpy())
     assert completion.message["content"] == "abcdefgh"
 

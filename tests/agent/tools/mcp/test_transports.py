@@ -159,9 +159,10 @@ async def test_a_deaf_program_is_killed_with_all_that_it_started(
 
 
 async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
-    program: Program, journal: Journal, tmp_path: Path
+    program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second signal ends the gateway at once."""
+    monkeypatch.setattr(transports, "ENDS_WITHIN_S", 3.0)
     quarters = Quarters(SandboxSettings(), tmp_path, tmp_path / "mcp")
     server = servers.Connection("s", program({"deaf": True}), quarters, lambda _: None)
     running = asyncio.create_task(server.run())
