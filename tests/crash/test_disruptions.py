@@ -239,8 +239,11 @@ async def refuse_for_three_lives(crashes: Crashes, **changes: str) -> None:
     await crashes.write("a")
     await crashes.platform.refuse()
     for _ in range(3):
+        asked = crashes.platform.polls
         pid = crashes.start()
         await until(crashes.raised)
+        # What is looked at before it was refused is well.
+        await crashes.platform.wait_for(lambda asked=asked: crashes.platform.polls > asked)
         await crashes.looked()
         await crashes.kill(pid)
     await crashes.platform.refuse(refuses=False)

@@ -67,7 +67,9 @@ async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
     for _ in range(3):
         pid = crashes.start(kill=["model: asked", len(CHATS)])
         assert await crashes.ended(pid) == KILLED
-    await crashes.live_until_answered(within_s=10.0)
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: crashes.platform.noted("turn_buried") == len(CHATS))
+    assert await crashes.stop(pid) == 0, crashes.log()
     assert given_up(crashes)[1] == len(CHATS)
 
 
