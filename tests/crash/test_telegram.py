@@ -89,7 +89,7 @@ async def test_a_telegram_that_is_away_is_told_of_once(
     await crashes.kill(pid)
     pid = crashes.start()
     await crashes.looked()
-    api._faults.clear()
+    api.mend(*routes)
     api.push_text(CHATS[0], "m3")
     await api.wait_for(lambda: not api.pending and answered_by(api) == len(sent), timeout_s=120)
     await crashes.settle()

@@ -187,8 +187,9 @@ async def test_short_trouble_is_waited_for(claude: AnthropicServer, tmp_path: Pa
 @pytest.mark.thorough
 async def test_a_broken_stream_is_asked_again(claude: AnthropicServer, tmp_path: Path) -> None:
     """Cut off or silent: what was shown gives way to the whole answer, which is there once."""
-    cut = Reply(text="Half an ans", piece=3, pause_s=0.1, trouble="cut")
-    async with asking(tmp_path, claude.url, idle_timeout_s=1) as parley:
+    # Slow enough for who looks on from the beginning, on a busy machine too.
+    cut = Reply(text="Half an ans", piece=3, pause_s=1.5, trouble="cut")
+    async with asking(tmp_path, claude.url, idle_timeout_s=5, retry_for_s=60) as parley:
         for number, reply in enumerate((cut, replace(cut, trouble="stall")), start=1):
             claude.script(reply)
             assert await half_then_whole(WebChat(parley, f"c{number}")) == ["Here I am."]
@@ -247,4 +248,5 @@ async def test_the_process_may_die_in_an_outage(claude: AnthropicServer, tmp_pat
         await relay.open()
         await parley.restart()
         await chat.until(lambda: "Here I am." in chat.answers)
-        assert chat.answers == ["Here I am."]
+        # On a busy machine it was killed after it had told that it takes longer.
+        assert [each for each in chat.answers if each != TROUBLE] == ["Here I am."]

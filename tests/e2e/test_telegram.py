@@ -48,6 +48,8 @@ async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess)
     menu = {entry["command"] for entry in api.commands}
     assert menu == set(dict(command_menu()))
     api.push_text(ANN, "My name is Ann.")
+    # Of an answer that takes long its beginning is shown before.
+    await offline.event("message_sent")
     assert "offline demo model" in await said(api, "Nice to meet you, Ann!")
     api.push_text(ANN, "/status")
     assert "Messages: 2 so far" in await said(api, "Model: parley-offline")
@@ -187,12 +189,13 @@ async def test_a_wrong_token_stops_only_its_adapter(api: BotApi, tmp_path: Path)
 @pytest.mark.thorough
 async def test_telegram_may_be_away_at_the_start(api: BotApi, tmp_path: Path) -> None:
     """/readyz says that it is not connected yet; it connects by itself."""
-    api.fail("getMe", HTML_502)
+    api.fail("getMe", *[HTML_502] * 1000)
     async with ParleyProcess(tmp_path, bot_settings(api)) as parley:
         await parley.event("adapter_disconnected")
         status, body = await parley.health()
         assert status == 503
         assert body["adapters"]["telegram:default"].startswith("connecting: ")
+        api.mend("getMe")
         await parley.event("telegram_connected")
         # It counts as connected once a poll was answered.
         api.push_text(ANN, "what is 12*7?")

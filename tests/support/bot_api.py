@@ -278,6 +278,11 @@ class BotApi:
         """Let the next requests of a method (of a file: "file") go wrong, one fault each."""
         self._faults[method].extend(faults)
 
+    def mend(self, *methods: str) -> None:
+        """Let these methods go right again, whatever was still to go wrong."""
+        for each in methods:
+            self._faults[each].clear()
+
     def shown(self, chat: int) -> list[str]:
         """Return the texts that stand in a chat, in order."""
         return [message.text for message in self.messages if message.chat == chat]

@@ -24,7 +24,7 @@ WITHIN_S = 120
 """Of what hangs, on the slowest machine."""
 ANN = 4711
 KEY = "sk-ant-the-right-key"
-CODE = re.compile(r"send ([A-Z0-9]{4}-?[A-Z0-9]{4}) to your bot|start=([A-Z0-9-]{8,9})")
+CODE = re.compile(r"send ([A-Z0-9]{4}-?[A-Z0-9]{4}) to your bot|start=([A-Z0-9-]{8,9})\s")
 
 
 @dataclass
