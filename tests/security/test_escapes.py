@@ -185,14 +185,16 @@ def test_what_is_allowed_works(machine: Machine, backend: Backend) -> None:
 
 def test_what_it_leaves_running_ends_with_it(machine: Machine, backend: Backend) -> None:
     """A session of its own, a double fork, and whatever ignores signals."""
-    deaf = "trap '' TERM HUP INT; sleep 1000"
+    # Of this worker's own: another one may run the like at the same time.
+    asleep = f"sleep 1000.{os.getpid()}"
+    deaf = f"trap '' TERM HUP INT; {asleep}"
     command = f'(setsid bash -c "{deaf}" & ) ; (nohup bash -c "{deaf}" &) ; exec sleep 0'
     report, _ = run_as_nobody(machine.workspace, command, backend)
     assert report.ended == "exit"
     left = subprocess.run(
         ["ps", "-u", str(NOBODY), "-o", "args="], capture_output=True, check=False
     )
-    assert b"sleep 1000" not in left.stdout
+    assert asleep.encode() not in left.stdout
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ pytestmark = [TAKES_ROOT, on_each_backend(networked=True)]
 GET = """
 import sys, urllib.error, urllib.request
 try:
-    with urllib.request.urlopen(sys.argv[1], timeout=5) as answer:
+    with urllib.request.urlopen(sys.argv[1], timeout=30) as answer:
         print(answer.read().decode())
 except urllib.error.HTTPError as exc:
     print(exc.code, exc.read().decode())
