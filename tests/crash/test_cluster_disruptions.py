@@ -128,6 +128,7 @@ async def test_a_replica_that_freezes_while_it_reaps_holds_up_no_chat(cluster: C
     cluster.disturb_now(reaper)
     await cluster.platform.open_gate()
     cluster.run(other)
+    await cluster.platform.wait_for(lambda: cluster.platform.noted("ready") >= 3, 90.0)
     await cluster.platform.wait_for(cluster.all_answered, LEASE_S)
     cluster.disturb_now(reaper)
     await cluster.live_on()
