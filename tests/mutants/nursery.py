@@ -1,9 +1,9 @@
 """A warm process that has imported all libraries once and forks runs of single tests.
 
 It is a script that imports nothing of our own: each run imports the tree as it is then. Orders are
-lines of JSON on stdin: {"tests": […], "preload": […], "compiles": false}. Each is answered with one
-line: how the tests ended (`seen`), what could not be collected (`broken`), what the run printed
-(`printed`), and which modules of libraries it has imported (`libraries`).
+lines of JSON on stdin: {"tests": […], "preload": […], "compiles": false, "environ": {…}}. Each is
+answered with one line: how the tests ended (`seen`), what could not be collected (`broken`), what
+the run printed (`printed`), and which modules of libraries it has imported (`libraries`).
 """
 
 import gc
@@ -59,7 +59,7 @@ def main() -> None:
         gc.freeze()
         # A mutant of the same size as the file before would be taken for what was compiled last.
         sys.dont_write_bytecode = not order["compiles"]
-        print(json.dumps(_forked(order["tests"], tree)), flush=True)
+        print(json.dumps(_forked(order, tree)), flush=True)
 
 
 def _load(name: str) -> None:
@@ -69,7 +69,7 @@ def _load(name: str) -> None:
         print(f"not imported ahead: {name}: {exc!r}", file=sys.stderr)
 
 
-def _forked(tests: list[str], tree: Path) -> dict[str, Any]:
+def _forked(order: dict[str, Any], tree: Path) -> dict[str, Any]:
     log = tree / "run.log"
     reading, writing = os.pipe()
     pid = os.fork()
@@ -78,7 +78,8 @@ def _forked(tests: list[str], tree: Path) -> dict[str, Any]:
         with log.open("wb") as printed:
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)
-        answer = _run(tests)
+        os.environ.update(order["environ"])
+        answer = _run(order["tests"])
         os.write(writing, json.dumps(answer).encode())
         os._exit(0)
     os.close(writing)

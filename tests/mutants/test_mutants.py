@@ -48,19 +48,20 @@ class Copy:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**kept, "PARLEY_TEST_ALL": "1", "PARLEY_TEST_WAIT_S": "30"},
+            env={**kept, "PARLEY_TEST_ALL": "1"},
         )
         self._libraries: list[str] = []
         self._is_warm = False
 
-    def run(self, tests: Collection[str]) -> dict[str, Any]:
-        """Run tests; what the first run imports is there for all others."""
+    def run(self, tests: Collection[str], **variables: str) -> dict[str, Any]:
+        """Run tests with these variables; what the first run imports is there for all others."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         order = {
             "tests": list(tests),
             "preload": self._libraries,
             "compiles": not self._is_warm,
+            "environ": variables,
         }
         print(json.dumps(order), file=self._process.stdin, flush=True)
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -106,7 +107,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 def test_a_mutant_is_caught(copy: Copy, patch: Patch) -> None:
     """Each named test fails with the flaw, and by what it asserts."""
     with copy.mutated(patch):
-        answer = copy.run(patch.tests)
+        # What they wait for may not come at all.
+        answer = copy.run(patch.tests, PARLEY_TEST_WAIT_S="30")
     assert not (why := why_not_caught(patch, answer)), f"{why}\n{answer['printed']}"
 
 
