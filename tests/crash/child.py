@@ -289,7 +289,7 @@ class Life:
             replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
         replace_in(next_turn, burst=burst_or_fail)
-        replace_in(blame, QUIET_S=spec.quiet_s)
+        replace_in(blame, QUIET_S=spec.quiet_s, TRIAL_SHARE=spec.trial_share)
         if spec.lease_s is not None:
             shorten_leases(spec.lease_s)
         look_for_alerts(spec)

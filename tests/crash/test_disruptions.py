@@ -16,7 +16,7 @@ from gateway.pipeline import notices
 from gateway.pipeline.worker import POLL_S
 from tests.crash.test_cluster_disruptions import fill
 from tests.support.confined import TAKES_ROOT
-from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, Nursery, describe, until
+from tests.support.crash import KILLED, TRIED_SOON, Crashes, Nursery, describe, until
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.postgres import small_disk
 
@@ -72,7 +72,7 @@ async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
     crashes: Crashes, how: str, code: int
 ) -> None:
     """Four deaths: its chat gets a notice; turns that merely ran beside it are not to blame."""
-    crashes.configure(quiet_s=TRIED_AFTER_S)
+    crashes.configure(**TRIED_SOON)
     crashes.excuse(await crashes.write("poison", how))
     for chat in "abcd":
         await crashes.write(chat, "gate")
@@ -154,7 +154,7 @@ async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Cras
 @pytest.mark.thorough
 async def test_a_tool_that_kills_the_process_becomes_a_dead_letter(crashes: Crashes) -> None:
     """Its deaths count from its last journaled step; the group it leaves is closed."""
-    crashes.configure(quiet_s=TRIED_AFTER_S)
+    crashes.configure(**TRIED_SOON)
     crashes.excuse(await crashes.write("a", "boom"))
     for _ in range(4):
         assert await crashes.ended(crashes.start()) == KILLED

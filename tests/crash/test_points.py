@@ -14,7 +14,7 @@ import pytest
 from gateway.pipeline import notices
 from gateway.pipeline.worker import TURNS_PER_LEASE
 from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
-from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
+from tests.support.crash import KILLED, TRIED_SOON, Crashes, describe
 from tests.support.crash_oracle import is_answer
 from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
 from tests.support.thorough import products, sampled, thorough
@@ -211,7 +211,7 @@ async def a_stop(crashes: Crashes, point: str) -> None:
 
 async def a_burial(crashes: Crashes, point: str) -> None:
     """A turn crashes its process whenever it is tried."""
-    crashes.configure(quiet_s=TRIED_AFTER_S)
+    crashes.configure(**TRIED_SOON)
     crashes.excuse(await crashes.write("a", "die"))
     for _ in range(4):
         assert await crashes.ended(crashes.start()) == KILLED

@@ -35,8 +35,8 @@ from tests.support.thorough import DEEP, WAIT_S, thorough
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
 ENDED_IN_S = 100.0
 """A stop with connections to PostgreSQL that say nothing waits twice for their limit of 40 s."""
-TRIED_AFTER_S = 6.0
-"""A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
+TRIED_SOON = {"quiet_s": 4.0, "trial_share": 0.75}
+"""A short quiet time, and a trial in which a busy machine, too, comes to the end of a turn."""
 KILLED = -signal.SIGKILL
 SETTLED_IN_S = WAIT_S
 LOOKS = 2
@@ -62,6 +62,7 @@ class Spec:
         style: Of the platform: plain (a repeated send shows twice), once (nonces), edit (answers
             take the place of a preview).
         quiet_s: How long it lives without a suspect before that is tried.
+        trial_share: How much of that a trial lasts.
         beat_s: How often it notes that it is alive.
         retry_after_s: How long its worker waits after the first failure of a turn.
         think_s: How long its model takes for each answer and each summary.
@@ -100,6 +101,7 @@ class Spec:
     attempts: int = 3
     give_up_after_s: float = 3600.0
     quiet_s: float = 0.3
+    trial_share: float = 0.25
     beat_s: float = 0.05
     retry_after_s: float = 0.05
     think_s: float = 0.0
