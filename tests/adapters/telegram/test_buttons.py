@@ -11,6 +11,7 @@ from adapters.messages import Address, Admission, Choice, Outgoing, Withdrawal
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
+from tests.support.bot_replicas import until
 from tests.support.recording_intake import RecordingIntake
 
 ANN = Address("telegram", "default", "7")
@@ -62,13 +63,13 @@ async def test_a_press_is_stored_and_then_answered(
 ) -> None:
     """The button stops spinning, the choice is noted in place of the buttons."""
     query = api.press(7, "Allow", BOB)
-    await api.wait_for(lambda: not api.messages[0].buttons)
+    # The press is confirmed, answered and taken off side by side.
+    await api.wait_for(lambda: not (api.messages[0].buttons or api.pending) and api.answered)
     (message,) = intake.messages
     assert (message.text, message.sender, message.dedupe_key) == ("/approve 1", "9", f"cb:{query}")
     assert api.answered[query]["text"] == "Allow"
     assert api.shown(7) == ["May I?\n→ Allow"]
     assert api.messages[0].entities == [{"type": "bold", "offset": 0, "length": 3}]
-    assert not api.pending
 
 
 @pytest.mark.parametrize(
@@ -300,6 +301,7 @@ async def test_buttons_that_could_not_be_taken_off(api: BotApi, asking: Telegram
     api.fail("editMessageText", HTML_502)
     api.press(7, "Allow")
     await api.wait_for(lambda: api.answered and api.made("editMessageText"))
+    await until(lambda: not asking._buttons._taken_off)
     api.press(7, "Deny")
     await api.wait_for(lambda: not api.messages[0].buttons)
     assert api.shown(7) == ["May I?\n→ Deny"]

@@ -319,7 +319,7 @@ async def test_connected_means_reached_within_90_seconds(api: BotApi, make: Make
     assert not adapter.connected
     async with running(adapter):
         # The second one is made when the first was answered.
-        await api.wait_for(lambda: len(api.made("getUpdates")) == 2)
+        await api.wait_for(lambda: len(api.made("getUpdates")) >= 2)
         assert adapter.connected
     now[0] += 89
     assert adapter.connected
