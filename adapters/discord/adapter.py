@@ -79,8 +79,9 @@ class DiscordAdapter:
         threads = Threads(self._api, intake, pacer)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
+        turns = IdentifyTurns(clock=clock)
         parts = AccountParts(
-            self._api, intake, pacer, channel_kinds, threads, buttons, commands, IdentifyTurns()
+            self._api, intake, pacer, channel_kinds, threads, buttons, commands, turns
         )
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self._receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)

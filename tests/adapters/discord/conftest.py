@@ -60,17 +60,21 @@ async def make(server: DiscordServer, intake: RecordingIntake) -> AsyncIterator[
     made: list[DiscordAdapter] = []
 
     def build(**changes: object) -> DiscordAdapter:
-        options: dict[str, Any] = {"limits": FAST}
-        options |= {name: changes.pop(name) for name in ("limits", "clock") if name in changes}
-        urls = {"api_url": server.api_url, "gateway_url": server.gateway_url}
-        settings = DiscordSettings.model_validate({"token": SecretStr(TOKEN)} | urls | changes)
-        adapter = DiscordAdapter(settings, intake, COMMANDS, **options)
-        made.append(adapter)
-        return adapter
+        made.append(adapter_of(server, intake, **changes))
+        return made[-1]
 
     yield build
     for adapter in made:
         await adapter.close()
+
+
+def adapter_of(server: DiscordServer, intake: RecordingIntake, **changes: object) -> DiscordAdapter:
+    """Return an adapter of a server; keywords are those of `make`."""
+    options: dict[str, Any] = {"limits": FAST}
+    options |= {name: changes.pop(name) for name in ("limits", "clock") if name in changes}
+    urls = {"api_url": server.api_url, "gateway_url": server.gateway_url}
+    settings = DiscordSettings.model_validate({"token": SecretStr(TOKEN)} | urls | changes)
+    return DiscordAdapter(settings, intake, COMMANDS, **options)
 
 
 @pytest.fixture

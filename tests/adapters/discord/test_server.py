@@ -162,7 +162,7 @@ async def test_the_sdk_keeps_the_limits_that_headers_tell(server: DiscordServer)
 
 async def test_too_much_is_a_violation() -> None:
     """A bot that does not look at the headers gets a 429 and is noted."""
-    async with DiscordServer(limits=LIMITS | {"typing": (1, 0.1)}) as server:
+    async with DiscordServer(limits=LIMITS | {"typing": (1, 60.0)}) as server:
         async with connected(server) as client:
             url = f"{server.api_url}/channels/{server.general.ref}/typing"
             headers = {"Authorization": f"Bot {TOKEN}", "User-Agent": "DiscordBot (x, 1)"}

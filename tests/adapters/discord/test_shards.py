@@ -5,6 +5,7 @@ would send it over.
 """
 
 import asyncio
+import time
 
 import pytest
 from hypothesis import given
@@ -14,10 +15,11 @@ from adapters.discord import shards
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.errors import AdapterRefused
-from tests.adapters.discord.conftest import MakeAdapter, row, running, where
+from tests.adapters.discord.conftest import MakeAdapter, adapter_of, row, running, where
 from tests.support.discord.server import DiscordServer
 from tests.support.discord.world import Channel
 from tests.support.recording_intake import RecordingIntake
+from tests.support.virtual_time import run_virtually
 
 TWO = 2
 
@@ -143,20 +145,25 @@ async def test_an_archived_thread_is_asked_for(
     assert intake.texts[1:] == ["done", "while away"]
 
 
-async def test_a_connection_waits_for_its_turn_to_identify(
-    server: DiscordServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_waits_for_its_turn_to_identify(monkeypatch: pytest.MonkeyPatch) -> None:
     """Discord refuses those that come too early; of one process none does."""
-    server.gateway.identify_every_s = 0.2
-    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 0.25)
-    adapter = make(shards=3)
-    async with (
-        running(adapter, server, 0),
-        running(adapter, server, 1),
-        running(adapter, server, 2),
-    ):
-        assert server.gateway.shards() == [(0, 3), (1, 3), (2, 3)]
-    assert (server.gateway.connects, server.gateway.identified) == (3, 3)
+    monkeypatch.setattr(shards, "IDENTIFY_EVERY_S", 6.0)
+
+    async def three_identify() -> None:
+        async with DiscordServer() as server:
+            server.gateway.identify_every_s = 5.0
+            adapter = adapter_of(server, RecordingIntake(), shards=3, clock=time.monotonic)
+            async with (
+                running(adapter, server, 0),
+                running(adapter, server, 1),
+                running(adapter, server, 2),
+            ):
+                assert server.gateway.shards() == [(0, 3), (1, 3), (2, 3)]
+            assert (server.gateway.connects, server.gateway.identified) == (3, 3)
+            await adapter.close()
+            assert server.violations == []
+
+    run_virtually(three_identify())
 
 
 async def test_who_is_refused_since_another_process_was_faster_tries_again(

@@ -1,5 +1,6 @@
 """The adapter with the gateway's own intake on a real database: threads, gaps, restarts."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -20,6 +21,7 @@ from gateway.storage.database import Database
 from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.recording_intake import FAST
+from tests.support.thorough import WAIT_S
 
 RULES = IntakeRules(
     access=Access(AccessSettings(mode="open")),
@@ -56,12 +58,9 @@ def _queued(conn: Connection) -> list[tuple[int, str]]:
 
 async def queued(database: Database, server: DiscordServer, count: int) -> list[tuple[int, str]]:
     """Wait until this many messages are queued; return (conversation, text) of each."""
-    found: list[tuple[int, str]] = []
-    for _ in range(500):
-        found = await database.read(_queued)
-        if len(found) >= count:
-            break
-        await server._change()
+    async with asyncio.timeout(WAIT_S):
+        while len(found := await database.read(_queued)) < count:
+            await server._change()
     return found
 
 
