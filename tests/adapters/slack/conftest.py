@@ -16,6 +16,7 @@ from adapters.slack.platform import SlackSettings
 from tests.support.recording_intake import FAST, NotStored, RecordingIntake
 from tests.support.slack.people import ANN, ANNS_DM
 from tests.support.slack.server import SlackServer
+from tests.support.thorough import WAIT_S
 
 NONCE = "0123456789abcdef01234567"
 MENU = (("new", "Start anew"), ("status", "Show the status"), ("stop", "Stop"))
@@ -150,6 +151,6 @@ def thread_in(channel: str, thread: str) -> Address:
 
 async def until(condition: Callable[[], object]) -> None:
     """Look until a condition holds that nothing tells of."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

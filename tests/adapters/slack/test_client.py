@@ -50,7 +50,7 @@ async def test_an_exhausted_client_is_replaced(
     monkeypatch.setattr(client, "_CONNECTIONS", 1)
     monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 1.0)
     adapter = make()
-    slack.fail("chat.postMessage", slow(5))
+    slack.fail("chat.postMessage", slow(600))
     hanging = asyncio.get_running_loop().create_task(adapter.send(outgoing("hangs")))
     await slack.wait_for(lambda: slack.calls)
     with pytest.raises(SendDelayed):

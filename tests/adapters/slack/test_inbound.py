@@ -637,7 +637,7 @@ async def test_nobody_waits_long_for_a_name(
 ) -> None:
     """The message is stored with the id, and those behind it do not wait either."""
     monkeypatch.setattr("adapters.slack.inbound.WAIT_S", 0.02)
-    slack.fail("users.info", slow(2))
+    slack.fail("users.info", slow(600))
     assert (await heard(slack, intake)).sender_name == ANN
     assert (await heard(slack, intake)).sender_name == ANN
     assert len(slack.made("users.info")) == 1

@@ -28,6 +28,7 @@ from tests.support.recording_intake import NotStored, RecordingIntake
 from tests.support.slack.faults import DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood, refused
 from tests.support.slack.people import ANNS_DM
 from tests.support.slack.server import SlackServer
+from tests.support.thorough import WAIT_S
 
 
 async def test_an_event_is_acknowledged_after_the_commit(
@@ -79,7 +80,7 @@ async def test_a_slow_commit_is_delivered_twice_and_stored_once(
     slack.delivering.ack_s = 0.05
     intake.gate.clear()
     slack.write(ANNS_DM, "one")
-    await slack.wait_for(lambda: slack.delivering.deliveries[-1].attempts == 2)
+    await slack.wait_for(lambda: slack.delivering.deliveries[-1].attempts >= 2)
     intake.gate.set()
     await intake.was_offered(2)
     await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
@@ -138,6 +139,7 @@ async def test_a_refresh_loses_nothing_that_came_with_it(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, clock: Clock
 ) -> None:
     """What arrived before the request to go is stored and acknowledged on the old connection."""
+    slack.delivering.ack_s = WAIT_S
     async with running(make(clock=clock)):
         await connected(slack)
         clock.now += 3600
@@ -378,7 +380,8 @@ async def test_an_error_inside_of_bolt_is_not_acknowledged(
             slack.write(ANNS_DM, "one")
             await intake.has(1)
             await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
-    assert slack.delivering.deliveries[-1].attempts == 3
+    # A busy machine acknowledges later than so soon, and gets it once more.
+    assert slack.delivering.deliveries[-1].attempts >= 3
     failed = [entry for entry in logs if entry["event"] == "slack_webhook_not_stored"]
     assert len(failed) == 2
 
