@@ -30,8 +30,8 @@ OF_A_TURN = (
 )
 """What writes more than once, or may, until a message is answered; `begin` is the other."""
 OF_A_LIFE = ("attend", "prune_raw", "claim", "begin", "store_output", *OF_A_TURN)
-SHORT_LEASE_S = 3.0
-"""A busy machine keeps a process waiting for more than a second."""
+SHORT_LEASE_S = 5.0
+"""A busy machine keeps a process waiting for two seconds and more."""
 DISK_MB = 90
 MINUTE_S = 6.0
 """Of the alerts."""

@@ -29,7 +29,7 @@ async def die_and_recover(crashes: Crashes, api: BotApi, point: str, chat: int) 
     """Live until the point, then once more until the chat has its answer."""
     assert await crashes.ended(crashes.start(kill=[point, 1])) == KILLED, crashes.log()
     pid = crashes.start()
-    await api.wait_for(lambda: any("m1" in text for text in api.shown(chat)), timeout_s=30)
+    await api.wait_for(lambda: any("m1" in text for text in api.shown(chat)))
     assert await crashes.stop(pid) == 0, crashes.log()
 
 
@@ -99,7 +99,7 @@ async def test_a_chat_that_moved_is_answered_there(
     api.migrate(GROUP, SUPERGROUP)
     assert await crashes.ended(crashes.start(kill=[point, 1])) == KILLED, crashes.log()
     pid = crashes.start()
-    await api.wait_for(lambda: api.shown(SUPERGROUP), timeout_s=30)
+    await api.wait_for(lambda: api.shown(SUPERGROUP))
     assert await crashes.stop(pid) == 0, crashes.log()
     assert len(api.shown(SUPERGROUP)) == 1
     assert len(rows(crashes, "SELECT session_key FROM alias")) == 2

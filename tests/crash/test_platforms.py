@@ -1,5 +1,6 @@
 """Killed at every step of a send on every platform: after the restart the answer is there, once."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -10,7 +11,7 @@ from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver
 from tests.support.crash import KILLED, Crashes
 from tests.support.process import free_port
-from tests.support.thorough import products
+from tests.support.thorough import WAIT_S, products
 
 STEPS = (
     "after commit of commit_and_release",
@@ -56,6 +57,9 @@ async def test_an_answer_survives_a_kill(driver: Driver, crashes: Crashes, step:
     pid = crashes.start()
     await up(crashes, driver, lives=2)
     await answered(crashes)
+    # What is sent to a page is there for it to be read.
+    async with asyncio.timeout(WAIT_S), driver.changed:
+        await driver.changed.wait_for(ann.texts)
     assert await crashes.stop(pid) == 0, crashes.log()
     assert sent(crashes) == ["sent"]
     answers = [text.removeprefix("(re-sent)\n") for text in ann.texts()]
