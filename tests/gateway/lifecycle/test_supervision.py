@@ -174,8 +174,7 @@ async def watched(home: Path) -> AsyncIterator["Watched"]:
     """Run a gateway; its account has sent something in chat "first"."""
     async with running(home, adapter=RecordingAdapter()) as chat:
         it = Watched(chat, Clock())
-        await chat.ask("hello", "first")
-        await chat.until_rows(schema.outbox, lambda rows: rows[0].state == "sent")
+        await it.talk("first")
         yield it
 
 
@@ -187,6 +186,11 @@ class Watched:
         self.watch: Watch = chat.gateway.platforms.watch
         self.watch.traffic.clock = clock
         self._failing = 0
+
+    async def talk(self, chat: str) -> None:
+        """Have somebody be answered in the newest chat, and its receipt be stored."""
+        await self.chat.ask("hello", chat)
+        await self.chat.until_rows(schema.outbox, lambda rows: rows[-1].state == "sent")
 
     async def fail(self, chat: str, *errors: Exception) -> None:
         """Have somebody write in a chat, whose answer is not taken for now."""
@@ -274,7 +278,7 @@ async def test_a_chat_that_is_blocked_does_not_silence_the_account(tmp_path: Pat
         await it.fail("stuck")
         for _ in range(3):
             assert (await it.pass_s(40)).silent_s is None
-            await it.chat.ask("hello", "other")
+            await it.talk("other")
         health = await it.pass_s(3600)
         assert (health.waiting, health.silent_s) == (1, None)
         assert it.events() == []
@@ -285,7 +289,7 @@ async def test_a_blocked_chat_does_not_hide_a_silence(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         await it.fail("stuck")
         await it.pass_s(59)
-        await it.chat.ask("hello", "other")
+        await it.talk("other")
         await it.pass_s(2)
         await it.fail("c")
         assert (await it.pass_s(61)).silent_s is not None
