@@ -406,6 +406,8 @@ async def test_no_credit_through_a_kill(tmp_path: Path) -> None:
             api.push_text(1, "and now?", ann)
             await parley.event("alert_raised", kind="money-gone")
             await api.wait_for(lambda: said("has no credit left"))
+            # Else the next life shows what the platform has, and the database does not know of.
+            await parley.event("message_sent", count=3)
             await parley.kill9()
             # Another trouble, which shows that it has looked again.
             parley.settings["alerts"] = {"disk_free_bytes": 10**15}

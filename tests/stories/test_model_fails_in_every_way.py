@@ -353,7 +353,7 @@ async def test_a_stream_that_falls_silent_is_left(
     opened: Open, provider: ProviderName, silence: Fault | Reply
 ) -> None:
     """Before its first byte, its first word or after it: the call is closed and made again."""
-    async with opened(provider, main={"idle_timeout_s": 1}) as at:
+    async with opened(provider, main={"idle_timeout_s": 3}) as at:
         await at.ask()
         at.main.script(silence)
         assert await at.ask() == [ANSWER]

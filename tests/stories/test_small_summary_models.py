@@ -15,6 +15,7 @@ from tests.support.gateway import Running, running
 from tests.support.long_chats import LongChatModel, fact, faithful
 from tests.support.model_server import Fault, Recorded, Refusal, Reply
 from tests.support.openai_server import OpenAIServer
+from tests.support.recording_adapter import Watch
 
 REAL_TOKENS = 8_192
 WINDOW_TOKENS = 60_000
@@ -27,14 +28,17 @@ class LlamaCpp(OpenAIServer):
 
     Attributes:
         tells: Whether a refusal names the window.
+        watch: Noted with each request.
     """
 
     def __init__(self, *, tells: bool = True) -> None:
         super().__init__(default=Reply(text=ANSWER))
         self.tells = tells
+        self.watch = Watch()
 
     @override
     def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        self.watch.note()
         super().check(headers, body)
         size = size_of(body) + body.get("max_tokens", 0)
         if size > REAL_TOKENS:
@@ -148,7 +152,7 @@ async def test_no_part_is_paid_for_twice(tmp_path: Path) -> None:
         server.script(*[Reply(text=ANSWER)] * 3, Reply(text="## Goal", trouble="stall"))
         async with chatting(tmp_path, server, main, context_length=REAL_TOKENS) as chat:
             await grown(chat, 1, 7)
-            await chat.until(lambda: len(server.requests) == 4)
+            await server.watch.until(lambda: len(server.requests) == 4)
             parts = await chat.until_rows(schema.summary_part, lambda rows: len(rows) == 3)
             booked = [row for row in await chat.rows(schema.ledger) if row.purpose == "summary"]
             assert len(parts) == len(booked)
