@@ -37,6 +37,8 @@ async def served(slack: SlackServer, make: MakeAdapter) -> AsyncIterator[SlackAd
         async with running(adapter):
             await until(lambda: adapter.connected)
             yield adapter
+        # What Slack delivers while the server ends would leave a connection open.
+        await slack.delivering.close()
 
 
 @pytest.fixture
@@ -213,6 +215,7 @@ async def test_a_call_before_the_bot_is_known_comes_again(
         slack.write(ANNS_DM, "one")
         await slack.wait_for(lambda: slack.delivering.deliveries[-1].answers)
         assert slack.delivering.deliveries[-1].answers[0] == 503
+        await slack.delivering.close()
 
 
 async def test_a_huge_call_is_refused(slack: SlackServer, served: SlackAdapter) -> None:
