@@ -54,6 +54,8 @@ async function request(method, path, body) {
   });
   const data = await response.json().catch(() => null);
   if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText, data?.error);
+  // Cut off on its way: as good as no answer.
+  if (data === null && response.status !== 204) throw new ApiError(0, "Parley cannot be reached.");
   return data;
 }
 
