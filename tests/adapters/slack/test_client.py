@@ -8,12 +8,21 @@ from adapters.base import PoolUse
 from adapters.errors import SendDelayed
 from adapters.slack import client
 from adapters.slack.adapter import SlackAdapter
-from tests.adapters.slack.conftest import MakeAdapter, outgoing, question, until
+from tests.adapters.slack.conftest import (
+    MENU,
+    MakeAdapter,
+    outgoing,
+    question,
+    settings_of,
+    until,
+)
 from tests.support.cancelling import cancelled_at
 from tests.support.process import free_port
+from tests.support.recording_intake import FAST, RecordingIntake
 from tests.support.slack.faults import slow
 from tests.support.slack.people import ANNS_DM
 from tests.support.slack.server import SlackServer
+from tests.support.virtual_time import run_virtually
 
 MOST_AWAITS = 20
 
@@ -42,24 +51,26 @@ async def test_an_unreachable_slack_is_asked_with_a_fresh_client(make: MakeAdapt
     assert replaced == [0, 0, 0, 0, *[1] * 6]
 
 
-@pytest.mark.thorough
-async def test_an_exhausted_client_is_replaced(
-    slack: SlackServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exhausted_client_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A send that finds no free connection is delayed; the next one goes out on a fresh client."""
     monkeypatch.setattr(client, "_CONNECTIONS", 1)
-    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 1.0)
-    adapter = make()
-    slack.fail("chat.postMessage", slow(600))
-    hanging = asyncio.get_running_loop().create_task(adapter.send(outgoing("hangs")))
-    await slack.wait_for(lambda: slack.calls)
-    with pytest.raises(SendDelayed):
-        await adapter.send(outgoing("too many"))
-    monkeypatch.setattr(client, "_CONNECT_TIMEOUT_S", 30.0)
-    await adapter.send(outgoing("goes out"))
-    assert adapter.pool.replaced == 1
-    assert slack.shown(ANNS_DM) == ["goes out"]
-    hanging.cancel()
+
+    async def three_sent() -> None:
+        async with SlackServer() as slack:
+            adapter = SlackAdapter(settings_of(slack), RecordingIntake(), MENU, limits=FAST)
+            slack.fail("chat.postMessage", slow(client._CONNECT_TIMEOUT_S * 2))
+            hanging = asyncio.get_running_loop().create_task(adapter.send(outgoing("hangs")))
+            await slack.wait_for(lambda: slack.calls)
+            with pytest.raises(SendDelayed):
+                await adapter.send(outgoing("too many"))
+            await adapter.send(outgoing("goes out"))
+            assert adapter.pool.replaced == 1
+            assert slack.shown(ANNS_DM) == ["goes out"]
+            hanging.cancel()
+            await adapter.close()
+            assert slack.violations == []
+
+    run_virtually(three_sent())
 
 
 async def test_an_answer_takes_the_place_of_a_preview_that_came_late(
