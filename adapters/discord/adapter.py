@@ -75,18 +75,16 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(settings.name, token_of(settings), pacer)
-        channel_kinds = ChannelKinds(self._api, pacer, settings.shards)
+        kinds = ChannelKinds(self._api, pacer, settings.shards)
         threads = Threads(self._api, intake, pacer)
         buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
         turns = IdentifyTurns(clock=clock)
-        parts = AccountParts(
-            self._api, intake, pacer, channel_kinds, threads, buttons, commands, turns
-        )
+        parts = AccountParts(self._api, intake, pacer, kinds, threads, buttons, commands, turns)
         shards = [Shard(number, settings.shards) for number in range(settings.shards)]
         self._receivers = tuple(Receiver(settings, parts, each, clock=clock) for each in shards)
-        self._sender = Sender(self._api, posts, pacer, channel_kinds, buttons.pending)
-        self._previews = Previews(self._api, posts, pacer, channel_kinds)
+        self._sender = Sender(self._api, posts, pacer, kinds, buttons.pending)
+        self._previews = Previews(self._api, posts, pacer, kinds)
         self._under_way = UnderWay()
         self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
 
