@@ -209,7 +209,7 @@ async def test_an_answers_parts_are_usable(chat: Served) -> None:
         # "Copied" stands there for two seconds; a busy machine may look later.
         await tab.clock.install(time=0)
         await open_chat(tab, chat)
-        await tab.clock.pause_at(60)
+        await tab.clock.pause_at(3600)
         await tab.get_by_role("button", name="Copy code").click()
         await expect(tab.locator(".code button")).to_have_text("Copied")
         assert await tab.evaluate("navigator.clipboard.readText()") == "print(1)"
