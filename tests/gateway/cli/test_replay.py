@@ -513,7 +513,6 @@ if SHARED is not None:
     AIRLINE = SHARED / "tau-bench" / "gpt-4o-airline.json"
 
     @pytest.mark.thorough
-    @pytest.mark.timeout(120)
     async def test_real_conversations_are_fully_answered(tmp_path: Path) -> None:
         """All 200 dialogues of tau-bench, with their tools."""
         good, printed = await play(tmp_path, AIRLINE)
