@@ -236,6 +236,8 @@ def _steady(text: str) -> str:
     text = re.sub(r"[A-Za-z0-9_-]{32,}", "…", text)
     text = re.sub(r"\b[0-9a-f]{8}\b", "…", text)
     text = re.sub(r'"left_s":[0-9.]+', "…", text)
+    # The minute may be over between the two.
+    text = re.sub(rf"^((?:{CODE}|{OTHER_CODE}) .*?) +\d+ *$", r"\1", text, flags=re.MULTILINE)
     return re.sub(r"\d{4}-\d{2}-\d{2}T[0-9:]+Z", "…", text)
 
 
