@@ -200,9 +200,12 @@ async def peers(url: str) -> AsyncIterator[tuple[Peer, Peer]]:
 
 
 async def until_told(one: Peer, two: Peer, chat: str) -> None:
-    """Have one replica know that somebody looks at a chat at another one."""
+    """Have one replica know that somebody looks at a chat at another one, and give it hints."""
     async with asyncio.timeout(WAIT_S):
-        while not await one.database.read(sharing.watchers, one.id, [key_of(chat)]):
+        while not (
+            await one.database.read(sharing.watchers, one.id, [key_of(chat)])
+            and one.others._notifications._connected
+        ):
             pass
 
 
