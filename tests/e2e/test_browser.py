@@ -162,6 +162,8 @@ async def test_files_go_in_and_edits_too(parley: ParleyProcess) -> None:
     """A picture and a text file reach the model and stay in the chat; a message can be changed."""
     async with page() as tab:
         await open_page(tab, parley)
+        # The page knows by then how large they may be.
+        await expect(tab.locator("#attach")).to_be_visible()
         await tab.set_input_files(
             "#picker",
             [
