@@ -15,6 +15,7 @@ from tests.adapters.web.conftest import Serve, Served, serving
 from tests.support.browser import in_the_browser, page
 from tests.support.door import COMMANDS, TOKEN
 from tests.support.history import MemoryHistory
+from tests.support.thorough import WAIT_S
 
 FILES_ARE_KEPT = """async () => {
   const there = await indexedDB.databases();
@@ -225,6 +226,13 @@ async def test_an_answers_parts_are_usable(chat: Served) -> None:
 SCROLL_NOTICED = "() => new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))"
 
 
+async def until(tab: Page, condition: str) -> None:
+    """Look in each frame until it holds; the page's policy refuses what Playwright waits with."""
+    async with asyncio.timeout(WAIT_S):
+        while not await tab.evaluate(condition):
+            await tab.evaluate(SCROLL_NOTICED)
+
+
 @pytest.mark.thorough
 async def test_the_reader_is_not_pulled_away(chat: Served) -> None:
     """New messages keep the bottom in view only for those who are there."""
@@ -233,13 +241,13 @@ async def test_the_reader_is_not_pulled_away(chat: Served) -> None:
     async with page() as tab:
         await open_chat(tab, chat)
         top = "document.querySelector('#scroller').scrollTop"
-        await tab.wait_for_function(f"{top} > 500")
+        await until(tab, f"{top} > 500")
         await tab.evaluate(f"{top} = 0")
         await tab.evaluate(SCROLL_NOTICED)
         await expect(tab.locator("#jump")).to_be_hidden()
         await chat.answer("news")
         await tab.get_by_role("button", name="Latest message").click()
-        await tab.wait_for_function(f"{top} > 500")
+        await until(tab, f"{top} > 500")
         await expect(tab.locator("#jump")).to_be_hidden()
 
 
@@ -263,9 +271,9 @@ async def test_what_comes_while_the_page_scrolls_is_in_sight(chat: Served) -> No
     async with page() as tab:
         await open_chat(tab, chat)
         await expect(tab.locator("article.message")).to_have_count(2)
-        await tab.wait_for_function(AT_THE_END)
+        await until(tab, AT_THE_END)
         await tab.evaluate(GROW_WHILE_SCROLLING)
-        await tab.wait_for_function(AT_THE_END)
+        await until(tab, AT_THE_END)
 
 
 @pytest.mark.thorough
@@ -576,7 +584,7 @@ async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
         waiting = tab.locator('article[data-state="sending"] .file')
         await expect(waiting).to_have_text("a.txt")
         # The browser writes it down behind what is shown; until then the page says "please add it".
-        await tab.wait_for_function(FILES_ARE_KEPT)
+        await until(tab, FILES_ARE_KEPT)
         await tab.reload()
         await expect(waiting).to_have_text("a.txt")
         await tab.unroute("**/messages")
