@@ -32,8 +32,10 @@ async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) 
         ended, _, _ = await asyncio.to_thread(select.select, [program], [], [], ENDS_WITHIN_S)
         assert ended
     await reported(crashes)
-    # The next one is ended by its gateway, which does not wait for what it notes down then.
-    assert [line.split()[0] for line in lines(log)][:4] == ["started", "called", "ended", "started"]
+    found = [line.split()[0] for line in lines(log)]
+    assert found[:4] == ["started", "called", "ended", "started"]
+    # The next one is ended by its gateway, which does not wait long for it to note that down.
+    assert found[4:] in ([], ["ended"])
 
 
 @pytest.mark.thorough

@@ -249,4 +249,4 @@ async def test_the_process_may_die_in_an_outage(claude: AnthropicServer, tmp_pat
         await parley.restart()
         await chat.until(lambda: "Here I am." in chat.answers)
         # On a busy machine it was killed after it had told that it takes longer.
-        assert [each for each in chat.answers if each != TROUBLE] == ["Here I am."]
+        assert chat.answers in (["Here I am."], [TROUBLE, "Here I am."])

@@ -636,9 +636,9 @@ async def test_nobody_waits_long_for_a_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The message is stored with the id, and those behind it do not wait either."""
-    monkeypatch.setattr("adapters.slack.inbound.WAIT_S", 0.02)
+    # Long enough for a busy machine to ask for the first one.
+    monkeypatch.setattr("adapters.slack.inbound.WAIT_S", 2.0)
     slack.fail("users.info", slow(600))
     assert (await heard(slack, intake)).sender_name == ANN
     assert (await heard(slack, intake)).sender_name == ANN
-    # On a busy machine the time is over before the first one is asked for.
-    assert len(slack.made("users.info")) <= 1
+    assert len(slack.made("users.info")) == 1

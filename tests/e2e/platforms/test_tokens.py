@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver
@@ -74,10 +73,7 @@ async def test_a_token_in_the_file(driver: Driver, tmp_path: Path) -> None:
         await until(driver, lambda: answers(room.texts(), "apple") == 1)
         driver.rotate()
         await room.say("pear")
-        storage = yaml.safe_load((tmp_path / "parley.yaml").read_text()).get("storage")
-        new = settings_of(driver) | ({"storage": storage} if storage else {})
-        (tmp_path / "new.yaml").write_text(yaml.safe_dump(new))
-        (tmp_path / "new.yaml").rename(tmp_path / "parley.yaml")
+        parley.configure(settings_of(driver))
         line = await parley.event("settings_reloaded")
         assert line["adapters"] in [[each] for each in restarted(driver)]
         assert set(line["live"]) <= {
