@@ -1,0 +1,161 @@
+"""Finds the parts of a message that its sender pasted; needs no word of any language.
+
+What a person pastes was written by others: it taints the turn, names no address, and nothing of
+it is remembered without a yes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+BLOCK_LINES = 3
+BLOCK_CHARS = 400
+"""A block of so many lines, or of more characters than that, is longer than a side remark."""
+_FENCE = re.compile(r"\s*(?:`{3,}(?!.*`)|~{3,})")
+_QUOTE = re.compile(r"\s*[>\uff1e]|\s*`{3,}.*`")
+# "From: …", "Gesendet am: …"; a line of dashes separates what was forwarded.
+_HEADER = re.compile(r"\s*\**[^\W\d_][\w-]{0,30}(?: [\w-]{1,20})?\**\s?[:\uff1a](?!//)\s*\S")
+_RULE = re.compile(r"\s*[-_=\u2014\u2500]{3,}")
+_ADDRESS = re.compile(r"[\W\d]*https?://\S+\s*")
+_ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
+"""Ends of a request in the scripts that have a mark for it."""
+
+
+class Wording(NamedTuple):
+    """A stretch of a message: the sender's own words, or pasted."""
+
+    text: str
+    pasted: bool
+
+
+class _Paragraph(NamedTuple):
+    """Lines in a row.
+
+    Attributes:
+        places: Of its lines in the message.
+        headed: Whether it begins with the headers of a mail, or a rule.
+    """
+
+    places: range
+    headed: bool = False
+
+
+def split_pasted(text: str, *, alone: bool = True) -> list[Wording]:
+    """Split a message into own and pasted parts, which concatenate to it.
+
+    Pasted are quotes (lines that begin with ">"), code fences (from the first to the last one, so
+    that their text cannot end them), and, of the paragraphs that remain, all but the one that
+    addresses the bot, if together they have at least `BLOCK_LINES` lines or more than `BLOCK_CHARS`
+    characters, or begin with the headers of a mail (two lines "Word: …" in a row) or a line of
+    dashes. Lines that are all addresses of the web are the sender's own.
+
+    The first paragraph addresses the bot if it ends with "?" or ":", is no such block and has no
+    such headers. Else no rule can tell: a greeting looks like a request, and so does the last line
+    of a mail. Then all is pasted, the request too. A later question is never the address.
+
+    A message of one paragraph is the sender's own, however long; its lines count as paragraphs if
+    it is a block with `BLOCK_LINES` lines below its first, and is long or that line asks.
+
+    Args:
+        text: As the sender wrote it.
+        alone: Whether the turn answers nothing else; with other messages next to it, a block is
+            pasted even if it is one paragraph.
+    """
+    lines = text.splitlines(keepends=True)
+    pasted = _fenced(lines) | {n for n, line in enumerate(lines) if _QUOTE.match(line)}
+    paragraphs = list(_paragraphs(lines, pasted))
+    if alone and len(paragraphs) == 1 and _is_list(lines, paragraphs[0]):
+        paragraphs = [_Paragraph(range(n, n + 1)) for n in paragraphs[0].places]
+    for paragraph in _pasted(lines, paragraphs, alone=alone):
+        pasted.update(paragraph.places)
+    return list(_parts(lines, pasted))
+
+
+def own_words(text: str, *, alone: bool = True) -> str:
+    """Return a message without its pasted parts."""
+    return "".join(part.text for part in split_pasted(text, alone=alone) if not part.pasted)
+
+
+def has_pasted(text: str, *, alone: bool = True) -> bool:
+    """Whether a message has a pasted part."""
+    return any(part.pasted for part in split_pasted(text, alone=alone))
+
+
+def _fenced(lines: Sequence[str]) -> set[int]:
+    fences = [n for n, line in enumerate(lines) if _FENCE.match(line)]
+    if not fences:
+        return set()
+    return set(range(fences[0], fences[-1] + 1 if len(fences) > 1 else len(lines)))
+
+
+def _paragraphs(lines: Sequence[str], pasted: set[int]) -> Iterator[_Paragraph]:
+    free = [n for n, line in enumerate(lines) if line.strip() and n not in pasted]
+    begins = {n for n in free if _begins_mail(lines, n)}
+    start = 0
+    for place in range(1, len(free) + 1):
+        if place == len(free) or free[place] != free[place - 1] + 1 or free[place] in begins:
+            yield _Paragraph(range(free[start], free[place - 1] + 1), free[start] in begins)
+            start = place
+
+
+def _begins_mail(lines: Sequence[str], n: int) -> bool:
+    if _RULE.match(lines[n]):
+        return True
+    return all(_HEADER.match(line) for line in lines[n : n + 2]) and n + 1 < len(lines)
+
+
+def _is_list(lines: Sequence[str], paragraph: _Paragraph) -> bool:
+    """Whether lines may have been pasted below a first one, or above a last one."""
+    if len(paragraph.places) <= BLOCK_LINES or paragraph.headed:
+        return False
+    return _chars(lines, [paragraph]) > BLOCK_CHARS or _asks(lines, paragraph.places[0])
+
+
+def _pasted(
+    lines: Sequence[str], paragraphs: Sequence[_Paragraph], *, alone: bool
+) -> Sequence[_Paragraph]:
+    if not paragraphs or _are_addresses(lines, paragraphs[1:]):
+        return ()
+    if len(paragraphs) == 1:
+        is_own = not paragraphs[0].headed and (alone or not _is_block(lines, paragraphs))
+        return () if is_own else paragraphs
+    first, rest = paragraphs[0], paragraphs[1:]
+    if not (first.headed or any(each.headed for each in rest)) and not _is_block(lines, rest):
+        is_own = not _is_block(lines, [first])
+        return () if is_own else paragraphs
+    addresses = not first.headed and not _is_block(lines, [first])
+    return rest if addresses and _asks(lines, first.places[-1]) else paragraphs
+
+
+def _is_block(lines: Sequence[str], paragraphs: Sequence[_Paragraph]) -> bool:
+    count = sum(len(each.places) for each in paragraphs)
+    return count >= BLOCK_LINES or _chars(lines, paragraphs) > BLOCK_CHARS
+
+
+def _chars(lines: Sequence[str], paragraphs: Sequence[_Paragraph]) -> int:
+    return sum(len(lines[n].strip()) for each in paragraphs for n in each.places)
+
+
+def _are_addresses(lines: Sequence[str], paragraphs: Sequence[_Paragraph]) -> bool:
+    places = [n for each in paragraphs for n in each.places]
+    return bool(places) and all(_ADDRESS.fullmatch(lines[n]) for n in places)
+
+
+def _asks(lines: Sequence[str], n: int) -> bool:
+    return lines[n].rstrip().endswith(_ASKS)
+
+
+def _parts(lines: Sequence[str], pasted: set[int]) -> Iterator[Wording]:
+    """Yield runs of lines; blank ones belong to what stands before them."""
+    is_pasted = [n in pasted for n in range(len(lines))]
+    seen = [n for n, line in enumerate(lines) if line.strip()]
+    for before, after in pairwise([*seen, len(lines)]):
+        is_pasted[before + 1 : after] = [is_pasted[before]] * (after - before - 1)
+    if seen:
+        is_pasted[: seen[0]] = [is_pasted[seen[0]]] * seen[0]
+    start = 0
+    for n in range(1, len(lines) + 1):
+        if n == len(lines) or is_pasted[n] != is_pasted[start]:
+            yield Wording("".join(lines[start:n]), is_pasted[start])
+            start = n
