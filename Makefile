@@ -75,17 +75,19 @@ format: setup
 
 # More workers than this project's machines have cores (2): the end-to-end tests wait for platforms.
 # Fewer where coverage is measured, which slows what must be done in time.
-WORKERS := -n 4 --dist worksteal
+RUN = -n $(if $(filter --cov,$(1)),3,4) --dist worksteal $(1) tests
+COVERED := --cov --cov-report=term
+# Tests that assert nothing fail. Their asserts are compiled in another way for that.
+ASSERTED := -o enable_assertion_pass_hook=true
+
+# In CI the desk's run measures the coverage, and `make test-all` runs what that has left out (tests/rest.py).
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
-	$(BIN)/python -m pytest $(WORKERS) tests
+	$(BIN)/python -m pytest $(call RUN,$(if $(CI),$(COVERED) $(ASSERTED)))
 
-# Tests that assert nothing fail here. Their asserts are compiled in another way for that.
-ASSERTED := -o enable_assertion_pass_hook=true
-test-all: WORKERS := -n 3 --dist worksteal
 test-all: setup
 	@$(BIN)/python -m pytest $(ASSERTED) --collect-only --quiet tests > /dev/null 2>&1 || true
-	PARLEY_TEST_ALL=1 $(BIN)/python -m pytest $(WORKERS) $(ASSERTED) --cov --cov-report=term tests
+	PARLEY_TEST_ALL=1 $(if $(CI),PARLEY_TEST_REST=1) $(BIN)/python -m pytest $(call RUN,$(if $(CI),,$(COVERED)) $(ASSERTED))
 	@$(MAKE) --no-print-directory advisories sbom
 
 # In an environment of their own: neither tool is to choose versions of what Parley runs with.

@@ -16,12 +16,14 @@ from coverage import Coverage
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from sqlalchemy import Engine, create_engine
 
+# First: what this hides, no other module may have found.
+from tests import bare  # isort: skip
 from agent.processes import confinement
 from gateway.storage import engine as engine_module
 from gateway.storage import maintenance, migrations, postgres
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database
-from tests import asserted
+from tests import asserted, flaky, rest
 from tests.support.browser import CHROMIUM, browser
 from tests.support.engines import storage_of
 from tests.support.nginx import NGINX
@@ -62,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Their files lie in memory where there is room: on a disk each commit of SQLite waits for it.
     """
     asserted.watch(config)
+    flaky.watch(config, everything=ALL)
+    rest.watch(config, everything=ALL)
     # A traceback in the frames that structlog has rich draw takes 0.3 s of the processor.
     plain = structlog.dev.ConsoleRenderer(
         colors=False, exception_formatter=structlog.dev.plain_traceback
@@ -101,11 +105,15 @@ def pytest_collection_modifyitems(
         is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
         if is_property or item.nodeid.startswith(OTHER_PROCESSES):
             item.add_marker("untraced")
+        if is_property:
+            item.add_marker(flaky.PROPERTY)
         if is_property and not ALL:
             try_fewer_examples(getattr(item.obj, "__func__", item.obj))
     found = yield
     if not ALL:
         _leave_to_test_all(config, items)
+    elif rest.REST:
+        items[:] = rest.left(config, items)
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     items[:] = spread(items, workers)
     return found
@@ -303,6 +311,8 @@ def pytest_terminal_summary(
             f"left to `make test-all`: {waiting} tests, and examples of a property beyond"
             f" {DESK_EXAMPLES}"
         )
+    if bare.BARE:
+        terminalreporter.write_line("as on a bare machine: Debian's extras are hidden")
     if CHROMIUM is None:
         terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
     if NGINX is None:

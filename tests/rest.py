@@ -1,0 +1,76 @@
+"""What `make test-all` leaves out in CI: tests that `make test` has just passed in the same way.
+
+The desk's run notes what passed. With `PARLEY_TEST_REST=1` a run of everything skips those of them
+that would do the same again: not properties, which try more examples, and no file that asks how
+much is tried or that behaves in another way where Debian's extras are installed. Coverage is
+measured in the desk's run then.
+"""
+
+import os
+from collections.abc import Iterable
+from types import ModuleType
+
+import pytest
+
+from tests.flaky import PROPERTY
+
+REST = os.environ.get("PARLEY_TEST_REST") == "1"
+PASSED = "parley/passed"
+AGAIN = (
+    *("tests/crash/", "tests/deploy/", "tests/e2e/", "tests/security/"),
+    *("tests/agent/processes/", "tests/agent/tools/"),
+)
+"""Folders whose tests find more to do beside Debian's extras, or by the amount that is tried."""
+ASKING = {"ALL", "DEEP", "amount", "run_machine"}
+"""Names of tests/support/thorough.py that tell how much is tried."""
+
+
+class Noted:
+    """The plugin of the desk's run: notes which tests have passed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._passed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that passed."""
+        if report.when == "call" and report.passed:
+            self._passed.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep the list in pytest's cache."""
+        assert self._config.cache is not None
+        self._config.cache.set(PASSED, self._passed)
+
+
+def watch(config: pytest.Config, *, everything: bool) -> None:
+    """Note what passes, if this run is the desk's."""
+    if not everything and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Noted(config), "noted")
+
+
+def left(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that are still to be run.
+
+    Raises:
+        pytest.UsageError: No run before this one has noted what passed.
+    """
+    assert config.cache is not None
+    passed = config.cache.get(PASSED, None)
+    if passed is None:
+        raise pytest.UsageError("PARLEY_TEST_REST=1 goes on behind `make test`, which did not run")
+    known = set(passed)
+    return [item for item in items if item.nodeid not in known or _does_more(item)]
+
+
+def _does_more(item: pytest.Item) -> bool:
+    """Whether a test may do more in a run of everything than at the desk."""
+    if item.get_closest_marker(PROPERTY) or item.nodeid.startswith(AGAIN):
+        return True
+    module = getattr(item, "module", None)
+    return isinstance(module, ModuleType) and asks_how_much(module)
+
+
+def asks_how_much(module: ModuleType) -> bool:
+    """Whether a file of tests tries more in a run of everything."""
+    return bool(ASKING & vars(module).keys())
