@@ -257,25 +257,13 @@ class WorkspaceSettings(Section):
     max_bytes: int = Field(default=200_000_000, ge=0)
 
 
-def _host(text: str) -> str:
-    if not re.fullmatch(r"(\*|(\*\.)?[a-zA-Z0-9_.-]+|\[[0-9a-fA-F:]+\])(:\d{1,5})?", text):
-        raise ValueError("must be a host such as example.org, *.example.org or example.org:8443")
-    return text
-
-
-Host = Annotated[str, AfterValidator(_host)]
-"""A host of the internet that a confined program may reach."""
-
-
 class SandboxSettings(Section):
     """What keeps commands and MCP programs to their directories.
 
-    `auto`: the first of the others that works. `none`: they may do whatever Parley may. `image`:
-    what is in a container.
+    `auto`: the first of the others that works. `none`: they may do whatever Parley may.
     """
 
-    backend: Literal["auto", "bwrap", "landlock", "container", "none"] = "auto"
-    image: str | None = Field(default=None, pattern=r"^[a-zA-Z0-9][a-zA-Z0-9._/:@-]*$")
+    backend: Literal["auto", "bwrap", "landlock", "none"] = "auto"
 
 
 class PolicyRule(Section):
@@ -325,8 +313,8 @@ class TerminalSettings(Section):
     """The tool `terminal`; limits of one command.
 
     `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
-    `network` (hosts of the internet, true for all of them) and `readable` (more directories to read
-    and run programs from) are for confined ones.
+    `network` (the machine's, all of it or none) and `readable` (more directories to read and run
+    programs from) are for confined ones.
     `allow_root`: also where Parley runs as root.
     """
 
@@ -336,7 +324,7 @@ class TerminalSettings(Section):
     max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
     allow_root: bool = False
     confine: bool = True
-    network: bool | tuple[Host, ...] = False
+    network: bool = False
     readable: tuple[Path, ...] = ()
 
 
@@ -445,7 +433,7 @@ class McpServerSettings(Section):
     env: dict[str, SecretStr] = {}
     cwd: Path | None = None
     confined: bool = True
-    network: bool | tuple[Host, ...] = False
+    network: bool = False
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
     url: str | None = None

@@ -15,6 +15,7 @@ import platform
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
@@ -35,16 +36,12 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 MIN_ABI = 3
 """Before it (Linux 6.2) a file outside could be emptied. Source: Documentation/userspace-api/
 landlock.rst, "Truncating files"."""
-NETWORK_ABI = 4
-"""From here on (Linux 6.7) Landlock rules which ports a process connects to."""
-NO_NETWORK = "Landlock rules ports from Linux 6.7 on; bubblewrap needs no such rule"
 SIGNALS_ABI = 6
 """From here on (Linux 6.12) Landlock keeps signals within the command."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
-_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
-_BIND_TCP, _CONNECT_TCP = 1 << 0, 1 << 1
+_RULE_PATH_BENEATH = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
@@ -69,8 +66,6 @@ _NEW_NAMESPACES = 0x7E020000
 _X32 = 0x40000000
 _INTERNET = (2, 10)
 """AF_INET and AF_INET6."""
-_NO_STREAM, _TCP, _FAST_OPEN = 0xE, 6, 0x20000000
-"""Bits that no type of socket has but SOCK_STREAM; IPPROTO_TCP; MSG_FASTOPEN."""
 
 # Audit architecture, then the numbers of the calls that are treated apart.
 # Source: linux/audit.h, arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h.
@@ -79,14 +74,12 @@ _ARCHITECTURES = {
         0xC000003E,
         {"setpgid": 109, "setsid": 112, "kill": 62, "socket": 41, "clone": 56}
         | {"prlimit64": 302, "open": 2, "openat": 257, "creat": 85}
-        | {"sendto": 44, "sendmsg": 46, "sendmmsg": 307, "listen": 50}
         | {"chmod": 90, "fchmod": 91, "fchmodat": 268, "mknod": 133, "mknodat": 259},
     ),
     "aarch64": (
         0xC00000B7,
         {"setpgid": 154, "setsid": 157, "kill": 129, "socket": 198, "clone": 220}
         | {"prlimit64": 261, "openat": 56}
-        | {"sendto": 206, "sendmsg": 211, "sendmmsg": 269, "listen": 201}
         | {"fchmod": 52, "fchmodat": 53, "mknodat": 33},
     ),
 }
@@ -148,10 +141,9 @@ class ConfinementError(Exception):
 
 def landlock_abi() -> int:
     """Return the kernel's version of Landlock; 0 where there is none."""
-    try:
+    with suppress(OSError, AttributeError):
         return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
-    except (OSError, AttributeError):
-        return 0
+    return 0
 
 
 def why_not() -> str | None:
@@ -204,7 +196,7 @@ def confine(
     writable: Sequence[str],
     readable: Sequence[str],
     *,
-    port: int | None = None,
+    network: bool = False,
     growing: bool = True,
     apart: bool = False,
 ) -> None:
@@ -212,7 +204,7 @@ def confine(
 
     Args:
         readable: More directories that can be read, and programs run from.
-        port: The one that it may connect to by TCP, of Parley's proxy; None: no network at all.
+        network: Whether it may use the network of the machine.
         growing: Whether anything new can be made where it can write; else it can only be deleted.
         apart: Whether namespaces hide the rest of the machine already: Landlock is a second wall
             then, where there is one, and modes reach no file of others.
@@ -228,21 +220,17 @@ def confine(
         _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         if landlock_abi() >= MIN_ABI:
             _restrict_files(writable, [*readable, *(["/proc"] if apart else [])], growing=growing)
-        if port is not None and not apart:
-            _restrict_ports(port)
-        _filter_calls(_confining(platform.machine(), network=port is not None, apart=apart))
+        _filter_calls(_confining(platform.machine(), network=network, apart=apart))
     except OSError as exc:
         raise ConfinementError(f"the kernel refused it: {exc}") from exc
 
 
 def _drop_capabilities() -> None:
     """Give up what root may do beside owning files."""
-    for capability in range(_LAST_CAPABILITY + 1):
-        try:
-            # It fails where the kernel knows no more of them, or there is nothing to give up.
+    # It fails where the kernel knows no more of them, or there is nothing to give up.
+    with suppress(OSError):
+        for capability in range(_LAST_CAPABILITY + 1):
             _prctl(_PR_CAPBSET_DROP, capability)
-        except OSError:
-            break
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     if _libc().capset(header, bytes(24)):
         raise _last_error()
@@ -259,20 +247,6 @@ def _restrict_files(writable: Iterable[str], readable: Iterable[str], *, growing
         own = handled if growing else handled & ~_MAKE
         for path, rights in _rules(writable, readable, own):
             _allow(ruleset, path, rights & handled)
-        _syscall(_RESTRICT_SELF, ruleset, 0)
-    finally:
-        os.close(ruleset)
-
-
-def _restrict_ports(port: int) -> None:
-    """Let this process connect to one port by TCP, and serve none."""
-    if landlock_abi() < NETWORK_ABI:
-        raise ConfinementError(NO_NETWORK)
-    # No rights to files are handled here: those rules stand already.
-    ruleset = _syscall(_CREATE_RULESET, struct.pack("=QQ", 0, _BIND_TCP | _CONNECT_TCP), 16, 0)
-    try:
-        rule = struct.pack("=QQ", _CONNECT_TCP, port)
-        _syscall(_ADD_RULE, ruleset, _RULE_NET_PORT, rule, 0)
         _syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -340,8 +314,6 @@ def _confining(machine: str, *, network: bool = False, apart: bool = False) -> I
     yield from _for_call(numbers["prlimit64"], own, _ERRNO | _EPERM)
     namespaces = _when(_JUMP_SET, _NEW_NAMESPACES, _ERRNO | _EPERM)
     yield from _for_call(numbers["clone"], namespaces, _ALLOW)
-    if network:
-        yield from _only_tcp(numbers, apart=apart)
     allowed = [step for each in _INTERNET for step in _when(_JUMP_EQUAL, each, _ALLOW)]
     yield from _for_call(numbers["socket"], allowed if network else [], _ERRNO | _EAFNOSUPPORT)
     yield _step(_RETURN, _ALLOW)
@@ -350,24 +322,6 @@ def _confining(machine: str, *, network: bool = False, apart: bool = False) -> I
 def _numbers(calls: _Calls, machine: str) -> list[int]:
     at = [*_ARCHITECTURES].index(machine)
     return [number for each in calls.values() if (number := each[at]) is not None]
-
-
-def _only_tcp(numbers: Mapping[str, int], *, apart: bool) -> Iterator[bytes]:
-    """Yield what leaves TCP alone of the internet protocols, as far as Landlock sees it.
-
-    Landlock rules TCP by `connect`. It sees neither datagrams, nor the protocols that wrap TCP, nor
-    a connection that is made by the first words that are sent.
-    """
-    kind = _when(_JUMP_SET, _NO_STREAM, _ERRNO | _EAFNOSUPPORT)
-    yield from _for_call(numbers["socket"], kind, None, 1)
-    tcp = [_step(_JUMP_EQUAL, 0, 2, 0), *_when_not(_TCP, _ERRNO | _EAFNOSUPPORT)]
-    yield from _for_call(numbers["socket"], tcp, None, 2)
-    at_once = _when(_JUMP_SET, _FAST_OPEN, _ERRNO | _EOPNOTSUPP)
-    for name, argument in {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}.items():
-        yield from _for_call(numbers[name], at_once, None, argument)
-    if not apart:
-        # Without a name of its own a socket gets a port from the kernel, past the rule for `bind`.
-        yield from _when(_JUMP_EQUAL, numbers["listen"], _ERRNO | _EPERM)
 
 
 def _modes(numbers: Mapping[str, int], refused: int) -> Iterator[bytes]:
@@ -405,10 +359,6 @@ def _beginning(machine: str) -> Iterator[bytes]:
 
 def _when(jump: int, value: int, result: int) -> list[bytes]:
     return [_step(jump, value, 0, 1), _step(_RETURN, result)]
-
-
-def _when_not(value: int, result: int) -> list[bytes]:
-    return [_step(_JUMP_EQUAL, value, 1, 0), _step(_RETURN, result)]
 
 
 def _for_call(

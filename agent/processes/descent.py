@@ -132,16 +132,6 @@ def _parsed(pid: int, line: bytes) -> Process:
     )
 
 
-def is_apart(pid: int) -> bool:
-    """Whether a process is in another namespace of process ids than this machine shows."""
-    try:
-        with open(f"{_PROC}/{pid}/status", "rb") as file:  # noqa: PTH123
-            ids = next((line for line in file if line.startswith(b"NSpid:")), b"")
-    except OSError:
-        return False
-    return len(ids.split()) > 2
-
-
 def stop_group(group: int) -> None:
     """Have a process group stand still, so that it does not grow while it is counted."""
     _signal_group(group, signal.SIGSTOP)

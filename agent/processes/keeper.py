@@ -22,7 +22,7 @@ from functools import partial
 
 from agent.processes import descent
 from agent.processes.confinement import ConfinementError
-from agent.processes.walls import STARTED, Walls, end_container, launch, raise_walls
+from agent.processes.walls import STARTED, Walls, launch, raise_walls
 
 GONE_WITHIN_S = 5.0
 """How long killed descendants may take to be gone."""
@@ -67,7 +67,7 @@ def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
     fields = descent.read_order(lifeline)
-    order = ProgramOrder(**{**fields, "walls": Walls.of(fields["walls"])})
+    order = ProgramOrder(**{**fields, "walls": Walls(**fields["walls"])})
     descent.adopt_orphans()
     try:
         program = _started(order)
@@ -84,7 +84,6 @@ def main() -> None:
         _wait(lifeline, program.pid)
     finally:
         _end(program, order.ends_within_s)
-        end_container(order.walls)
 
 
 def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
@@ -95,14 +94,7 @@ def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
         NotConfinedError: It cannot be confined.
     """
     told, telling = os.pipe()
-    gate = None
     walls = order.walls
-    if walls.outlet.hosts and walls.backend != "none":
-        # Most programs have no network, and need not wait for this.
-        from agent.processes.egress import Gate  # noqa: PLC0415
-
-        gate = Gate(walls)
-        walls = gate.walls
     with os.fdopen(told, "rb") as said:
         started = launch(walls, order.command, order.environment, telling)
         try:
@@ -119,10 +111,8 @@ def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
         except subprocess.SubprocessError as exc:
             os.close(telling)
             raise NotConfinedError(said.read().decode()) from exc
-        for handle in {telling, *started.handles} - {walls.outlet.gate}:
+        for handle in {telling, *started.handles}:
             os.close(handle)
-        if gate is not None:
-            gate.open()
         # The program itself, where it runs, closes it; the builder of its walls says more.
         if started.tells and (words := said.readline()) != STARTED:
             problem = words.decode().partition(":")[2] or "its sandbox could not be built"

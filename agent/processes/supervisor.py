@@ -17,9 +17,9 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
@@ -28,14 +28,10 @@ from agent.processes.walls import (
     STARTED,
     Launch,
     Walls,
-    end_container,
     launch,
     raise_walls,
 )
 from agent.processes.workspace import Workspace
-
-if TYPE_CHECKING:
-    from agent.processes.egress import Gate
 
 Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk", "unconfined", "failed"]
 
@@ -85,7 +81,6 @@ class Report:
     Attributes:
         head_bytes: What is kept of the beginning; the rest of what is kept is the end.
         left_behind: Processes that were killed when the command itself had ended.
-        refused: Hosts that it asked the proxy for and may not reach.
     """
 
     ended: Ended = "failed"
@@ -93,7 +88,6 @@ class Report:
     output_bytes: int = 0
     head_bytes: int = 0
     left_behind: int = 0
-    refused: list[str] = field(default_factory=list)
     duration_s: float = 0.0
     problem: str = ""
 
@@ -135,7 +129,7 @@ def main() -> None:
 
 def ordered(fields: dict[str, Any]) -> CommandOrder:
     """Return an order from its JSON."""
-    return CommandOrder(**{**fields, "walls": Walls.of(fields["walls"])})
+    return CommandOrder(**{**fields, "walls": Walls(**fields["walls"])})
 
 
 def _say(*parts: bytes) -> None:
@@ -154,7 +148,6 @@ class Supervisor:
         self._output = BoundedOutput(order.output_bytes - order.tail_bytes, order.tail_bytes)
         self._report = Report()
         self._child = 0
-        self._gate = gate_of(order.walls)
         self._started = time.monotonic()
         self._next_look = self._started + LOOK_EVERY_S
         self._measured = self._started
@@ -191,19 +184,13 @@ class Supervisor:
         """Start the shell; returns where its output, and trouble before it, can be read."""
         reading, writing = os.pipe()
         problems, trouble = os.pipe()
-        order = self._order
-        if self._gate is not None:
-            order = replace(order, walls=self._gate.walls)
         allowed = _own_processes() + self._order.max_processes + SPARE_PROCESSES
         # Walls and limits hold for the process that sets them: the child sets its own.
         self._child = os.fork()
         if self._child == 0:
-            _become(order, writing, trouble, allowed)
+            _become(self._order, writing, trouble, allowed)
         os.close(writing)
         os.close(trouble)
-        # A thread would not live on in the child.
-        if self._gate is not None:
-            self._gate.open()
         # What the command has left running may keep the pipe open with nothing in it.
         os.set_blocking(reading, False)
         return reading, problems
@@ -271,9 +258,6 @@ class Supervisor:
     def _count(self) -> None:
         began_s = time.process_time()
         found = descent.descendants(os.getpid())
-        # Of a container the engine's own processes are no part.
-        if self._order.walls.container is not None:
-            found = [each for each in found if descent.is_apart(each.pid)]
         # By the time of the processor: a bomb that keeps this process waiting wins none by it.
         pause_s = max(LOOK_EVERY_S, 20 * (time.process_time() - began_s))
         self._next_look = time.monotonic() + pause_s
@@ -301,12 +285,11 @@ class Supervisor:
         deadline = time.monotonic() + END_WITHIN_S
         descent.stop_group(self._child)
         # Where it has process ids of its own, they end with it, and nobody can tell how many.
-        if self._order.walls.backend in {"landlock", "none"}:
+        if self._order.walls.backend != "bwrap":
             self._report.left_behind = sum(
                 each.pid != self._child for each in descent.descendants(os.getpid())
             )
         descent.kill_group(self._child)
-        end_container(self._order.walls)
         while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
             self._reap()
         while _reaped_one():
@@ -322,19 +305,8 @@ class Supervisor:
         head, tail = self._output.kept()
         self._report.output_bytes = self._output.size
         self._report.head_bytes = len(head)
-        self._report.refused = [] if self._gate is None else self._gate.refused
         self._report.duration_s = time.monotonic() - self._started
         return json.dumps(asdict(self._report)).encode() + b"\n", head, tail
-
-
-def gate_of(walls: Walls) -> "Gate | None":
-    """Stand up the way out of a sandbox; None where there is to be none."""
-    if not walls.outlet.hosts or walls.backend == "none":
-        return None
-    # Most commands have no network, and need not wait for this.
-    from agent.processes.egress import Gate  # noqa: PLC0415
-
-    return Gate(walls)
 
 
 def _free_bytes(directory: str) -> int:
@@ -400,11 +372,9 @@ def _prepare(order: CommandOrder, output: int, trouble: int, processes: int) -> 
     # Before the limits, among which is that nothing may be written.
     program = [order.shell, "-c", order.command]
     started = launch(order.walls, program, order.environment, trouble)
-    # An engine has limits for what it runs, and helpers of its own that are set-user-id.
-    if order.walls.container is None:
-        # Before the walls, which close /proc: there the kernel is told whom to end first.
-        _limit(order, processes)
-        confinement.hold_in_group()
+    # Before the walls, which close /proc: there the kernel is told whom to end first.
+    _limit(order, processes)
+    confinement.hold_in_group()
     for handle in started.handles:
         os.set_inheritable(handle, True)  # noqa: FBT003 - it has no name
     raise_walls(order.walls)

@@ -73,18 +73,13 @@ def _root(examined: Examined) -> Iterator[Sight]:
 
 @check(
     "terminal-network",
-    "Commands reach only hosts that were named",
-    why="What they read can be sent anywhere.",
-    remedy="Name hosts in `tools.terminal.network` instead of true or `*`.",
+    "Commands have no network",
+    why="What they read can be sent anywhere, and they reach what listens on this machine.",
+    remedy="Set `tools.terminal.network: false`.",
 )
 def _network(examined: Examined) -> Iterator[Sight]:
-    network = examined.settings.tools.terminal.network
-    if _has(examined, "terminal") and (network is True or _is_everything(network)):
-        yield Sight("warning", "tools.terminal.network is open to every host")
-
-
-def _is_everything(network: bool | tuple[str, ...]) -> bool:  # noqa: FBT001 - as it is set
-    return isinstance(network, tuple) and any(each.split(":")[0] == "*" for each in network)
+    if _has(examined, "terminal") and examined.settings.tools.terminal.network:
+        yield Sight("warning", "tools.terminal.network is true")
 
 
 @check(
@@ -101,13 +96,8 @@ def _holds(examined: Examined) -> Iterator[Sight]:
     )
     if not is_needed or tools.sandbox.backend == "none":
         return
-    try:
-        chosen = sandbox.choose(tools.sandbox)
-    except ValueError as exc:
-        yield Sight("wrong", f"no sandbox holds: {exc}")
-        return
-    if chosen.no_network:
-        yield Sight("note", f"{chosen.backend} holds, without a network: {chosen.no_network}")
+    if isinstance(reason := sandbox.choose(tools.sandbox), str):
+        yield Sight("wrong", f"no sandbox holds: {reason}")
 
 
 @check(

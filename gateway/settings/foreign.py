@@ -31,6 +31,7 @@ _NO_BROWSER = "Parley has no browser; MCP servers (`tools.mcp`) can bring one"
 _NO_VOICE = "Parley neither speaks nor listens"
 _NO_TERMINAL_PAGE = "of the terminal's own look, which `parley chat` does not have"
 _NO_SCHEDULE = "Parley has no schedule of its own; have cron or a timer write to the web chat's API"
+_NO_CONTAINERS = "commands run behind bubblewrap or Landlock, not in containers"
 _ONE_MODEL = "no side task but the summary has a model of its own"
 _GROUPS = 'a rule of `access.groups`, such as {"telegram:*": {respond: always}}'
 
@@ -77,14 +78,14 @@ HERMES: dict[str, tuple[str | None, str]] = {
     "agent.reasoning_effort": ("model.extra_body", "in the words of the provider"),
     "agent.reasoning_overrides": ("model.extra_body", "of each block"),
     "agent.service_tier": ("model.extra_body", "in the words of the provider"),
-    "terminal.backend": ("tools.sandbox.backend", "auto, bwrap, landlock, container or none"),
+    "terminal.backend": ("tools.sandbox.backend", "auto, bwrap, landlock or none"),
     "terminal.timeout": ("tools.terminal.timeout_s", ""),
     "terminal.cwd": ("agent.workspace", "commands run below `tools.workspace.root`"),
-    "terminal.docker_image": ("tools.sandbox.image", ""),
-    "terminal.singularity_image": ("tools.sandbox.image", ""),
+    "terminal.docker_image": (None, _NO_CONTAINERS),
+    "terminal.singularity_image": (None, _NO_CONTAINERS),
     "terminal.container_memory": ("tools.terminal.max_memory_bytes", "bytes, not megabytes"),
     "terminal.container_disk": ("tools.workspace.max_bytes", "bytes, not megabytes"),
-    "terminal.docker_network": ("tools.terminal.network", "false, or a list of hosts"),
+    "terminal.docker_network": ("tools.terminal.network", ""),
     "terminal.docker_volumes": ("tools.terminal.readable", "paths that commands may read"),
     "web.extract_char_limit": ("tools.fetch.max_bytes", "bytes of a page"),
     "tool_output.max_bytes": ("tools.output.max_bytes", ""),
@@ -160,7 +161,7 @@ OPENCLAW: dict[str, tuple[str | None, str]] = {
     "agents.defaults.mediaMaxMb": ("attachments.max_bytes", "bytes"),
     "agents.defaults.userTimezone": ("sessions.timezone", ""),
     "agents.defaults.sandbox.mode": ("tools.sandbox.backend", ""),
-    "agents.defaults.sandbox.docker.image": ("tools.sandbox.image", ""),
+    "agents.defaults.sandbox.docker.image": (None, _NO_CONTAINERS),
     "agents.defaults.compaction.reserveTokensFloor": ("compression.threshold", "a share"),
     "agents.defaults.compaction.mode": ("context.engine", ""),
     "agents.defaults.contextPruning": ("compression.threshold", "old results go first"),

@@ -295,7 +295,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
-    tree = sources.tree()
+    tree = sources.without_former(sources.tree())
     problems = list(sources.problems)
     try:
         settings = Settings.model_validate({**tree, "home": home})

@@ -93,17 +93,6 @@ def doubts(settings: Settings) -> Iterator[str]:
             os.scandir(workspace).close()
         except OSError as exc:
             yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
-    yield from _open_networks(settings)
-
-
-def _open_networks(settings: Settings) -> Iterator[str]:
-    """Yield what lets confined programs reach any host of the internet."""
-    tools = settings.tools
-    blocks = {"tools.terminal": tools.terminal} if "terminal" in tools.enabled else {}
-    servers = {f"tools.mcp.{name}": each for name, each in tools.mcp.items() if each.confined}
-    for key, block in (blocks | servers).items():
-        if block.network is True:
-            yield f"{key}.network: true lets it reach every host of the internet; name the hosts"
 
 
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:

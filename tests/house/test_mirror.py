@@ -22,7 +22,6 @@ APART = {
     "adapters/telegram/test_webhook.py": WAY_IN,
     "adapters/web/test_terminal.py": "`parley chat` against a real web chat",
     "adapters/web/test_uploads.py": "messages with files, from the form to the turn",
-    "agent/processes/test_container.py": "one backend, from its choice to its end",
     "agent/context/test_ephemeral.py": "one kind of message, in all phases of a compaction",
     "agent/context/test_invariants.py": "what holds for all phases and engines (invariants 4 to 8)",
     "agent/models/openai/test_gemini.py": "one server whose dialect differs in many places",

@@ -1,4 +1,4 @@
-"""What a command with a network reaches, on each backend: named hosts, through the proxy alone."""
+"""What a command with the network reaches, on each backend: the machine's network and no more."""
 
 import socket
 import threading
@@ -7,161 +7,87 @@ from pathlib import Path
 
 import pytest
 
-from agent.processes.walls import Backend, Outlet
+from agent.processes.walls import Backend
 from tests.support.confined import (
     TAKES_ROOT,
-    Internet,
     folder_of_nobody,
     on_each_backend,
     run_as_nobody,
 )
 
-pytestmark = [TAKES_ROOT, on_each_backend(networked=True)]
-GET = """
-import sys, urllib.error, urllib.request
-try:
-    with urllib.request.urlopen(sys.argv[1], timeout=30) as answer:
-        print(answer.read().decode())
-except urllib.error.HTTPError as exc:
-    print(exc.code, exc.read().decode())
-except OSError as exc:
-    print("failed", exc)
+pytestmark = [TAKES_ROOT, on_each_backend()]
+TRIES = """
+import socket, sys
+port, private = int(sys.argv[1]), sys.argv[2]
+def tcp(): return socket.create_connection(("127.0.0.1", port), 5).recv(10)
+def udp(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", port))
+def serve(): socket.create_server(("127.0.0.1", 0))
+def unix(): socket.socket(socket.AF_UNIX).connect(private)
+def abstract(): socket.socket(socket.AF_UNIX).connect("\\0" + private)
+def netlink(): socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+def packets(): socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+def raw(): socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)
+def vsock(): socket.socket(40, socket.SOCK_STREAM)
+for each in (tcp, udp, serve, unix, abstract, netlink, packets, raw, vsock):
+    try:
+        each()
+        print(each.__name__)
+    except OSError:
+        pass
 """
+OF_THE_NETWORK = ["tcp", "udp", "serve"]
 
 
 @pytest.fixture
 def workspace() -> Iterator[Path]:
-    """A directory of `nobody`, with a small program that fetches a page."""
+    """A directory of `nobody`, with a program that tries all kinds of sockets."""
     with folder_of_nobody() as found:
-        (found / "get.py").write_text(GET)
-        (found / "get.py").chmod(0o644)
+        (found / "tries.py").write_text(TRIES)
+        (found / "tries.py").chmod(0o644)
         yield found
 
 
-class Server:
-    """A server on loopback, which notes what it is asked; for the web chat, or for the internet."""
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A service of this machine's network."""
 
-    def __init__(self, answer: str) -> None:
-        self.asked: list[str] = []
-        self._answer = answer.encode()
-        self._door = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._door.getsockname()[1])
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        """Serve nobody any more."""
-        self._door.close()
-
-    def _serve(self) -> None:
+    def serve(door: socket.socket) -> None:
         while True:
             try:
-                connection, _ = self._door.accept()
+                connection, _ = door.accept()
             except OSError:
                 return
             with connection:
-                self.asked.append(connection.recv(10_000).decode())
-                head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(self._answer)}\r\n"
-                connection.sendall(f"{head}Connection: close\r\n\r\n".encode() + self._answer)
+                connection.sendall(b"hello")
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        threading.Thread(target=serve, args=(door,), daemon=True).start()
+        yield int(door.getsockname()[1])
+        door.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.fixture
-def web() -> Iterator[Server]:
-    """The gateway's web chat."""
-    found = Server("the web chat")
-    yield found
-    found.close()
-
-
-@pytest.fixture
-def internet() -> Iterator[Server]:
-    """What answers for every public address."""
-    found = Server("a page")
-    yield found
-    found.close()
-
-
-@pytest.mark.thorough
-def test_attack_3_a_command_with_a_network_does_not_reach_the_web_chat(
-    workspace: Path, web: Server, internet: Server, backend: Backend
+@pytest.mark.parametrize(("network", "reached"), [(True, OF_THE_NETWORK), (False, [])])
+def test_the_network_is_all_or_none(
+    workspace: Path, port: int, backend: Backend, *, network: bool, reached: list[str]
 ) -> None:
-    """Neither by itself nor through the proxy, under any name; not even where it is named."""
-    names = Internet(internet.port, {"inner.org": [["127.0.0.1"]], "localhost": [["::1"]]})
-    direct = f'import socket; socket.create_connection(("127.0.0.1", {web.port}), 2)'
-    command = "; ".join([
-        f"python3 -IS -c '{direct}' 2>/dev/null && echo escaped",
-        f"env -u http_proxy python3 -S get.py http://127.0.0.1:{web.port}/ | grep chat",
-        f"python3 -S get.py http://127.0.0.1:{web.port}/",
-        f"python3 -S get.py http://inner.org:{web.port}/",
-        f"python3 -S get.py http://localhost:{web.port}/",
-        "true",
-    ])
-    named = ["*", *(f"{host}:{web.port}" for host in ("127.0.0.1", "inner.org", "localhost"))]
-    report, output = run_as_nobody(
-        workspace, command, backend, outlet=Outlet(named), internet=names
-    )
-    assert (report.code, report.problem) == (0, ""), output
-    assert "escaped" not in output
-    assert "the web chat" not in output
-    assert output.count("is not on the open internet") == 3
-    assert web.asked == []
-    assert len(report.refused) == 3
+    """Services of this machine by their sockets in files, packets and raw sockets: never."""
+    with folder_of_nobody() as home, socket.socket(socket.AF_UNIX) as private:
+        path = str(home / "parley.sock")
+        private.bind(path)
+        (home / "parley.sock").chmod(0o777)
+        private.listen()
+        with socket.socket(socket.AF_UNIX) as abstract:
+            abstract.bind(f"\0{path}")
+            abstract.listen()
+            report, output = run_as_nobody(
+                workspace, f"python3 -IS tries.py {port} {path}", backend, network=network
+            )
+    assert (report.ended, report.code, report.problem) == ("exit", 0, ""), output
+    assert output.split() == reached
 
 
-def test_a_named_host_is_reached(workspace: Path, internet: Server, backend: Backend) -> None:
-    """With the programs' own means: the environment names the proxy."""
-    names = Internet(internet.port, {"example.org": [["93.184.216.34"]]})
-    command = "python3 -S get.py http://example.org/x; python3 -S get.py http://other.org/"
-    report, output = run_as_nobody(
-        workspace, command, backend, outlet=Outlet(["example.org"]), internet=names
-    )
-    assert report.problem == ""
-    assert output.splitlines()[0] == "a page"
-    assert "403 Parley: other.org:80 is not among the hosts of the settings" in output
-    assert report.refused == ["other.org:80"]
-    assert [line.split("\r\n")[0] for line in internet.asked] == ["GET /x HTTP/1.1"]
-
-
-def test_a_name_that_changes_its_address_gains_nothing(
-    workspace: Path, web: Server, internet: Server, backend: Backend
-) -> None:
-    """DNS rebinding: what is connected to is what was checked."""
-    names = Internet(internet.port, {"rebinds.org": [["93.184.216.34"], ["127.0.0.1"]]})
-    get = f"python3 -S get.py http://rebinds.org:{web.port}/"
-    outlet = Outlet([f"rebinds.org:{web.port}"])
-    report, output = run_as_nobody(
-        workspace, f"{get}; {get}", backend, outlet=outlet, internet=names
-    )
-    assert report.problem == ""
-    assert output.splitlines()[0] == "a page"
-    assert "rebinds.org is not on the open internet" in output
-    assert web.asked == []
-
-
-def test_there_is_no_other_way_out(workspace: Path, web: Server, backend: Backend) -> None:
-    """No datagrams, no port of others, no connection that is made by sending, no server."""
-    tries = f"""
-import socket, sys
-def udp(): socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", 53))
-def tcp(): socket.create_connection(("127.0.0.1", {web.port}), 2)
-def tcp6(): socket.create_connection(("::1", {web.port}), 2)
-def fast(): socket.socket().sendto(b"x", 0x20000000, ("127.0.0.1", {web.port}))
-def mptcp(): socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
-def raw(): socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)
-def private(): socket.create_connection(("10.0.0.1", 80), 2)
-def unix(): socket.socket(socket.AF_UNIX)
-for each in (udp, tcp, tcp6, fast, mptcp, raw, private, unix):
-    try:
-        each()
-        print("escaped", each.__name__)
-    except OSError:
-        print("refused")
-"""
-    script = workspace / "tries.py"
-    script.write_text(tries)
-    script.chmod(0o644)
-    report, output = run_as_nobody(
-        workspace, "python3 -IS tries.py", backend, outlet=Outlet(["example.org"])
-    )
-    assert report.problem == ""
-    assert output.split() == ["refused"] * 8
-    assert web.asked == []
+def test_names_are_resolved_as_outside(workspace: Path, backend: Backend) -> None:
+    """What the system asks for names is readable; nobody's service of this machine is needed."""
+    command = "python3 -IS -c 'import socket; print(socket.gethostbyname(\"localhost\"))'"
+    report, output = run_as_nobody(workspace, command, backend, network=True)
+    assert (report.code, output.strip()) == (0, "127.0.0.1")

@@ -95,8 +95,6 @@ CHANGED: dict[str, Any] = {
     "tools.policy.without": ["tainted-notes"],
     "tools.policy.lists": {"guest": ["todo"]},
     "tools.enabled": ["todo"],
-    "tools.sandbox.image": "debian:12",
-    "tools.terminal.network": ["example.org"],
     "tools.terminal.readable": ["/opt/x"],
     "agent.max_turn_s": 60,
     "platforms.telegram.base_url": NOBODY,
@@ -124,7 +122,7 @@ ELSEWHERE = {
     # A list of pairs: it changes as a whole.
     "agent.prefill.role": "agent.prefill",
     # Nothing is confined here, which not every machine can do.
-    "tools.sandbox.backend": "tools.sandbox.image, which is handed over with it",
+    "tools.sandbox.backend": "tools.terminal.timeout_s, which is handed over with it",
     # Whoever runs the tests as root may not take it back.
     "tools.terminal.allow_root": "tools.terminal.timeout_s, which is handed over with it",
 }

@@ -9,11 +9,9 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 
-from agent.processes.egress import hosts_of
 from agent.processes.sandbox import choose
-from agent.processes.walls import Container, Outlet, Sandbox, Walls
+from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
 
 TEMPORARY = ".tmp"
@@ -44,11 +42,10 @@ class Quarters:
         """
         if not server.confined:
             return Walls("none", "" if server.cwd is None else str(server.cwd))
-        try:
-            chosen = choose(self.sandbox)
-        except ValueError as exc:
-            text = f"it cannot be confined: {exc}; tools.mcp.{name}.confined: false starts it so"
-            raise OSError(text) from exc
+        chosen = choose(self.sandbox)
+        if isinstance(chosen, str):
+            text = f"it cannot be confined: {chosen}; tools.mcp.{name}.confined: false starts it so"
+            raise OSError(text)
         own = self.folder / name
         (own / TEMPORARY).mkdir(mode=0o700, parents=True, exist_ok=True)
         own.chmod(0o700)
@@ -59,23 +56,15 @@ class Quarters:
             directory=str(server.cwd or own),
             readable=[str(each) for each in self._readable(server, path)],
             writable=[*map(str, writable), str(own)],
-            container=self._container(chosen),
-            outlet=Outlet(() if chosen.no_network else hosts_of(server.network)),
+            network=server.network,
         )
-
-    def _container(self, chosen: Sandbox) -> Container | None:
-        if chosen.backend != "container" or self.sandbox.image is None:
-            return None
-        return Container(self.sandbox.image, f"parley-{token_hex(8)}")
 
     def _readable(self, server: McpServerSettings, path: str | None) -> Iterator[Path]:
         """Yield the program, the files among its arguments, and what is named."""
         named = (*server.readable, *([] if server.cwd is None else [server.cwd]))
         writable = _outermost(server.writable)
         yield from (each for each in named if not _is_within(each, writable))
-        # In a container the program is that of the image.
-        inside = self.sandbox.backend == "container"
-        command = None if inside else shutil.which(server.command or "", path=path)
+        command = shutil.which(server.command or "", path=path)
         for text in (command, *server.args):
             if text and Path(text).is_absolute() and Path(text).is_file():
                 yield from self._not_ours(Path(text), writable)

@@ -25,8 +25,8 @@ from typing_extensions import override
 from yarl import URL
 
 from agent.errors import ToolError
-from agent.processes.egress import is_public_text
 from agent.processes.helpers import HelperFailed, ask
+from agent.safety.addresses import is_public_text
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import Redirects, ToolContext
 from agent.tools.registry import Arguments, Tool

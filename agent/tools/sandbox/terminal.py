@@ -11,7 +11,6 @@ import shutil
 import signal
 from contextlib import suppress
 from dataclasses import asdict, replace
-from secrets import token_hex
 from typing import Any
 
 import structlog
@@ -19,10 +18,9 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.processes import confinement, descent
-from agent.processes.egress import ANY, hosts_of
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
 from agent.processes.supervisor import CommandOrder, Report
-from agent.processes.walls import Container, Outlet, Sandbox, Walls
+from agent.processes.walls import Sandbox, Walls
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -55,10 +53,7 @@ def make_terminal(settings: ToolSettings) -> Tool:
     refuse_root(options)
     sandbox = sandbox_of(settings)
     report_confinement(sandbox, options)
-    if sandbox.no_network:
-        options = options.model_copy(update={"network": False})
-    disk_bytes, image = settings.workspace.max_bytes, settings.sandbox.image
-    terminal = Terminal(options, sandbox, disk_bytes, image)
+    terminal = Terminal(options, sandbox, settings.workspace.max_bytes)
     return Tool(
         name="terminal",
         description=(
@@ -101,13 +96,13 @@ def sandbox_of(settings: ToolSettings) -> Sandbox:
 
     if not settings.terminal.confine:
         return Sandbox("none", "", {})
-    try:
-        return choose(settings.sandbox)
-    except ValueError as exc:
-        raise ValueError(
-            f"terminal cannot be confined on this machine: {exc}; take it out of tools.enabled,"
-            " or set tools.terminal.confine to false if its commands may do whatever Parley may"
-        ) from exc
+    chosen = choose(settings.sandbox)
+    if not isinstance(chosen, str):
+        return chosen
+    raise ValueError(
+        f"terminal cannot be confined on this machine: {chosen}; take it out of tools.enabled,"
+        " or set tools.terminal.confine to false if its commands may do whatever Parley may"
+    )
 
 
 def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
@@ -121,8 +116,7 @@ def report_confinement(sandbox: Sandbox, options: TerminalSettings) -> None:
         backend=sandbox.backend,
         others=dict(sandbox.others),
         landlock=abi,
-        network=list(hosts_of(options.network)) if not sandbox.no_network else [],
-        no_network=sandbox.no_network,
+        network=options.network,
         signals=sandbox.backend == "bwrap" or abi >= confinement.SIGNALS_ABI,
     )
 
@@ -131,12 +125,7 @@ def _limits(sandbox: Sandbox, options: TerminalSettings) -> str:
     """Return what the model is told about the walls."""
     if sandbox.backend == "none":
         return ""
-    network = " It has no network."
-    if hosts := hosts_of(options.network):
-        named = "the internet" if ANY in hosts else ", ".join(hosts)
-        network = (
-            f" It reaches {named} by HTTP and HTTPS, through a proxy that its environment names."
-        )
+    network = " It has a network." if options.network else " It has no network."
     modes = " chmod gives no rights to group and others." if sandbox.backend == "landlock" else ""
     return network + modes
 
@@ -149,15 +138,11 @@ class Terminal:
         options: TerminalSettings,
         sandbox: Sandbox,
         disk_bytes: int,
-        image: str | None = None,
     ) -> None:
         self._options = options
-        self._image = image
         self._sandbox = sandbox
         self._disk_bytes = disk_bytes
-        # What an image holds is not known here; this it has.
-        inside = sandbox.backend == "container"
-        self._shell = ("" if inside else shutil.which("bash", path=PATH)) or "/bin/sh"
+        self._shell = shutil.which("bash", path=PATH) or "/bin/sh"
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
         """Run one command; it is over, with all that it started, when this returns or raises."""
@@ -217,8 +202,7 @@ class Terminal:
                 directory=home,
                 readable=[str(path) for path in options.readable],
                 writable=[home],
-                outlet=Outlet(hosts_of(options.network)),
-                container=self._container(),
+                network=options.network,
             ),
             timeout_s=timeout_s,
             output_bytes=options.max_output_bytes,
@@ -226,17 +210,6 @@ class Terminal:
             max_processes=options.max_processes,
             memory_bytes=options.max_memory_bytes,
             disk_bytes=self._disk_bytes,
-        )
-
-    def _container(self) -> Container | None:
-        if self._sandbox.backend != "container" or self._image is None:
-            return None
-        return Container(
-            image=self._image,
-            name=f"parley-{token_hex(8)}",
-            max_processes=self._options.max_processes,
-            memory_bytes=self._options.max_memory_bytes,
-            file_bytes=self._disk_bytes,
         )
 
     async def _supervised(self, order: CommandOrder) -> tuple[Report, bytes]:
@@ -269,8 +242,6 @@ def told(report: Report, output: bytes, order: CommandOrder) -> str:
     lines = [_how_it_ended(report, order)]
     if report.left_behind:
         lines.append(f"[{report.left_behind} processes that it left running were ended]")
-    if report.refused:
-        lines.append(f"[the network did not let it reach: {', '.join(report.refused)}]")
     return "\n".join([_shown(report, output), *lines]).lstrip("\n")
 
 

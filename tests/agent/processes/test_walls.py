@@ -1,6 +1,5 @@
 """What is asked of a backend; tests/security shows what it does."""
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -34,6 +33,13 @@ def test_bubblewrap_is_asked_for_all_namespaces(monkeypatch: pytest.MonkeyPatch)
     assert command[-5:] == ["--remount-ro", "/", "--chdir", "/w/1", "--"]
 
 
+def test_with_the_network_there_is_no_namespace_of_it() -> None:
+    """All other namespaces stay."""
+    without, given = (set(bwrap(Walls("bwrap", "/w", network=each))) for each in (False, True))
+    assert without - given == {"--unshare-net"}
+    assert not given - without
+
+
 def test_a_python_of_the_system_is_not_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is among the system's programs."""
     monkeypatch.setattr(sys, "base_prefix", "/usr")
@@ -55,7 +61,7 @@ def test_the_order_goes_through_memory(tmp_path: Path) -> None:
     assert started.command[-2:] == [str(started.handles[0]), "9"]
     order = walls._read(started.handles[0])
     assert (order["program"], order["environment"]) == (["sh", "-c", "secret"], {"A": "b"})
-    assert Walls.of(json.loads(json.dumps(order["walls"]))).directory == str(tmp_path)
+    assert Walls(**order["walls"]).directory == str(tmp_path)
 
 
 class Ended(BaseException):

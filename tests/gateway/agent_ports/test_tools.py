@@ -138,21 +138,3 @@ def test_a_confined_mcp_program_may_not_be_given_what_is_parleys(tmp_path: Path,
     load(confined=False)
     with pytest.raises(SettingsError, match="must be an absolute path"):
         load(**{key: "notes" if key == "cwd" else ["notes"]})
-
-
-def test_a_network_that_is_open_to_all_hosts_is_warned_of(tmp_path: Path) -> None:
-    """A list of hosts is not; what is no host is refused."""
-
-    def warnings(network: Any) -> list[str]:
-        options = {
-            "home": tmp_path,
-            "tools.enabled": ["terminal"],
-            "tools.terminal.network": network,
-        }
-        found = load_settings(environ={}, overrides=options).warnings
-        return [text for text in found if "network" in text]
-
-    assert "name the hosts" in warnings(True)[0]
-    assert warnings(["example.org", "*.example.org:8443"]) == warnings(False) == []
-    with pytest.raises(SettingsError, match="must be a host such as example"):
-        warnings(["https://example.org/"])

@@ -102,7 +102,7 @@ setting(
     "terminal-root", "warning", tools={"enabled": ["terminal"], "terminal": {"allow_root": True}}
 )
 setting(
-    "terminal-network", "warning", tools={"enabled": ["terminal"], "terminal": {"network": ["*"]}}
+    "terminal-network", "warning", tools={"enabled": ["terminal"], "terminal": {"network": True}}
 )
 setting("mcp-programs", "wrong", tools__mcp={"files": {"command": "no-such-program-of-mcp"}})
 setting("mcp-confined", "warning", tools__mcp={"files": {"command": "sh", "confined": False}})
@@ -412,10 +412,8 @@ def _no_owner(patient: Patient, _: pytest.MonkeyPatch) -> None:
 
 @fault("sandbox-holds", "wrong")
 def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
-    def choose(_: object) -> None:
-        raise ValueError("bwrap: there is no program bwrap")
-
-    patch.setattr("gateway.doctor.safety.sandbox.choose", choose)
+    reason = "bwrap: there is no program bwrap"
+    patch.setattr("gateway.doctor.safety.sandbox.choose", lambda _: reason)
     patient.set(tools={"enabled": ["terminal"]})
 
 

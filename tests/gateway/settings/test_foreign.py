@@ -71,7 +71,7 @@ def test_a_variable_gets_the_same_hint() -> None:
 
 def test_a_whole_file_of_another_agent_is_not_answered_line_by_line() -> None:
     """A few keys of a section, and a mark that there are more."""
-    many = {"backend": 1, "timeout": 2, "cwd": 3, "docker_image": 4, "docker_network": 5, "x": 6}
+    many = {"backend": 1, "timeout": 2, "cwd": 3, "container_disk": 4, "docker_network": 5, "x": 6}
     told = str(hint("terminal", many))
     assert told.count("(Hermes) is") == 4
     assert told.endswith("; …")
