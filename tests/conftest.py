@@ -191,7 +191,7 @@ def _statements_are_compiled_once() -> Iterator[None]:
 def _schema_is_made_once(database_template: Path) -> Iterator[None]:
     """What would be a new database is a copy of the migrated one: migrating takes 80 ms."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(migrations, "connect", connecting_to_copies(database_template))
+        patch.setattr(migrations, "connected", connecting_to_copies(database_template))
         yield
 
 

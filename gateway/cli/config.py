@@ -23,11 +23,21 @@ from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
 from gateway.cli.output import out, say, show_json, warn
 from gateway.errors import GatewayNotRunning, SettingsError
-from gateway.settings.changes import SettingsQuestion, located
+from gateway.settings.changes import SettingsQuestion, located, named
 from gateway.settings.editing import OWNER_ONLY, set_value
-from gateway.settings.loading import PASSWORDS, Loaded, file_of, home_of, load_settings
+from gateway.settings.loading import (
+    PASSWORDS,
+    Loaded,
+    file_of,
+    home_of,
+    load_settings,
+    read_foreign,
+)
 from gateway.settings.marks import Mark, mark_of
+from gateway.settings.references import refers
+from gateway.settings.rules import contradictions
 from gateway.settings.sources import path_of, shown
+from gateway.settings.tree import Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,20 +125,46 @@ def config_check(
 ) -> None:
     """Say whether a gateway would start with these settings; nothing is changed.
 
-    No network call is made. Exit code 1 where it would not.
+    No network call is made. Exit code 1 where it would not. Of another FILE than the one in use no
+    secret is read and no plugin loaded: what it would run is listed.
     """
     from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
 
     chosen = context.find_root().params
-    path = file or file_of(chosen["config"], chosen["home"])
+    path = file_of(chosen["config"], chosen["home"])
+    if file is not None and file.absolute() != path.absolute():
+        _check_another(file, home_of(chosen["home"]))
+        return
     try:
-        found = load_settings(config=file or chosen["config"], overrides={"home": chosen["home"]})
+        found = load_settings(config=chosen["config"], overrides={"home": chosen["home"]})
         refuse_unusable(found.settings)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, path))) from exc
     for warning in found.warnings:
         say(f"warning: {warning}", "yellow")
     say(f"{path}: a gateway can go by these settings")
+
+
+def _check_another(file: Path, home: Path) -> None:
+    from gateway.lifecycle.inventory import of_settings  # noqa: PLC0415
+
+    try:
+        settings = read_foreign(file, home)
+        _refuse_contradictions(settings)
+    except SettingsError as exc:
+        raise SettingsError("\n".join(located(exc, file))) from exc
+    say(f"{file}: its keys and values are right; it was not tried, as it is not in use:")
+    for line in [*of_settings(settings)] or ["a gateway runs nothing but itself"]:
+        say(f"  {line}")
+    say(f"`parley --config {file} config check` tries it: it reads secrets and runs commands")
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    """Refuse values that break a rule, but for those that a reference stands for."""
+    values = {name: value for name, (_, value) in named(settings).items()}
+    found = contradictions(settings, values)
+    if wrong := [f"{key}: {text}" for key, text in found if not refers(values.get(key))]:
+        raise SettingsError("\n".join(wrong))
 
 
 @config_app.command("set")

@@ -16,6 +16,7 @@ from gateway.lifecycle import backups, copying
 from gateway.lifecycle.backups import DATABASE, DUMP, HOME, MANIFEST, WORKSPACES, Backup
 from gateway.lifecycle.copying import flush, flush_one
 from gateway.lifecycle.home import LOCKED, RESTORING, prepare_home
+from gateway.lifecycle.inventory import would_run
 from gateway.storage import maintenance, schema
 from gateway.storage.database import DatabaseServer
 from gateway.storage.engine import lock_database
@@ -56,6 +57,9 @@ class Plan:
             yield f"  {self.backup.lacks}"
         if told["objects"]:
             yield f"  not in it: large files in {told['objects']}, which the object store keeps"
+        runs = list(would_run(self.backup.path / HOME, self.home))
+        yield "a gateway in the restored home (nothing of this is run or read before it starts):"
+        yield from (f"  {line}" for line in runs or ["runs nothing but itself"])
 
     @property
     def is_on_server(self) -> bool:

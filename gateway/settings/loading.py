@@ -106,6 +106,20 @@ def load_settings(
     return Loaded(settings, values, origins, warnings, config_file)
 
 
+def read_foreign(file: Path, home: Path) -> Settings:
+    """Read a settings file that nobody has put to use here: a backup's, another home's.
+
+    Nothing that it refers to is read or run, and no variable completes it: a secret is still the
+    text of its reference.
+
+    Raises:
+        SettingsError: One line for each problem.
+    """
+    sources = Sources(all_keys())
+    sources.add_file(file, file.name)
+    return _validated(sources, all_keys(), home)
+
+
 def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:
     """Return the settings with the secrets that they refer to.
 

@@ -119,6 +119,19 @@ def is_reference(text: str) -> bool:
     return bool(colon) and kind in _READERS
 
 
+def refers(value: Any) -> bool:
+    """Whether a value of the tree is, or holds, a reference that was not resolved."""
+    return next(unresolved(value), None) is not None
+
+
+def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
+    """Yield each reference that was not resolved, with its place."""
+    for path, secret in _secrets_in(value, ()):
+        text = secret.get_secret_value()
+        if not isinstance(secret, ReferencedSecret) and is_reference(text):
+            yield path, text
+
+
 def told(reference: str) -> str:
     """Return a reference as messages name it: of a command only its program."""
     kind, _, rest = reference.partition(":")
@@ -155,20 +168,26 @@ def read_secret(reference: str, environ: Mapping[str, str]) -> str:
     return value
 
 
-def references_in(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
+def references_in(value: Any) -> Iterator[tuple[KeyPath, ReferencedSecret]]:
     """Yield every secret of the settings that is referred to, with its place."""
+    for path, secret in _secrets_in(value, ()):
+        if isinstance(secret, ReferencedSecret):
+            yield path, secret
+
+
+def _secrets_in(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, SecretStr]]:
     match value:
-        case ReferencedSecret():
+        case SecretStr():
             yield path, value
         case BaseModel():
             for name in type(value).model_fields:
-                yield from references_in(getattr(value, name), (*path, name))
+                yield from _secrets_in(getattr(value, name), (*path, name))
         case tuple() | list():
             for n, item in enumerate(value):
-                yield from references_in(item, (*path, n))
+                yield from _secrets_in(item, (*path, n))
         case dict():
             for name, item in value.items():
-                yield from references_in(item, (*path, name))
+                yield from _secrets_in(item, (*path, name))
 
 
 def _of_file(path: str, _environ: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ Keys that are texts are ordered by their bytes everywhere.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import identity, maintenance
 from gateway.storage.database import DatabaseServer
-from gateway.storage.engine import connect, lock_database
+from gateway.storage.engine import connected, lock_database
 from gateway.storage.migrations import require_database
 from gateway.storage.schema import metadata, rollup_triggers
 
@@ -297,26 +297,21 @@ def sqlite_target(path: Path) -> Iterator[Side]:
         DatabaseLocked: A gateway, or another copy, runs on it.
         StorageUnavailable: It cannot be written.
     """
-    with _unused(path):
-        conn = connect(path)
-        try:
-            # Rows come in an order in which references mostly hold; all are looked at in the end.
-            cast("Any", conn.connection.driver_connection).execute("PRAGMA foreign_keys=OFF")
-            yield _Sqlite(path, conn)
-        finally:
-            conn.close()
-            conn.engine.dispose()
+    with _unused(path), connected(path) as conn:
+        # Rows come in an order in which references mostly hold; all are looked at in the end.
+        cast("Any", conn.connection.driver_connection).execute("PRAGMA foreign_keys=OFF")
+        yield _Sqlite(path, conn)
 
 
 @contextmanager
 def _unused(path: Path) -> Iterator[None]:
-    try:
-        lock = lock_database(path)
-    except DatabaseLocked:
-        raise DatabaseLocked(
-            f"{path} is in use: stop the gateway that runs on it, and copy again"
-        ) from None
-    with lock:
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock_database(path))
+        except DatabaseLocked:
+            raise DatabaseLocked(
+                f"{path} is in use: stop the gateway that runs on it, and copy again"
+            ) from None
         yield
 
 

@@ -9,12 +9,14 @@ are interrupted where nobody waits for them any more.
 
 import asyncio
 import contextlib
+import fcntl
 import math
+import os
 import queue
 import re
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -345,23 +347,83 @@ def _storage_error(exc: Exception) -> Exception:
     return exc
 
 
-def lock_database(path: Path) -> FileLock:
-    """Take the lock that makes this process the only gateway on the file.
+@contextlib.contextmanager
+def lock_database(path: Path) -> Iterator[None]:
+    """Be the only process that writes to a database, or creates it, while in this context.
+
+    Two locks: a file beside it covers a database that does not exist yet, the lock on the database
+    itself applies when that file was removed, and through every link to the database.
 
     Raises:
-        DatabaseLocked: Another process holds it.
-        StorageUnavailable: The folder cannot be written.
+        DatabaseLocked: Another process has it.
+        StorageUnavailable: The folder cannot be written, or the file cannot be opened.
     """
-    lock = FileLock(f"{path}.lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{path}.lock")
         lock.acquire(timeout=0)
     except Timeout as exc:
-        used = f"{path} is in use by another Parley process"
-        raise DatabaseLocked(f"{used}: `parley status` shows it") from exc
+        raise _in_use(path) from exc
     except OSError as exc:
         raise StorageUnavailable(f"cannot write to {path.parent}: {exc.strerror}") from exc
-    return lock
+    try:
+        with hold_file(path):
+            yield
+    finally:
+        lock.release()
+
+
+def _in_use(path: Path) -> DatabaseLocked:
+    used = f"{path} is in use by another Parley process"
+    return DatabaseLocked(f"{used}: `parley status` shows it")
+
+
+@contextlib.contextmanager
+def hold_file(path: Path) -> Iterator[None]:
+    """Hold the lock on a database's own file, if the file exists. The kernel drops it at a kill.
+
+    SQLite locks with `fcntl`, which Linux keeps apart from `flock` on a local disk (a network
+    filesystem is refused anyway). Closing any handle of a file drops the process's `fcntl` locks
+    on it (sqlite.org/howtocorrupt.html, 2.2): leave this context after all connections closed.
+    """
+    if not path.exists():
+        yield
+        return
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot open {path}: {exc.strerror}") from exc
+    try:
+        _lock(handle, path)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int, path: Path) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        raise _in_use(path) from exc
+
+
+@contextlib.contextmanager
+def connected(path: Path) -> Iterator[Connection]:
+    """Open the writing connection within `lock_database`; a new file is locked from here on.
+
+    Raises:
+        DatabaseLocked: Another process has just created the file.
+        StorageUnavailable: As of `connect`.
+    """
+    with contextlib.ExitStack() as until_closed:
+        if not path.exists():
+            with contextlib.suppress(OSError):
+                # What fails here fails below, by its name.
+                path.touch(mode=0o644)
+            until_closed.enter_context(hold_file(path))
+        connection = until_closed.enter_context(contextlib.closing(connect(path)))
+        until_closed.callback(connection.engine.dispose)
+        yield connection
 
 
 def connect(path: Path) -> Connection:

@@ -31,7 +31,7 @@ from gateway.errors import NotFound, StorageUnavailable
 from gateway.storage import audit_log, migrations
 from gateway.storage.conversation import attachments, compactions, conversations, sessions
 from gateway.storage.database import DatabaseServer, Location
-from gateway.storage.engine import connect, lock_database, read_only_uri
+from gateway.storage.engine import connected, lock_database, read_only_uri
 from gateway.storage.migrations import (
     prepare_schema,
     prepare_server,
@@ -352,12 +352,9 @@ def upgrade(location: Location) -> str | None:
     if isinstance(location, DatabaseServer):
         prepare_server(location)
         return current(location)
-    with lock_database(location), closing(connect(location)) as connection:
-        try:
-            prepare_schema(connection)
-            return schema_revision(connection)
-        finally:
-            connection.engine.dispose()
+    with lock_database(location), connected(location) as connection:
+        prepare_schema(connection)
+        return schema_revision(connection)
 
 
 def compact(location: Location) -> tuple[int, int]:
@@ -372,7 +369,7 @@ def compact(location: Location) -> tuple[int, int]:
     path = file_at(location, "its autovacuum reuses room; VACUUM FULL of psql gives it back")
     require_database(path)
     before = path.stat().st_size
-    with lock_database(path), closing(connect(path)) as connection:
+    with lock_database(path), connected(path) as connection:
         raw = connection.connection
         try:
             # Takes effect with the VACUUM behind it.
@@ -381,8 +378,6 @@ def compact(location: Location) -> tuple[int, int]:
             raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"cannot write {path} anew: {exc}") from exc
-        finally:
-            connection.engine.dispose()
     return before, path.stat().st_size
 
 

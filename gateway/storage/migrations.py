@@ -6,8 +6,8 @@ where it is needed.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +21,7 @@ import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
 from gateway.storage import identity
 from gateway.storage.database import Database, DatabaseServer, Location
-from gateway.storage.engine import SqliteDatabase, connect, lock_database
+from gateway.storage.engine import SqliteDatabase, connected, lock_database
 from gateway.storage.schema import FLOOR, REVISION, SEARCH_INDEX, metadata
 from gateway.storage.scrubbing import Scrubber
 
@@ -145,7 +145,7 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
     with (
         # Closed last: closing any handle of the file gives up the locks that SQLite holds on it.
         closing(Scrubber(path)) as scrubber,
-        _connected(path) as connection,
+        connected(path) as connection,
         closing(_watch(connection, path, mark)) as watch,
     ):
         database = SqliteDatabase(path, connection, watch, scrubber)
@@ -153,15 +153,6 @@ async def _open_file(path: Path, home: Path | None) -> AsyncIterator[Database]:
             yield database
         finally:
             await database.close()
-
-
-@contextmanager
-def _connected(path: Path) -> Iterator[Connection]:
-    with closing(connect(path)) as connection:
-        try:
-            yield connection
-        finally:
-            connection.engine.dispose()
 
 
 def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch:

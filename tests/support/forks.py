@@ -202,7 +202,7 @@ def _migrate_once() -> None:
     storage = import_module("tests.support.storage")
     with TemporaryDirectory() as folder:
         template = storage.migrated_file(Path(folder, "parley.db"))
-        migrations.connect = storage.connecting_to_copies(template)
+        migrations.connected = storage.connecting_to_copies(template)
 
 
 def _serve(asked: socket.socket) -> dict[str, Any] | None:

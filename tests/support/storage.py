@@ -4,7 +4,7 @@ import itertools
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from gateway.storage.conversation import compactions, conversations, sessions, t
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Location
-from gateway.storage.engine import connect
+from gateway.storage.engine import connect, connected, hold_file
 from gateway.storage.migrations import prepare_schema
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import arrivals, inbox, leases, outbox
@@ -268,17 +268,20 @@ def copy_database(source: Path, target: Path) -> Path:
     return target
 
 
-def connecting_to_copies(template: Path) -> Callable[[Path], Connection]:
-    """Return `connect` for what would be a new database: it opens a copy of the migrated one."""
+def connecting_to_copies(template: Path) -> Callable[[Path], AbstractContextManager[Connection]]:
+    """Return `connected` for what would be a new database: it opens a copy of the migrated one."""
     migrated = template.read_bytes()
 
-    def connect_to_copy(path: Path) -> Connection:
-        # Where no file can be made, the real function has to say so.
-        with suppress(OSError), path.open("xb") as file:
-            file.write(migrated)
-        return connect(path)
+    @contextmanager
+    def connected_to_copy(path: Path) -> Iterator[Connection]:
+        with ExitStack() as until_closed:
+            # Where no file can be made, the real function has to say so.
+            with suppress(OSError), path.open("xb") as file:
+                file.write(migrated)
+                until_closed.enter_context(hold_file(path))
+            yield until_closed.enter_context(connected(path))
 
-    return connect_to_copy
+    return connected_to_copy
 
 
 def raw_bytes(path: Path) -> bytes:

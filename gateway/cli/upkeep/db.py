@@ -4,6 +4,7 @@ A dead letter is what was given up. What `forget` and `dead-letters` change goes
 gateway, or directly into the database where none runs.
 """
 
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -134,7 +135,7 @@ def db_copy(
     from gateway.storage import bulk, copying  # noqa: PLC0415
 
     step_back()
-    home = settings_of(context).home
+    home = home_of(context.find_root().params.get("home"))
     urls = [argument(each) for each in (source, target)]
     if urls[0] == urls[1]:
         raise GatewayError("source and target are the same database")
@@ -371,7 +372,7 @@ def restore(
     step_back()
     home, path = home_of(context.find_root().params.get("home")), folder.absolute()
     allowed = [each.absolute() for each in outside or ()]
-    plan = restoring.plan_of(path, home, _server(context, path, home), allowed)
+    plan = restoring.plan_of(path, home, _server(context, path), allowed)
     for line in plan.lines():
         say(line)
     if check:
@@ -380,16 +381,18 @@ def restore(
         typer.confirm("Restore it?", abort=True, err=True)
     restoring.restore(plan)
     say(f"{home} is restored: `parley doctor` looks at it, `parley run` starts it")
+    say("both read the secrets above, and run the commands among them")
     say("what came after the backup is missing; platforms deliver again what was not acknowledged")
 
 
-def _server(context: typer.Context, path: Path, home: Path) -> DatabaseServer | None:
-    """Return where a copy of PostgreSQL's goes: by the settings, else by those in the backup."""
+def _server(context: typer.Context, path: Path) -> DatabaseServer | None:
+    """Return where a copy of PostgreSQL's goes: the operator says so, never the backup.
+
+    Not by a parley.yaml in the home: only a restore that was cut off can have left one there.
+    """
     if backups.require(path).manifest.get("database") != DUMP:
         return None
-    settings = settings_of(context)
-    kept = path / HOME / "parley.yaml"
-    if settings.storage.url is None and kept.exists():
-        settings = load_settings(config=kept, overrides={"home": home}).settings
-    location = location_of(settings)
+    config = context.find_root().params.get("config")
+    nowhere = {"home": Path(os.devnull)}
+    location = location_of(load_settings(config=config, overrides=nowhere).settings)
     return location if isinstance(location, DatabaseServer) else None

@@ -177,14 +177,17 @@ class TestCheck:
     """`parley config check`."""
 
     def test_a_file_elsewhere(self, parley: Parley, tmp_path: Path) -> None:
-        """It is looked at in place of the one in use."""
+        """Its keys and values are checked; it is not tried (tests/security/test_homes.py)."""
         other = tmp_path / "other.yaml"
         other.write_text("queue:\n  mode: collect\n  max_pending: none\n")
         done = parley("config", "check", str(other))
         assert done.code == 1
         assert done.err.startswith("line 3: queue.max_pending: 'none'")
         other.write_text("queue: {mode: collect}\n")
-        assert parley("config", "check", str(other)).out.endswith("can go by these settings\n")
+        told = parley("config", "check", str(other)).out.splitlines()
+        assert told[1:2] == ["  a gateway runs nothing but itself"]
+        tried = parley("--config", str(other), "config", "check")
+        assert tried.out.endswith("can go by these settings\n")
 
     def test_what_only_shows_when_parts_are_built(self, parley: Parley, tmp_path: Path) -> None:
         """A key that a model lacks, a price for a budget, and a tool that there is not."""

@@ -321,12 +321,11 @@ def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
     tools = {"enabled": ["terminal"], "mcp": {"s": server}}
     (tmp_path / "parley.yaml").write_text(yaml.safe_dump({"tools": tools}))
     tmp_path.chmod(0o755)
-    lock = lock_database(tmp_path / "parley.db")
-    before = files_in(tmp_path)
-    for command in (["run", "--port", "0"], ["db", "upgrade"], ["forget", "1", "--yes"]):
-        assert "is in use by another Parley process" in one_line(parley(*command))
-        assert files_in(tmp_path) == before
-    lock.release()
+    with lock_database(tmp_path / "parley.db"):
+        before = files_in(tmp_path)
+        for command in (["run", "--port", "0"], ["db", "upgrade"], ["forget", "1", "--yes"]):
+            assert "is in use by another Parley process" in one_line(parley(*command))
+            assert files_in(tmp_path) == before
 
 
 def files_in(home: Path) -> dict[str, tuple[int, str]]:

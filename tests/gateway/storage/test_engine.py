@@ -483,7 +483,7 @@ def test_a_second_process_is_refused(database_file: Path) -> None:
     hold = (
         "import sys; from pathlib import Path\n"
         "from gateway.storage.engine import lock_database\n"
-        "lock = lock_database(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
+        "with lock_database(Path(sys.argv[1])): print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(database_file)],
@@ -492,10 +492,12 @@ def test_a_second_process_is_refused(database_file: Path) -> None:
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"locked\n"
-        with pytest.raises(DatabaseLocked, match="another Parley process"):
-            lock_database(database_file)
+        held = lock_database(database_file)
+        with pytest.raises(DatabaseLocked, match="another Parley process"), held:
+            pass
         other.communicate()
-    lock_database(database_file).release()
+    with lock_database(database_file):
+        assert other.returncode == 0
 
 
 async def test_a_locked_database_is_left_alone(database_file: Path) -> None:
@@ -526,8 +528,9 @@ def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     """A file in place of the folder is reported with the path that cannot be used."""
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(StorageUnavailable, match="home"):
-        lock_database(tmp_path / "home" / "parley.db")
+    lock = lock_database(tmp_path / "home" / "parley.db")
+    with pytest.raises(StorageUnavailable, match="home"), lock:
+        pass
 
 
 @pytest.fixture
@@ -555,8 +558,9 @@ def read_only(*paths: Path) -> Iterator[None]:
 
 def test_a_read_only_folder_is_refused(public_folder: Path) -> None:
     """Without a place for its lock the gateway does not start."""
-    with read_only(public_folder), pytest.raises(StorageUnavailable, match="cannot write to"):
-        lock_database(public_folder / "parley.db")
+    lock = lock_database(public_folder / "parley.db")
+    with read_only(public_folder), pytest.raises(StorageUnavailable, match="cannot write to"), lock:
+        pass
 
 
 def test_a_read_only_file_is_refused(public_folder: Path, database_template: Path) -> None:

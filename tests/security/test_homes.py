@@ -1,0 +1,239 @@
+"""A home's own file locks, keys and settings against other processes and foreign files."""
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gateway.lifecycle.backups import DUMP
+from gateway.lifecycle.copying import digest_of
+from gateway.storage.schema import REVISION
+from tests.support.command_line import Run, own_environment, runner
+from tests.support.process import ParleyProcess
+from tests.support.storage import migrated_file
+
+IN_USE = "is in use by another Parley process"
+
+
+@pytest.fixture
+def parley(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Run]:
+    """Commands of `parley` in this process, on a home of their own."""
+    with own_environment(tmp_path / "own", monkeypatch):
+        yield runner(monkeypatch, capsys)
+
+
+@pytest.fixture
+async def first(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
+    """A gateway whose lock file somebody has removed while it runs."""
+    async with ParleyProcess(tmp_path / "home") as process:
+        (process.home / "parley.db.lock").unlink()
+        yield process
+
+
+def by_the_same_path(home: Path) -> ParleyProcess:
+    """Start where the first one runs."""
+    return ParleyProcess(home)
+
+
+def by_a_linked_home(home: Path) -> ParleyProcess:
+    """Start in a symbolic link to the home."""
+    (home.parent / "linked").symlink_to(home)
+    return ParleyProcess(home.parent / "linked")
+
+
+def by_a_linked_database(home: Path) -> ParleyProcess:
+    """Start in another home, whose settings name a symbolic link to the database."""
+    (home.parent / "linked.db").symlink_to(home / "parley.db")
+    settings = {"storage": {"url": f"sqlite:///{home.parent / 'linked.db'}"}}
+    return ParleyProcess(home.parent / "other", settings)
+
+
+def by_a_second_name(home: Path) -> ParleyProcess:
+    """Start in another home, whose settings name a hard link to the database."""
+    os.link(home / "parley.db", home.parent / "second.db")
+    settings = {"storage": {"url": f"sqlite:///{home.parent / 'second.db'}"}}
+    return ParleyProcess(home.parent / "other", settings)
+
+
+@pytest.mark.parametrize(
+    "second", [by_the_same_path, by_a_linked_home, by_a_linked_database, by_a_second_name]
+)
+async def test_one_database_has_one_gateway_without_a_lock_file(
+    first: ParleyProcess, second: Callable[[Path], ParleyProcess]
+) -> None:
+    """The second one is refused on every way to the file, and starts at once after a kill."""
+    other = second(first.home)
+    try:
+        await other.spawn()
+        await other.wait_until(lambda: other.named("gateway_ready") or not other.running)
+        assert IN_USE in "\n".join(other.stderr)
+        assert (await other.ended(), first.running) == (1, True)
+    finally:
+        await other.kill9()
+    await first.kill9()
+    async with by_the_same_path(first.home) as again:
+        assert again.running
+
+
+async def test_the_first_start_holds_the_file_that_it_made(first: ParleyProcess) -> None:
+    """Commands that write themselves are refused as well, once neither socket nor lock is there."""
+    (first.home / "parley.sock").unlink()
+    for command in (("db", "compact"), ("db", "migrate"), ("db", "accept", "--yes")):
+        refused = await first.run(*command)
+        assert (refused.code, IN_USE in refused.stderr) == (1, True), command
+
+
+async def test_sqlites_own_locks_hold_beside_ours(first: ParleyProcess, tmp_path: Path) -> None:
+    """Readers, a backup and another writer work meanwhile; a writer keeps the gateway waiting."""
+    for command in (("sessions", "list"), ("audit", "verify"), ("backup", str(tmp_path / "copy"))):
+        done = await first.run(*command)
+        assert done.code == 0, done.stderr
+    with closing(sqlite3.connect(first.home / "parley.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN IMMEDIATE")
+        with (
+            closing(sqlite3.connect(first.home / "parley.db", timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError, match="database is locked"),
+        ):
+            other.execute("BEGIN IMMEDIATE")
+        writer.execute("ROLLBACK")
+    assert (await first.run("db", "check")).code == 0
+
+
+SPY: dict[str, Any] = {
+    "model": {
+        "provider": "openai",
+        "base_url": "https://model.example/v1",
+        "api_key": "command:{}",
+    },
+    "alerts": {"webhook": "https://hooks.example/secret-path"},
+    "access": {"owners": ["telegram:666"]},
+    "plugins": {"enabled": ["spy"]},
+    "tools": {
+        "enabled": ["terminal"],
+        "mcp": {
+            "files": {"command": "npx", "args": ["-y", "files-server"], "env": {"K": "env:K"}},
+        },
+    },
+}
+"""Settings of a backup that somebody else has made."""
+
+
+def hostile(home: Path, ran: Path) -> Path:
+    """Make a home whose settings, plugin and skill leave a mark when anything of them runs."""
+    home.mkdir()
+    command = f"command:touch {ran}"
+    settings = SPY | {"model": SPY["model"] | {"api_key": command}}
+    (home / "parley.yaml").write_text(yaml.safe_dump(settings))
+    plugin = home / "plugins" / "spy"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+    skill = home / "skills" / "tidy"
+    (skill / "scripts").mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: tidy\ndescription: d\n---\nrun scripts/a.sh\n")
+    (skill / "scripts" / "a.sh").write_text(f"touch {ran}\n")
+    return home
+
+
+LISTED = (
+    "runs for a secret: touch ",
+    "(model.api_key)",
+    "reads a secret (env): K (tools.mcp.files.env.K)",
+    "runs an MCP server: npx -y files-server (tools.mcp.files)",
+    "runs plugins in its own process: spy",
+    "runs commands of the model (terminal), confined",
+    "contacts https://model.example (model.base_url)",
+    "contacts https://hooks.example (alerts.webhook)",
+    "obeys as owners: telegram:666",
+    "holds a plugin for each of: spy",
+    "holds a skill with files of its own, tidy: scripts/a.sh",
+)
+
+
+@pytest.mark.parametrize("option", ["--check", "--yes"])
+def test_a_backup_is_restored_without_running_any_of_it(
+    parley: Run, tmp_path: Path, option: str
+) -> None:
+    """The check, and the restore itself, list what the home would run, and run nothing of it."""
+    ran, new = tmp_path / "ran", tmp_path / "new"
+    made = backup_of(hostile(tmp_path / "theirs", ran), tmp_path / "kept")
+    done = parley("--home", str(new), "restore", str(made), option)
+    assert done.code == 0, done.err
+    assert [each for each in LISTED if each not in done.out] == []
+    assert "secret-path" not in done.out
+    assert not ran.exists()
+
+
+def test_a_backup_does_not_say_to_which_server_it_goes(parley: Run, tmp_path: Path) -> None:
+    """Of a copy of PostgreSQL's the settings in it are not asked: that would run its commands."""
+    ran = tmp_path / "ran"
+    made = as_dump(backup_of(hostile(tmp_path / "theirs", ran), tmp_path / "kept"))
+    assert parley("--home", str(tmp_path / "new"), "restore", str(made), "--check").code == 1
+    assert not ran.exists()
+
+
+def test_a_restore_that_was_cut_off_does_not_go_by_what_it_left(
+    parley: Run, tmp_path: Path
+) -> None:
+    """A half-restored home has the backup's settings already: the second try does not read them."""
+    ran = tmp_path / "ran"
+    made = as_dump(backup_of(hostile(tmp_path / "theirs", ran), tmp_path / "kept"))
+    new = hostile(tmp_path / "new", ran)
+    (new / "restoring").write_text(f"{made}\n")
+    assert parley("--home", str(new), "restore", str(made), "--check").code == 1
+    assert not ran.exists()
+
+
+def test_a_settings_file_that_is_not_in_use_is_checked_without_running_any_of_it(
+    parley: Run, tmp_path: Path
+) -> None:
+    """`config check FILE` lists what it would run; values are checked, references are not read."""
+    ran = tmp_path / "ran"
+    file = hostile(tmp_path / "theirs", ran) / "parley.yaml"
+    checked = parley("config", "check", str(file))
+    assert checked.code == 0, checked.err
+    assert [each for each in LISTED[:9] if each not in checked.out] == []
+    assert not ran.exists()
+    file.write_text("storage: {url: 'command:x'}\nweb: {token: weak-token}\n")
+    refused = parley("config", "check", str(file))
+    assert "web.token: must have at least 16 characters" in refused.err
+    assert "storage.url" not in refused.err
+
+
+def backup_of(home: Path, to: Path) -> Path:
+    """Make a backup of a home by hand, as somebody who wants to have it restored would."""
+    copy = to / "parley-20261128T120000Z"
+    shutil.copytree(home, copy / "home")
+    migrated_file(copy / "parley.db")
+    files = {
+        str(each.relative_to(copy)): {"bytes": each.stat().st_size, "sha256": digest_of(each)}
+        for each in copy.rglob("*")
+        if each.is_file()
+    }
+    told = {
+        "format": 1,
+        "version": "0.6",
+        "revision": REVISION,
+        "database": "parley.db",
+        "database_at": "parley.db",
+        "objects": None,
+        "at": "20261128T120000",
+        "files": files,
+    }
+    (copy / "backup.json").write_text(json.dumps(told))
+    return copy
+
+
+def as_dump(made: Path) -> Path:
+    """Have a backup be that of a server; what is in its dump does not matter here."""
+    told = json.loads((made / "backup.json").read_text())
+    (made / "backup.json").write_text(json.dumps(told | {"database": DUMP}))
+    return made
