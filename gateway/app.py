@@ -64,7 +64,8 @@ from gateway.pipeline.worker import Worker
 from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.origin import AgentOrigin, Source
 from gateway.reload.reloading import LiveParts, Reloading
-from gateway.settings.loading import fingerprinted, service_manager
+from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.loading import service_manager
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
@@ -268,7 +269,8 @@ def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Eve
 
 async def _note_settings(database: Database, settings: Settings) -> None:
     """Enter in the audit log what the gateway goes by."""
-    head = await database.write(audit_log.note_settings, fingerprinted(settings))
+    written = fingerprints_of(settings.home).of_settings(settings)
+    head = await database.write(audit_log.note_settings, written)
     # In a log that others keep it shows what is taken from the end of the chain later.
     log.info("audit_head", seq=head.seq, hash=head.hash)
 

@@ -15,7 +15,7 @@ from urllib.request import getproxies
 
 from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
 from gateway.lifecycle import backups
-from gateway.lifecycle.home import WEB_TOKEN
+from gateway.lifecycle.home import OWN_SECRETS
 from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
@@ -94,7 +94,7 @@ def _files(examined: Examined) -> Iterator[Sight]:
 def _private(home: Path) -> Iterator[Path]:
     if home.is_dir():
         yield from (each for each in sorted(home.glob("*.db*")) if each.is_file())
-        yield from (each for each in (home / WEB_TOKEN,) if each.is_file())
+        yield from (home / each for each in OWN_SECRETS if (home / each).is_file())
 
 
 def _mode_of(path: Path) -> int:

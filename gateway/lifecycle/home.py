@@ -7,7 +7,6 @@ are put back.
 
 import asyncio
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from gateway.agent_ports.tools import Workspaces
 from gateway.errors import SettingsError
 from gateway.lifecycle import crash_journal
 from gateway.lifecycle.crash_journal import CrashJournal
+from gateway.settings.fingerprints import KEY_FILE, kept_secret
 from gateway.settings.rules import is_weak_token
 from gateway.settings.tree import Settings
 from gateway.storage.database import location_of
@@ -35,6 +35,8 @@ RESTORING = "restoring"
 """In PARLEY_HOME while a backup is restored into it (gateway/lifecycle/restoring.py)."""
 WEB_TOKEN = "web.token"  # noqa: S105 - a file's name
 TOKEN_BYTES = 32
+OWN_SECRETS = (WEB_TOKEN, KEY_FILE)
+"""Files of PARLEY_HOME with secrets that Parley made."""
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def with_web_token(settings: Settings) -> Settings:
         return settings
     file = settings.home / WEB_TOKEN
     try:
-        token = _kept_token(file)
+        token = kept_secret(file, TOKEN_BYTES)
     except OSError as exc:
         raise SettingsError(f"{file} cannot be read or made: {exc.strerror}") from exc
     if is_weak_token(token):
@@ -100,26 +102,13 @@ def with_web_token(settings: Settings) -> Settings:
     return settings.model_copy(update={"web": web})
 
 
-def _kept_token(file: Path) -> str:
-    """Return what the file holds, where there is one; else make it."""
-    # What a start that was killed has left of it is no token.
-    if not file.exists():
-        partial = file.with_suffix(".new")
-        partial.unlink(missing_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="ascii") as stream:  # noqa: PTH123 - a handle, no path
-            stream.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
-        partial.rename(file)
-    return file.read_text(encoding="utf-8", errors="replace").strip()
-
-
-def close_web_token(settings: Settings) -> None:
-    """Have PARLEY_HOME's token be for its owner alone, where it is there."""
-    file = settings.home / WEB_TOKEN
-    mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0
-    if mode & 0o077:
-        file.chmod(0o600)
-        log.warning("mode_restored", path=str(file), mode=f"{mode:04o}")
+def close_own_secrets(home: Path) -> None:
+    """Close the files of secrets that Parley made for the home to all but their owner."""
+    for file in (home / name for name in OWN_SECRETS):
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0
+        if mode & 0o077:
+            file.chmod(0o600)
+            log.warning("mode_restored", path=str(file), mode=f"{mode:04o}")
 
 
 async def keep_modes(current: Callable[[], Settings]) -> NoReturn:

@@ -36,7 +36,7 @@ from gateway.pipeline.worker import TurnKit, Worker
 from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
 from gateway.reload.origin import AgentOrigin, Remade, stamp_of
 from gateway.settings.changes import SettingChange, changes, effective, located, named
-from gateway.settings.loading import fingerprinted
+from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.marks import mark_of
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
@@ -299,7 +299,8 @@ class Reloading:
     async def _note(self, settings: Settings) -> None:
         try:
             database = self._parts.shared.database
-            await database.write(audit_log.note_settings, fingerprinted(settings))
+            written = fingerprints_of(settings.home).of_settings(settings)
+            await database.write(audit_log.note_settings, written)
         except StorageError as exc:
             # The next start notes it: it compares with what was noted last.
             log.warning("settings_not_noted", error=str(exc))
@@ -400,7 +401,7 @@ class Reloading:
         source = self._origin.source
         settings = source.loaded.settings if source else self.settings
         origins = source.loaded.origins if source else {}
-        values = fingerprinted(settings)
+        values = fingerprints_of(settings.home).of_settings(settings)
         return {
             name: {
                 "value": values[".".join(map(str, path))],

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from adapters.registry import AccountSettings, account_types
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
-from gateway.settings.loading import fingerprint, secret_values
+from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.loading import secret_values
 from gateway.settings.marks import Mark, mark_of
 from gateway.settings.tree import KeyPath, Settings, all_keys, dotted, flatten
 
@@ -41,11 +42,12 @@ def changes(running: Settings, found: Settings) -> list[SettingChange]:
     """Return the keys that differ, in the order of the tree; that of accounts says nothing."""
     found = _in_order_of(running, found)
     redactor = Redactor({*secret_values(running), *secret_values(found)})
+    fingerprints = fingerprints_of(running.home)
     return [
         SettingChange(
             name_of(path, found),
-            fingerprint(before, redactor),
-            fingerprint(after, redactor),
+            fingerprints.of(before, redactor),
+            fingerprints.of(after, redactor),
             _mark(path, running, found),
         )
         for path, before, after in _differences(running, found, ())

@@ -3,7 +3,6 @@
 A model block without a provider is completed from the usual provider variables.
 """
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-import orjson
 import platformdirs
 from pydantic import BaseModel, SecretStr, ValidationError
 
@@ -34,8 +32,6 @@ MIN_MAPPED_CHARS = 8
 
 PASSWORDS = ("password", "sslpassword")
 """Parameters of a server's address that are secret. Source: libpq, Parameter Key Words."""
-FINGERPRINT_CHARS = 8
-"""Of a hash in hexadecimal: it tells two secrets apart, and fits to too many to find one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,36 +174,6 @@ def redactor_of(settings: Settings) -> Redactor:
     for _, secret in references_in(settings):
         secret.tell(redactor)
     return redactor
-
-
-def fingerprinted(settings: Settings) -> dict[str, str]:
-    """Return each setting by its name, as JSON; of secrets only what tells one from another."""
-    redactor = Redactor(secret_values(settings))
-    return {
-        ".".join(map(str, path)): fingerprint(value, redactor) for path, value in flatten(settings)
-    }
-
-
-def fingerprint(value: Any, redactor: Redactor) -> str:
-    """Return a value of the tree as JSON; of secrets only what tells one from another."""
-    # What looks like a secret though no setting says so: a password in an address.
-    return redactor.text(orjson.dumps(_fingerprinted(value), default=str).decode())
-
-
-def _fingerprinted(value: Any) -> Any:
-    match value:
-        case SecretStr():
-            digest = hashlib.sha256(value.get_secret_value().encode()).hexdigest()
-            return f"sha256:{digest[:FINGERPRINT_CHARS]}"
-        case BaseModel():
-            inside = flatten(value)
-            return {".".join(map(str, path)): _fingerprinted(inner) for path, inner in inside}
-        case dict():
-            return {str(key): _fingerprinted(inner) for key, inner in value.items()}
-        case tuple() | list():
-            return [_fingerprinted(inner) for inner in value]
-        case _:
-            return value
 
 
 def _secrets_in(value: Any) -> Iterator[str]:

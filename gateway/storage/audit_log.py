@@ -10,6 +10,7 @@ Rows hold ids, names and digests, never the words of a message or the arguments 
 """
 
 import hashlib
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -58,6 +59,9 @@ PRUNED: AuditKind = "pruned"
 BEGINNING = "0" * 64
 """What stands for the hash before the first row."""
 SALT_BYTES = 16
+OTHER_KEY = "fingerprints of secrets have another key than before"
+_FINGERPRINT = re.compile(r"\b(sha256|hmac-[0-9a-f]{4}):[0-9a-f]{8}\b")
+"""gateway/settings/fingerprints.py; those of before 0.6 had no key."""
 EMPTIED_AT_ONCE = 500
 """Rows that one statement names: databases take only so many values."""
 _READ_ROWS = 1_000
@@ -248,17 +252,28 @@ def _empty(conn: Connection, seqs: Sequence[int]) -> str:
 def note_settings(conn: Connection, now: Mapping[str, str]) -> AuditHead:
     """Enter the settings where any is not as at the last start; returns where the chain ends.
 
-    The row has all of them: the next start is compared with it.
+    The row has all of them: the next start is compared with it. Fingerprints that were made with
+    another key, or without one, say nothing of whether a secret has changed.
     """
     last = newest(conn, SETTINGS)
     before: dict[str, str] = {} if last is None else last.text()["detail"]["settings"]
     if before == now and (end := head(conn)) is not None:
         return end
-    names = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    names = sorted(key for key in {*before, *now} if _differ(before.get(key), now.get(key)))
     changed = {} if last is None else {key: [before.get(key), now.get(key)] for key in names}
-    subject = "first start" if last is None else ", ".join(names)
+    subject = "first start" if last is None else ", ".join(names) or OTHER_KEY
     detail = {"changed": changed, "settings": dict(now)}
     return append(conn, AuditEntry(SETTINGS, subject=subject, detail=detail))
+
+
+def _differ(before: str | None, now: str | None) -> bool:
+    if before is None or now is None or _keys_in(before) == _keys_in(now):
+        return before != now
+    return _FINGERPRINT.sub("", before) != _FINGERPRINT.sub("", now)
+
+
+def _keys_in(value: str) -> set[str]:
+    return {found[1] for found in _FINGERPRINT.finditer(value)}
 
 
 def newest(conn: Connection, kind: AuditKind) -> AuditRecord | None:

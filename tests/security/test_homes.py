@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
+from hashlib import blake2b, md5, sha1, sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import yaml
 
 from gateway.lifecycle.backups import DUMP
 from gateway.lifecycle.copying import digest_of
+from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.loading import load_settings
 from gateway.storage.schema import REVISION
 from tests.support.command_line import Run, own_environment, runner
 from tests.support.process import ParleyProcess
@@ -106,6 +109,16 @@ async def test_sqlites_own_locks_hold_beside_ours(first: ParleyProcess, tmp_path
             other.execute("BEGIN IMMEDIATE")
         writer.execute("ROLLBACK")
     assert (await first.run("db", "check")).code == 0
+
+
+def test_a_secret_is_not_guessed_from_the_audit_log(tmp_path: Path) -> None:
+    """What is written down of it is no hash that somebody without the home's key can try."""
+    (tmp_path / "parley.yaml").write_text("model: {provider: openai, api_key: hunter22}\n")
+    settings = load_settings(environ={"PARLEY_HOME": str(tmp_path)}).settings
+    said = fingerprints_of(tmp_path).of_settings(settings)["model.api_key"]
+    hashes = [each(b"hunter22").hexdigest()[:8] for each in (sha256, sha1, md5, blake2b)]
+    assert said.startswith('"hmac-')
+    assert [each for each in hashes if each in said] == []
 
 
 SPY: dict[str, Any] = {

@@ -1,71 +1,32 @@
-"""Settings that are not those of the last start stand in the audit log."""
+"""Two readers of settings: one for those in use, one for those of others; more in test_tree."""
 
 from pathlib import Path
-from typing import Any
 
-from gateway.settings.loading import fingerprinted, load_settings
-from gateway.settings.tree import Settings
-from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditRecord
-from tests.support.storage import Store
+import pytest
 
-SECRET = "swordfish-and-chips"
+from gateway.errors import SettingsError
+from gateway.settings.loading import read_foreign
 
 
-def settings_with(home: Path, yaml: str, **environ: str) -> Settings:
-    """Return the settings of a file and an environment."""
-    home.mkdir(exist_ok=True)
-    (home / "parley.yaml").write_text(yaml)
-    return load_settings(environ={"PARLEY_HOME": str(home), **environ}).settings
+def test_a_foreign_file_is_read_without_what_it_refers_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reference is resolved, no variable counts, and no provider's key completes a model."""
+    monkeypatch.setenv("PARLEY_WEB__PORT", "1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef0123")
+    file = tmp_path / "parley.yaml"
+    file.write_text("model: {api_keys: ['command:touch here', 'env:K']}\n")
+    found = read_foreign(file, tmp_path)
+    assert [each.get_secret_value() for each in found.model.api_keys] == [
+        "command:touch here",
+        "env:K",
+    ]
+    assert (found.web.port, found.model.api_key) == (8765, None)
 
 
-def started(store: Store, settings: Settings) -> AuditRecord | None:
-    """Note the settings of a start; returns the newest row about settings."""
-    head = store.run(audit_log.note_settings, fingerprinted(settings))
-    assert head == store.run(audit_log.head)
-    return store.run(audit_log.newest, "settings_changed")
-
-
-def changed(row: AuditRecord | None) -> dict[str, Any]:
-    """Return what a row says was changed."""
-    assert row is not None
-    return dict(row.text()["detail"]["changed"])
-
-
-def test_the_first_start_says_with_which_settings(store: Store, tmp_path: Path) -> None:
-    """All of them; nothing is called changed."""
-    row = started(store, settings_with(tmp_path / "home", "web: {port: 8123}"))
-    assert row is not None
-    assert row.text()["subject"] == "first start"
-    assert row.text()["detail"]["settings"]["web.port"] == "8123"
-    assert changed(row) == {}
-
-
-def test_the_same_settings_again_are_not_worth_a_row(store: Store, tmp_path: Path) -> None:
-    """Most starts follow a stop alone."""
-    for _ in range(3):
-        row = started(store, settings_with(tmp_path / "home", "web: {port: 8123}"))
-    assert row is not None
-    assert row.seq == 1
-
-
-def test_what_differs_is_named_with_before_and_after(store: Store, tmp_path: Path) -> None:
-    """Also a block that is new, key by key."""
-    started(store, settings_with(tmp_path / "home", "access: {owners: ['telegram:1']}"))
-    row = started(store, settings_with(tmp_path / "home", "access: {owners: ['telegram:2']}"))
-    assert changed(row) == {"access.owners": ['["telegram:1"]', '["telegram:2"]']}
-    assert row is not None
-    assert row.text()["subject"] == "access.owners"
-
-
-def test_a_secret_is_told_by_its_fingerprint(store: Store, tmp_path: Path) -> None:
-    """Another one has another; the secret stands nowhere, nor what an address has of one."""
-    for secret in (SECRET, "another-one-of-those"):
-        environ = {"MODEL_KEY": secret}
-        yaml = f"model: {{provider: openai, api_key: {secret}, base_url: 'http://u:{secret}@h/v1'}}"
-        row = started(store, settings_with(tmp_path / "home", yaml, **environ))
-    before, after = changed(row)["model.api_key"]
-    assert before.startswith('"sha256:')
-    assert before != after
-    said = "".join(each.said or "" for each in store.run(lambda c: list(audit_log.records(c))))
-    assert SECRET not in said
+def test_a_foreign_file_with_a_mistake_is_refused(tmp_path: Path) -> None:
+    """Each with the name of its key."""
+    file = tmp_path / "parley.yaml"
+    file.write_text("web: {port: none}\nnonsense: 1\n")
+    with pytest.raises(SettingsError, match=r"nonsense: .*\n?.*web\.port|web\.port.*\n.*nonsense"):
+        read_foreign(file, tmp_path)
