@@ -232,14 +232,10 @@ def build_agent(
         raise SettingsError(f"tools.enabled: {exc}") from exc
     if built_in := {*BUILTIN} & {*settings.tools.policy.own_records}:
         raise SettingsError(f"tools.policy.own_records: {min(built_in)} acts on more than a record")
-    terminal = settings.tools.terminal
-    is_held = terminal.confine and settings.tools.sandbox.backend != "none"
-    is_contained = is_held and not terminal.network
     approval = ApprovalRules(
         policy.of_settings(settings.tools),
         settings.tools.fetch.known_hosts,
         redactor_of(settings),
-        frozenset({"write_file", *(("terminal",) if is_contained else ())}),
         frozenset(settings.tools.policy.own_records),
     )
     return Agent(

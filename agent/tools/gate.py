@@ -54,14 +54,12 @@ class ApprovalRules:
         rules: The table (agent/tools/policy.py).
         hosts: Those that `fetch_url` may lead to in a tainted turn; with "*." in front all below.
         redactor: Keeps the secrets of the settings out of the question and of the result.
-        contained: Tools that reach nothing but the conversation's own directory.
         own_records: Tools that act on nothing but the record of the one who asks.
     """
 
     rules: Sequence[Rule] = policy.table("side_effects")
     hosts: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=Redactor)
-    contained: frozenset[str] = frozenset({"write_file"})
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
@@ -70,7 +68,6 @@ class ApprovalRules:
             call["function"]["name"],
             arguments_of(call),
             tainted=policy.taints(rights.read.seen),
-            contained=self.contained,
             # In a group the records are of several people.
             own_records=() if rights.group else self.own_records,
         )

@@ -256,18 +256,15 @@ _PLACES = frozenset({
     "account", "bucket", "channel", "chat", "database", "email", "host", "owner", "project",
     "recipient", "recipients", "repo", "repository", "table", "to", "uri", "url",
 })  # fmt: skip
-# What they do stands in their arguments: whom they reach, or which program they run. Without the
-# number of a version, so that "" is the shell's ".".
-_RUNNERS = frozenset({
-    "", "awk", "bash", "builtin", "bun", "busybox", "cargo", "chroot", "command", "csh", "curl",
-    "dash", "deno", "docker", "env", "eval", "exec", "expect", "find", "fish", "flock", "gawk",
-    "git", "go", "ionice", "java", "ksh", "lua", "make", "mawk", "nc", "ncat", "nice", "node",
-    "nohup", "npm", "npx", "openssl", "parallel", "perl", "php", "pip", "podman", "python", "rsync",
-    "ruby", "scp", "screen", "script", "setpriv", "setsid", "sftp", "sh", "socat", "source", "ssh",
-    "stdbuf", "strace", "su", "sudo", "tar", "time", "timeout", "tmux", "unshare", "uv", "uvx",
-    "watch", "wget", "xargs", "zsh",
+_PROSE = frozenset({"body", "comment", "content", "message", "subject", "text", "title"})
+"""Arguments that are only read by people, wherever the call leads."""
+_READERS = frozenset({
+    "cat", "df", "du", "grep", "head", "id", "ls", "pwd", "stat", "tail", "uname", "wc", "whoami",
 })  # fmt: skip
-_SHELL = frozenset("\n\r;|&<>()$`\\{}!*?[]~#\"'=")
+"""Programs that only read, whatever their options; `sort -o`, `date -s`, `file -C`, `tree -o`,
+`diff -l` and `rg --pre` write or run."""
+_PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
+"""A program of the PATH and words, without anything that a shell interprets or splits at."""
 
 
 def covered(
@@ -275,36 +272,32 @@ def covered(
     arguments: Mapping[str, Any],
     *,
     tainted: bool,
-    contained: Collection[str] = (),
     own_records: Collection[str] = (),
 ) -> str:
     """Return which calls a yes for the conversation covers: those with the same text here.
 
     Args:
-        tainted: Whether the turn is; what was said before that covers nothing after it.
-        contained: Tools that reach nothing but the conversation's own directory: there all calls
-            are alike, unless the turn is tainted.
-        own_records: Tools that act on nothing but the record of the one who asks: all their calls
-            are alike.
+        tainted: Whether the turn is; a yes from before that covers nothing after it.
+        own_records: Tools that act only on the asking person's own record: all their calls are
+            alike.
 
-    Else calls are alike that lead to the same place by the names of their arguments; of `terminal`
-    plain calls of the same program. Where nothing tells that, the arguments have to be the same.
+    In an untainted turn all calls of `write_file`, which stays in the workspace, are alike, and
+    calls of `terminal` that run the same program of `_READERS`. Calls with the same place in their
+    arguments may differ in prose. Everything else has to be the same call.
     """
     if tool in own_records:
         return _text({"own": True}, tainted=tainted)
-    if tool in contained and not tainted:
-        return "contained"
-    if tool == "terminal" and not tainted:
-        words = str(arguments.get("command", "")).split()
-        is_plain = words and _SHELL.isdisjoint(str(arguments["command"]))
-        # What a path leads to may be another program by the next call.
-        if is_plain and "/" not in words[0] and words[0].rstrip("0123456789.-") not in _RUNNERS:
-            return f"program {words[0]}"
-    places = {name: value for name, value in arguments.items() if _is_place(name)}
-    has_places = tool not in {"terminal", "write_file"} and (places or not arguments)
-    return _text(
-        {"like": places if has_places else arguments, "all": not has_places}, tainted=tainted
-    )
+    if not tainted and tool == "write_file":
+        return "files"
+    if not tainted and tool == "terminal":
+        plain = _PLAIN.fullmatch(str(arguments.get("command", "")))
+        if plain and plain[1] in _READERS:
+            return f"program {plain[1]}"
+    has_place = tool not in {"terminal", "write_file"} and any(map(_is_place, arguments))
+    bound = {
+        name: value for name, value in arguments.items() if not has_place or name not in _PROSE
+    }
+    return _text({"like": bound}, tainted=tainted)
 
 
 def _is_place(name: str) -> bool:

@@ -63,14 +63,14 @@ if SHARED is not None:
 
     @pytest.mark.parametrize(
         ("once", "declared", "most"),
-        [(True, False, 0.0), (False, True, 2.0), (False, False, 4.0)],
+        [(True, False, 0.0), (False, True, 2.0), (False, False, 6.0)],
         ids=["once", "own-records", "conversation"],
     )
     def test_benign_turns_are_hardly_asked_more(*, once: bool, declared: bool, most: float) -> None:
         """In 100 turns: none more where each call is approved, nor for the conversation.
 
-        Where nobody has declared that the tools act on the asker's own bookings these are 3.4: a
-        yes is bound to where a call leads, and each booking is asked about.
+        If nobody has declared that the tools act on the asker's own bookings these are 5.5: a yes
+        is bound to all arguments but prose, and each change of a booking is asked about.
         """
         found = [
             (

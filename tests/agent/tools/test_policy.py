@@ -190,7 +190,10 @@ def test_rows_of_tainted_turns_can_be_left_out() -> None:
         ("terminal", {"command": "./build"}, {"command": "./build x"}, False),
         ("update", {"order_id": 1, "text": "x"}, {"order_id": 1, "text": "y"}, True),
         ("update", {"order_id": 1}, {"order_id": 2}, False),
-        ("write_file", {"path": "a", "text": "x"}, {"path": "b", "text": "y"}, False),
+        ("terminal", {"command": "make"}, {"command": "rm -r x"}, False),
+        ("terminal", {"command": "touch a"}, {"command": "touch b"}, False),
+        ("mcp_sql", {"database": "a", "sql": "x"}, {"database": "a", "sql": "y"}, False),
+        ("mcp_host", {"host": "a", "command": "ls"}, {"host": "a", "command": "rm"}, False),
         ("mcp_mail_send", {"to": "ann", "text": "x"}, {"to": "ann", "text": "y"}, True),
         ("mcp_mail_send", {"to": "ann", "text": "x"}, {"to": "eve", "text": "x"}, False),
         ("mcp_mail_send", {"to": "ann"}, {"to": "ann", "channel": "all"}, False),
@@ -209,13 +212,62 @@ def test_what_a_yes_for_the_conversation_covers(
     assert set(texts).isdisjoint(tainted)
 
 
-def test_what_stays_in_the_workspace_is_alike() -> None:
-    """Until the turn is tainted: then each command is asked about."""
-    commands = [{"command": "make"}, {"command": "rm -r x; ls"}]
-    known: dict[str, Any] = {"contained": {"terminal"}}
+READERS = policy._READERS
+PROGRAMS = [
+    *sorted(READERS),
+    "sort",
+    "date",
+    "file",
+    "tree",
+    "rm",
+    "git",
+    "python3",
+    "./ls",
+]
+WORDS = ["-l", "-o", "a.txt", "/etc/hosts", "--output=x", "x;rm", "$(rm)", "a\nrm", "*", "\u00a0rm"]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PROGRAMS),
+            st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=2),
+            st.sampled_from([" ", "  ", "\t", "\v", "\u2003"]),
+        ),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_a_yes_covers_the_same_command_or_one_that_only_reads(
+    drawn: list[tuple[str, list[str], str]],
+) -> None:
+    """Whatever else a command says, another program or other arguments are another question."""
+    one, other = (gap.join([program, *words]) for program, words, gap in drawn)
+    if covered("terminal", {"command": one}, tainted=False) == covered(
+        "terminal", {"command": other}, tainted=False
+    ):
+        assert one == other or (drawn[0][0] == drawn[1][0] and drawn[0][0] in READERS)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("sort -o b a", "date -s 0", "file -C -m a", "tree -o b", "rg --pre sh a", "diff -l a b"),
+        *("ls\u00a0rm", "ls\vrm", "ls\nrm", "ls 'a'", "ls a=b", "/bin/ls a", "LS a"),
+    ],
+)
+def test_what_may_write_or_run_is_asked_each_time(command: str) -> None:
+    """A program whose options write, and what a shell reads otherwise than it looks."""
+    keys = {covered("terminal", {"command": each}, tainted=False) for each in (command, "ls x")}
+    other = covered("terminal", {"command": command + " x"}, tainted=False)
+    assert len({*keys, other}) == 3
+
+
+def test_files_of_the_workspace_are_alike() -> None:
+    """All calls of `write_file`, which leads nowhere else, until the turn is tainted."""
+    files = [{"path": "a", "content": "x"}, {"path": "b", "content": "y"}]
     clean, tainted = (
-        {covered("terminal", command, tainted=it, **known) for command in commands}
-        for it in (False, True)
+        {covered("write_file", each, tainted=it) for each in files} for it in (False, True)
     )
     assert (len(clean), len(tainted)) == (1, 2)
 
