@@ -27,6 +27,23 @@ class SignInRefused(Exception):
         self.retry_after_s = retry_after_s
 
 
+class SignedInAlready(Exception):
+    """The link is for another user than the browser's session; it is not used up.
+
+    Attributes:
+        name: Who is signed in.
+        link_for: Whom the link signs in.
+    """
+
+    def __init__(self, name: str, link_for: str) -> None:
+        super().__init__(
+            f"You are signed in as {name}; this link signs in {link_for}. Whoever sent you the link"
+            f" may be able to read what you write as {link_for}."
+        )
+        self.name = name
+        self.link_for = link_for
+
+
 class ProviderUnreachable(Exception):
     """The identity provider does not answer as it should; who asks has done nothing wrong."""
 
@@ -127,16 +144,23 @@ class Door(Protocol):
         ...
 
     async def sign_in(
-        self, proof: Proof, secret: str, caller: Requester, replaces: str = ""
+        self,
+        proof: Proof,
+        secret: str,
+        caller: Requester,
+        replaces: str = "",
+        instead_of: str = "",
     ) -> SignedIn:
         """Begin a session with a new secret.
 
         Args:
             caller: Where from.
             replaces: The secret of the browser's session until now, which ends; "" for none.
+            instead_of: The user of that session, whom the person agreed to sign out.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
+            SignedInAlready: The browser's session is of another user than the link.
         """
         ...
 

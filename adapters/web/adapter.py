@@ -96,9 +96,9 @@ class WebAdapter:
         if not self._has_provider:
             return []
         protect, guard = self._guard.protect, self._guard
-        # Both change something: a HEAD, by which programs look at links, must not.
+        # It changes something: a HEAD, by which programs look at links, must not.
         return [
-            web.get("/sign-in/oidc", protect(guard.lead_out, public=True), allow_head=False),
+            web.post("/api/sign-in/oidc", protect(guard.lead_out, public=True)),
             web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
         ]
 

@@ -31,12 +31,13 @@ from adapters.door import (
     ProviderUnreachable,
     Requester,
     SignedIn,
+    SignedInAlready,
     SignInRefused,
     Visitor,
 )
 from adapters.messages import Address
 from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT
-from adapters.web.platform import WebSettings
+from adapters.web.platform import OWN_NAME, WebSettings
 from adapters.web.proxies import caller_of, connection_of, over_unix_socket
 from adapters.web.requests import (
     API_HEADERS,
@@ -162,10 +163,16 @@ class Guard:
         if len(shown) != 1:
             raise Refusal(400, "bad_sign_in", "Send either link or token, a string.")
         visit, [(proof, secret)] = request[VISIT], shown
+        instead_of = str(fields.get("instead_of", ""))
         try:
-            signed_in = await self._door.sign_in(proof, str(secret), visit.caller, visit.secret)
+            signed_in = await self._door.sign_in(
+                proof, str(secret), visit.caller, visit.secret, instead_of
+            )
         except SignInRefused as exc:
             raise _refusal(exc, f"wrong_{proof}") from exc
+        except SignedInAlready as exc:
+            told = {"error": "signed_in_already", "message": str(exc)}
+            return json_response(told | {"name": exc.name, "link_for": exc.link_for}, 409)
         return _with_cookie(web.Response(status=204, headers=API_HEADERS), request, signed_in)
 
     async def ways_in(self, _request: web.Request) -> web.Response:
@@ -173,7 +180,9 @@ class Guard:
         return json_response({"provider": self._door.provider})
 
     async def lead_out(self, request: web.Request) -> web.Response:
-        """Send a browser to the identity provider, with a cookie that takes it back.
+        """Tell the page where to send a browser to the provider; a cookie takes it back.
+
+        It is posted: a link of another site cannot begin to replace who is signed in.
 
         Raises:
             Refusal: The provider is down.
@@ -181,7 +190,7 @@ class Guard:
         visit = request[VISIT]
         with _unreachable():
             errand = await self._door.lead_out()
-        response = web.Response(status=303, headers=API_HEADERS | {"Location": errand.url})
+        response = json_response({"url": errand.url})
         # It must come along from the provider's page, which is another site.
         _set_cookie(response, visit, f"{visit.cookie}_oidc", errand.secret, ERRAND_S, "Lax")
         return response
@@ -431,7 +440,7 @@ def names_loopback(host: str, port: int) -> bool:
     try:
         parts = urlsplit(f"//{host}")
         name, named_port = parts.hostname or "", parts.port or 80
-        here = name == "localhost" or ipaddress.ip_address(name).is_loopback
+        here = name in {"localhost", OWN_NAME} or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
     return here and named_port == port

@@ -21,6 +21,10 @@ def networks(named: Sequence[str]) -> Networks:
     return tuple(ip_network(each.strip(), strict=False) for each in named)
 
 
+OWN_NAME = "parley.localhost"
+"""What browsers call the chat of this machine. They send a cookie to every port of a host: under a
+name of its own Parley's goes to no other server of 127.0.0.1 or localhost."""
+_CALLED_SO = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104
 CALLBACK = "/sign-in/oidc/callback"
 """Where browsers come back to from the identity provider."""
 
@@ -29,7 +33,7 @@ def is_private_way(url: str) -> bool:
     """Whether nobody between here and a server of the web reads along: TLS, or this machine."""
     try:
         parts = urlsplit(url)
-        if parts.scheme == "https" or parts.hostname == "localhost":
+        if parts.scheme == "https" or parts.hostname in {"localhost", OWN_NAME}:
             return bool(parts.hostname)
         return parts.scheme == "http" and ip_address(parts.hostname or "").is_loopback
     except ValueError:
@@ -107,11 +111,13 @@ class WebSettings(PlatformSection):
         return networks(self.trusted_proxies)
 
     def page(self, port: int) -> str:
-        """Return where a browser finds the page on this port; it ends in a slash."""
+        """Return where a browser finds the page on this port; it ends in a slash.
+
+        Browsers resolve `OWN_NAME` themselves, other programs may not.
+        """
         if self.public_url is not None:
             return self.public_url.rstrip("/") + "/"
-        # What a browser can open: these two mean all addresses, and are none.
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        host = OWN_NAME if self.host in _CALLED_SO else self.host
         return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
     @property

@@ -1,4 +1,7 @@
-"""The web chat's door: sessions, links that sign in, the token, a provider, a limit of wrong tries.
+"""The web chat's door: sessions, links that sign in, the token, a provider.
+
+Secrets that Parley made cannot be guessed and are looked up at once. Limited are the tries at a
+token that a person chose, and answers of the provider, each of which costs a request to it.
 
 `WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
 are transaction functions, for the command line as well.
@@ -29,6 +32,7 @@ from adapters.door import (
     ProviderUnreachable,
     Requester,
     SignedIn,
+    SignedInAlready,
     SignInRefused,
     Visitor,
 )
@@ -60,7 +64,8 @@ REMEMBERED = 1000
 """Sessions, and addresses."""
 
 TRIES_PER_MIN = 10
-"""Wrong tries in all, whatever the addresses: the weakest token that is taken lasts for ages."""
+"""Wrong tries in all, whatever the addresses: the weakest token that is taken lasts for ages. So
+many refusals a minute are on record, too."""
 STRANGERS_TRIES_PER_MIN = 7
 """Of these for addresses from which nobody has signed in: the rest cannot be used up by them."""
 ADDRESS_TRIES_PER_MIN = 5
@@ -79,6 +84,10 @@ TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try 
 
 # With a letter: a number names a session (`revoke`).
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9][a-z0-9_-]{0,31}")
+# As `secrets.token_urlsafe` makes one of 32 bytes.
+_MADE = re.compile(r"[A-Za-z0-9_-]{43}")
+_MADE_KINDS = 20
+"""Different characters: of a million random tokens not one has fewer, of phrases most have."""
 _STEM = 24
 """As much of a name that a provider tells is kept: a number may come behind it."""
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
@@ -91,8 +100,6 @@ class Tries:
         self._all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
         self._strangers = SlidingWindow(STRANGERS_TRIES_PER_MIN, MINUTE_S, clock)
         self._of_address = SlidingWindow(ADDRESS_TRIES_PER_MIN, MINUTE_S, clock)
-        self._told = SlidingWindow(1, MINUTE_S, clock)
-        self._told_in_all = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
         self._known: Recent[str, bool] = Recent(REMEMBERED)
 
     def begin(self, address: str) -> Hashable:
@@ -109,15 +116,6 @@ class Tries:
             window.count(whose, item)
         return item
 
-    def is_news(self, address: str) -> bool:
-        """Whether it is yet to be told of this address that it had no more tries.
-
-        Once in a minute of each, and ten times of all: nobody fills a disk with refusals.
-        """
-        place, item = network_of(address), secrets.token_hex(8)
-        is_news = self._told.has_room(place, item) and self._told_in_all.has_room(None, item)
-        return is_news and self._told.count(place, item) and self._told_in_all.count(None, item)
-
     def was_right(self, address: str, item: Hashable) -> None:
         """Take a try back: it was a right one."""
         self.take_back(address, item)
@@ -131,6 +129,11 @@ class Tries:
     def _windows(self, place: str) -> list[tuple[SlidingWindow, Hashable]]:
         strangers = [] if place in self._known else [(self._strangers, None)]
         return [(self._all, None), (self._of_address, place), *strangers]
+
+
+def is_made(secret: str) -> bool:
+    """Whether a secret has the form of one that Parley makes, which nobody guesses."""
+    return _MADE.fullmatch(secret) is not None and len(set(secret)) >= _MADE_KINDS
 
 
 def network_of(address: str) -> str:
@@ -170,7 +173,8 @@ class WebDoor:
     """Who may come in to the web chat.
 
     Args:
-        token: Whoever knows it is the first owner; None: nobody is by a token.
+        token: Whoever knows it is the first owner; None: nobody is by a token. Tries at one that a
+            person chose are limited.
         clock: Monotonic seconds.
         provider: Says who somebody is; None where there is none.
     """
@@ -187,9 +191,11 @@ class WebDoor:
         self._database = database
         self._access = access
         self._token = None if token is None else hash_of(token.get_secret_value())
+        self._is_chosen = token is not None and not is_made(token.get_secret_value())
         self._clock = clock
         self._known_for_s = KNOWN_FOR_S if database.server is None else KNOWN_AMONG_REPLICAS_S
         self._tries = Tries(clock)
+        self._on_record = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
         self._arrived: Recent[tuple[str, str], bool] = Recent(REMEMBERED)
         self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
 
@@ -230,19 +236,25 @@ class WebDoor:
         return OWNER
 
     async def sign_in(
-        self, proof: Proof, secret: str, caller: Requester, replaces: str = ""
+        self,
+        proof: Proof,
+        secret: str,
+        caller: Requester,
+        replaces: str = "",
+        instead_of: str = "",
     ) -> SignedIn:
         """Begin a session with a new secret; that of before ends.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
+            SignedInAlready: The browser's session is of another user than the link.
         """
         fresh, new = _fresh(proof, caller)
         if proof == "token":
             await self._check_token(secret, caller)
             visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
         else:
-            visitor = await self._use_link(secret, caller, new, replaces)
+            visitor = await self._use_link(secret, caller, new, replaces, instead_of)
         return self._signed_in(visitor, new, fresh)
 
     def _signed_in(self, visitor: Visitor, new: NewSession, fresh: str) -> SignedIn:
@@ -326,35 +338,43 @@ class WebDoor:
         self._seen = Recent(REMEMBERED)
 
     async def _check_token(self, offered: str, caller: Requester) -> None:
-        item = await self._begin_try(caller)
+        item = await self._begin_try(caller) if self._is_chosen else None
         if self._token is None or not hmac.compare_digest(hash_of(offered), self._token):
             await self._refused(caller, "wrong_token")
             raise SignInRefused(WRONG_TOKEN)
-        self._tries.was_right(caller.address, item)
+        if item is not None:
+            self._tries.was_right(caller.address, item)
 
     async def _use_link(
-        self, secret: str, caller: Requester, new: NewSession, replaces: str
+        self, secret: str, caller: Requester, new: NewSession, replaces: str, instead_of: str
     ) -> Visitor:
-        item = await self._begin_try(caller)
-        visitor = await self._database.write(self._take_link, hash_of(secret), new, replaces)
+        hash_ = hash_of(secret)
+        # Guesses cost no write.
+        sender = await self._database.read(web_users.link_for, hash_)
+        there = await self.session(replaces) if sender and replaces else None
+        if sender and there and sender != there.sender and instead_of != there.name:
+            raise SignedInAlready(there.name, name_of(sender))
+        write = self._database.write
+        visitor = await write(self._take_link, hash_, new, replaces) if sender else None
         if visitor is None:
             await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
-        self._tries.was_right(caller.address, item)
         return visitor
 
     async def _begin_try(self, caller: Requester) -> Hashable:
         try:
             return self._tries.begin(caller.address)
         except SignInRefused:
-            if self._tries.is_news(caller.address):
-                await self._refused(caller, "too_many")
+            await self._refused(caller, "too_many")
             raise
 
     async def _refused(self, caller: Requester, reason: str, identity: str = "") -> None:
-        log.warning("web_sign_in_refused", address=caller.address, reason=reason)
-        whom = {"identity": identity} if identity else {}
         address = caller.address
+        log.warning("web_sign_in_refused", address=address, reason=reason)
+        # Nobody fills the disk by trying.
+        if not self._on_record.count(None, secrets.token_hex(8)):
+            return
+        whom = {"identity": identity} if identity else {}
         entry = AuditEntry("web_sign_in_refused", address=address, subject=reason, detail=whom)
         await self._database.write(audit_log.append, entry)
 

@@ -131,7 +131,7 @@ def _settings(tmp_path: Path) -> Any:
         "PARLEY_HOME": str(tmp_path),
         "PARLEY_CONFIG": str(ROOT / "deploy" / "cluster.yaml"),
         "PARLEY_STORAGE__URL": "postgresql://parley:secret@postgres/parley",
-        "PARLEY_WEB__PUBLIC_URL": "http://127.0.0.1:8765/",
+        "PARLEY_WEB__PUBLIC_URL": "http://parley.localhost:8765/",
         "PARLEY_WEB__TOKEN": "0123456789abcdef0123456789abcdef",
     }
     found = load_settings(environ=environ)

@@ -248,20 +248,62 @@ if confinement.why_not() is None:
         assert nothing_was_taken(parley)
 
 
-async def test_attack_8_a_token_is_not_guessed(parley: ParleyProcess) -> None:
-    """Of 60 tries in a row ten at most are looked at; each refusal is logged with its address."""
-    async with aiohttp.ClientSession(parley.url) as http:
-        statuses = []
-        for n in range(60):
-            async with http.post("/api/sign-in", json={"token": f"{n:04}"}) as response:
-                statuses.append(response.status)
+async def test_attack_8_a_token_is_not_guessed(tmp_path: Path) -> None:
+    """Of 60 tries at one that a person chose ten at most are looked at, right ones included."""
+    chosen = "a-phrase-that-i-like-1"
+    async with (
+        ParleyProcess(tmp_path / "home", {"web": {"token": chosen}}) as parley,
+        aiohttp.ClientSession(parley.url) as http,
+    ):
+        statuses = await guess(http, 60)
         assert set(statuses) == {401, 429}
         assert statuses.count(401) <= 10
+        async with http.get("/api/chats", headers={"Authorization": f"Bearer {chosen}"}) as got:
+            assert got.status == 429
+        refused = parley.named("web_sign_in_refused", reason="wrong_token")
+        assert {record["address"] for record in refused} == {"127.0.0.1"}
+
+
+async def guess(http: aiohttp.ClientSession, count: int) -> list[int]:
+    """Try wrong tokens; returns what was answered."""
+    statuses = []
+    for n in range(count):
+        async with http.post("/api/sign-in", json={"token": f"{n:04}"}) as response:
+            statuses.append(response.status)
+    return statuses
+
+
+async def test_attack_17_guesses_lock_no_program_of_the_owner_out(parley: ParleyProcess) -> None:
+    """The token that Parley made, and its links, work whatever others of the machine try."""
+    made = await parley.run("open", "--no-browser")
+    secret = sign_in_link(made.stdout.splitlines()).partition("#sign-in=")[2]
+    async with aiohttp.ClientSession(parley.url) as http:
+        assert set(await guess(http, 60)) == {401}
         async with http.get("/api/chats", headers=bearer(parley.home)) as response:
-            assert response.status == 429
-    refused = parley.named("web_sign_in_refused", reason="wrong_token")
-    assert len(refused) == statuses.count(401)
-    assert {record["address"] for record in refused} == {"127.0.0.1"}
+            assert response.status == 200
+        async with http.post("/api/sign-in", json={"link": secret}) as response:
+            assert response.status == 204
+    records = await parley.run("audit", "log", "--kind", "web_sign_in_refused", "--json")
+    assert len(records.stdout.splitlines()) == 10
+
+
+async def test_attack_18_a_link_of_somebody_else_asks_first(parley: ParleyProcess) -> None:
+    """Else the owner goes on as its sender's user, who reads along."""
+    eves = (await parley.run("web", "invite", "eve")).stdout.splitlines()
+    own = (await parley.run("open", "--no-browser")).stdout.splitlines()
+    own_secret, eves_secret = (sign_in_link(each).partition("#sign-in=")[2] for each in (own, eves))
+    async with browser(parley) as http:
+        async with http.post("/api/sign-in", json={"link": own_secret}) as response:
+            assert response.status == 204
+        async with http.post("/api/sign-in", json={"link": eves_secret}) as response:
+            assert response.status == 409
+        async with http.get("/api/me") as response:
+            assert (await response.json())["name"] == "owner"
+        agreed = {"link": eves_secret, "instead_of": "owner"}
+        async with http.post("/api/sign-in", json=agreed) as response:
+            assert response.status == 204
+        async with http.get("/api/me") as response:
+            assert (await response.json())["name"] == "eve"
 
 
 async def test_attack_8_a_weak_token_does_not_start(tmp_path: Path) -> None:
@@ -335,7 +377,7 @@ async def test_a_provider_signs_in_whom_the_settings_name(
     """A session like any other, in the lists and on the audit; nobody else gets one."""
     async with ParleyProcess(tmp_path / "home", **provider.gateway()) as parley:
         async with browser(parley) as http:
-            async with http.get("/sign-in/oidc") as response:
+            async with http.get(await way_to_provider(http)) as response:
                 # Back on the page, over the provider.
                 assert (response.status, response.url.path) == (200, "/")
             async with http.get("/api/me") as response:
@@ -343,7 +385,8 @@ async def test_a_provider_signs_in_whom_the_settings_name(
             assert told == {"name": "ann", "role": "guest", "console": False, "has_session": True}
         provider.person |= {"sub": "2", "email": "eve@example.org"}
         async with browser(parley) as http:
-            async with http.get("/sign-in/oidc", headers={"Accept": "text/html"}) as response:
+            url = await way_to_provider(http)
+            async with http.get(url, headers={"Accept": "text/html"}) as response:
                 page = await response.text()
             assert response.status == 401
             assert "eve@example.org. Nobody of that name is let in here." in page
@@ -368,7 +411,7 @@ async def test_with_a_provider_that_is_down_a_link_signs_in(
         ParleyProcess(tmp_path / "home", **provider.gateway()) as parley,
         browser(parley) as http,
     ):
-        async with http.get("/sign-in/oidc", headers={"Accept": "text/html"}) as response:
+        async with http.post("/api/sign-in/oidc", json={}) as response:
             assert response.status == 503
             assert "does not answer as it should" in await response.text()
         made = await parley.run("open", "--no-browser")
@@ -424,6 +467,12 @@ async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) ->
         assert "6" in await again.ask("what is 2*3?")
         assert len(parley.transcript()) == 8
         assert parley.named("database_migrated", before="0013")
+
+
+async def way_to_provider(http: aiohttp.ClientSession) -> str:
+    """Return where the page sends a browser that is to be signed in by the provider."""
+    async with http.post("/api/sign-in/oidc", json={}) as response:
+        return str((await response.json())["url"])
 
 
 def browser(parley: ParleyProcess) -> aiohttp.ClientSession:

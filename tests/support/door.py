@@ -16,10 +16,12 @@ from adapters.door import (
     ProviderUnreachable,
     Requester,
     SignedIn,
+    SignedInAlready,
     SignInRefused,
     Visitor,
 )
 from adapters.registry import Host
+from adapters.web.platform import OWN_NAME
 from tests.support.history import MemoryHistory
 
 TOKEN = "t0ken-of-the-tests-0123456789"
@@ -35,9 +37,12 @@ def bearer(home: Path) -> dict[str, str]:
 
 
 def sign_in_link(stderr: Sequence[str]) -> str:
-    """Return the newest link that `parley run` or `parley open` has printed."""
+    """Return the newest link that `parley run` or `parley open` has printed.
+
+    With an address that Python resolves as well: `parley.localhost` only browsers do.
+    """
     words = [word for line in stderr for word in line.split() if "#sign-in=" in word]
-    return words[-1]
+    return words[-1].replace(f"//{OWN_NAME}:", "//127.0.0.1:")
 
 
 class MemoryDoor:
@@ -80,9 +85,17 @@ class MemoryDoor:
         return OWNER
 
     async def sign_in(
-        self, proof: Proof, secret: str, caller: Requester, replaces: str = ""
+        self,
+        proof: Proof,
+        secret: str,
+        caller: Requester,
+        replaces: str = "",
+        instead_of: str = "",
     ) -> SignedIn:
         self.callers.append(caller)
+        there, link_for = self.sessions.get(replaces), self.links.get(secret)
+        if there and link_for and there.name not in {link_for.name, instead_of}:
+            raise SignedInAlready(there.name, link_for.name)
         if proof == "token":
             visitor = await self.token(secret, caller)
         elif secret in self.links:

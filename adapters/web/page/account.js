@@ -1,6 +1,6 @@
 // Who is signed in: the landing of a sign-in link, the form, who it is, and signing out.
 
-import { ApiError, signIn, signOut, waysIn, whoAmI } from "./api.js";
+import { ApiError, goToProvider, signIn, signOut, waysIn, whoAmI } from "./api.js";
 import { load, removeAll, save, saveForTab, takeForTab } from "./storage.js";
 
 // Where a page of the console has sent somebody from, to sign in; to nowhere else.
@@ -14,6 +14,7 @@ export class Account {
     Object.assign(this, { onProving, onSignedIn, onAsked });
     $("#sign-in form").addEventListener("submit", (event) => this.#submit(event));
     $("#sign-in").addEventListener("cancel", (event) => event.preventDefault());
+    $("#provider").addEventListener("click", () => this.#leadOut());
     $("#sign-out").addEventListener("click", () => this.#leave());
     const next = new URLSearchParams(location.search).get("next");
     if (CONSOLE.test(next ?? "")) saveForTab("next", next);
@@ -51,6 +52,15 @@ export class Account {
     $("#provider").focus();
   }
 
+  async #leadOut() {
+    try {
+      location.assign((await goToProvider()).url);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      $("#sign-in-error").textContent = error.message;
+    }
+  }
+
   // Returns false where another page follows. Where a page begins anew: what one person has not sent yet must not be sent by
   // the next one in this browser.
   show({ name, role, has_session, console }) {
@@ -82,6 +92,9 @@ export class Account {
       visitor = await whoAmI();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
+      const { name, link_for } = error.data;
+      if (error.code === "signed_in_already" && (await agrees(error.message, name, link_for)))
+        return this.#prove({ ...proof, instead_of: name });
       visitor = proof.link ? await this.#signedInBefore() : null;
       if (visitor === null) {
         this.ask(error.message);
@@ -119,4 +132,18 @@ export class Account {
     if (name !== null) save("user", name);
     location.replace(location.pathname);
   }
+}
+
+// Asks before a link replaces who is signed in: somebody else may have sent it.
+function agrees(message, name, other) {
+  const dialog = $("#other-user");
+  dialog.querySelector("b").textContent = other;
+  dialog.querySelector("p").textContent = message;
+  dialog.querySelector("[value=stay]").textContent = `Stay ${name}`;
+  dialog.querySelector("[value=change]").textContent = `Sign out ${name}, sign in as ${other}`;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "change"), { once: true });
+  });
 }

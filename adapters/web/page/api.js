@@ -1,10 +1,11 @@
 // Requests to Parley. Every failure is an ApiError; `retry` says whether the same request may help.
 
 export class ApiError extends Error {
-  constructor(status, message, code = "") {
+  constructor(status, message, code = "", data = {}) {
     super(message);
     this.status = status;
     this.code = code;
+    this.data = data;
     this.retry = status === 0 || status === 408 || status === 429 || status >= 500;
   }
 }
@@ -24,7 +25,7 @@ export function postMessage({ chat, id, text, edits }, files) {
   return request("POST", path, form);
 }
 
-// `proof` is {link} or {token}.
+// `proof` is {link} or {token}; `instead_of` names the user whom a link for another one may sign out.
 export function signIn(proof) {
   return request("POST", "/api/sign-in", proof);
 }
@@ -32,6 +33,11 @@ export function signIn(proof) {
 // {provider}: the host of who signs people in, null where there is nobody.
 export function waysIn() {
   return request("GET", "/api/sign-in");
+}
+
+// {url}: where the provider signs somebody in.
+export function goToProvider() {
+  return request("POST", "/api/sign-in/oidc", {});
 }
 
 // {name, role, has_session}
@@ -53,7 +59,7 @@ async function request(method, path, body) {
     signal: AbortSignal.timeout(form ? 600_000 : 30_000),
   });
   const data = await response.json().catch(() => null);
-  if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText, data?.error);
+  if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText, data?.error, data ?? {});
   // Cut off on its way: as good as no answer.
   if (data === null && response.status !== 204) throw new ApiError(0, "Parley cannot be reached.");
   return data;

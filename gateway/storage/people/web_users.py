@@ -154,10 +154,19 @@ def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None
     conn.execute(web_link.insert().values(expires_at=now_s() + life_s, **values))
 
 
+def link_for(conn: Connection, hash_: str) -> str | None:
+    """Return whom a link signs in, None if it is used or has expired; the link stays."""
+    sender: str | None = conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
+    return sender
+
+
+def _works(hash_: str) -> tuple[Any, Any]:
+    return web_link.c.hash == hash_, web_link.c.expires_at > now_s()
+
+
 def take_link(conn: Connection, hash_: str) -> str | None:
     """Use a link up; returns whom it signs in, None where it does not hold."""
-    holds = (web_link.c.hash == hash_, web_link.c.expires_at > now_s())
-    taken = conn.execute(delete(web_link).where(*holds).returning(web_link.c.sender))
+    taken = conn.execute(delete(web_link).where(*_works(hash_)).returning(web_link.c.sender))
     sender: str | None = taken.scalar_one_or_none()
     return sender
 

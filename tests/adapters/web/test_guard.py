@@ -39,6 +39,10 @@ async def status(served: Served, path: str = "/api/chats", **headers: str) -> in
     [
         ("localhost:8765", True),
         ("LOCALHOST:8765", True),
+        ("parley.localhost:8765", True),
+        ("evil.localhost:8765", False),
+        ("parley.localhost.evil.example:8765", False),
+        ("parley.localhost:8766", False),
         ("127.0.0.1:8765", True),
         ("127.8.9.1:8765", True),
         ("[::1]:8765", True),
@@ -129,6 +133,39 @@ async def test_a_wrong_setting_is_a_warning_once(chat: Served) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("settings", "page"),
+    [
+        ({}, "http://parley.localhost:4321/"),
+        ({"host": "localhost"}, "http://parley.localhost:4321/"),
+        ({"host": "0.0.0.0"}, "http://parley.localhost:4321/"),
+        ({"host": "::1"}, "http://parley.localhost:4321/"),
+        ({"host": "127.0.0.2"}, "http://127.0.0.2:4321/"),
+        ({"host": "192.0.2.1"}, "http://192.0.2.1:4321/"),
+        ({"host": "2001:db8::1"}, "http://[2001:db8::1]:4321/"),
+        ({"public_url": "https://chat.example"}, "https://chat.example/"),
+    ],
+)
+def test_the_printed_address_has_a_name_of_its_own(settings: dict[str, str], page: str) -> None:
+    """A browser sends the cookie of a name to all of its ports; others of this machine get none."""
+    assert WebSettings.model_validate(settings).page(4321) == page
+
+
+async def test_under_the_own_name_somebody_signs_in(serve: Serve) -> None:
+    """Host and Origin are those of the printed address, and so is the session."""
+    served = await serve(signed_in=False)
+    own = f"parley.localhost:{served.port}"
+    headers = {"Host": own, "Origin": f"http://{own}"}
+    async with served.client.post("/api/sign-in", json={"token": TOKEN}, headers=headers) as answer:
+        assert answer.status == 204
+        cookie = answer.cookies[f"parley_{served.port}"]
+    assert cookie["domain"] == ""
+    shown = {"Cookie": f"parley_{served.port}={cookie.value}"}
+    assert await status(served, "/api/me", **headers, **shown) == 200
+    other = {"Host": own, "Origin": f"http://127.0.0.1:{served.port}"}
+    assert await status(served, "/api/me", **other, **shown) == 403
+
+
 async def test_the_own_origin_is_let_in(chat: Served) -> None:
     """The page's own requests carry its origin."""
     assert await status(chat, Origin=f"http://127.0.0.1:{chat.port}") == 200
@@ -192,6 +229,29 @@ async def test_signing_in_sets_a_cookie_that_opens_the_api(serve: Serve, proof: 
     served.client.session.cookie_jar.clear()
     assert await status(served, Cookie=f"parley_{served.port}={cookie.value}") == 200
     assert await status(served, Cookie=f"parley_{served.port}=forged") == 401
+
+
+async def test_a_link_of_another_user_asks_before_it_replaces_who_is_signed_in(
+    chat: Served,
+) -> None:
+    """Whoever sent it could read what is written next; it is not used up by the question."""
+    [mine] = chat.door.sessions
+    chat.door.links["anns"] = Visitor("ann", "ann", "member")
+    async with chat.client.post("/api/sign-in", json={"link": "anns"}) as response:
+        told = await response.json()
+    assert (response.status, told["error"]) == (409, "signed_in_already")
+    assert (told["name"], told["link_for"]) == ("owner", "ann")
+    assert list(chat.door.sessions) == [mine]
+    agreed = {"link": "anns", "instead_of": "owner"}
+    foreign = {"Origin": "http://evil.example"}
+    async with chat.client.post("/api/sign-in", json=agreed, headers=foreign) as response:
+        assert response.status == 403
+    async with chat.client.post("/api/sign-in", json=agreed) as response:
+        assert response.status == 204
+    assert [each.name for each in chat.door.sessions.values()] == ["ann"]
+    chat.door.links["again"] = Visitor("ann", "ann", "member")
+    async with chat.client.post("/api/sign-in", json={"link": "again"}) as response:
+        assert response.status == 204
 
 
 async def test_each_sign_in_is_a_new_session(chat: Served) -> None:
@@ -342,8 +402,8 @@ async def test_a_browser_goes_to_the_provider_and_comes_back(serve: Serve) -> No
     served = await with_provider(serve)
     async with served.client.get("/api/sign-in") as response:
         assert await response.json() == {"provider": "id.example.org"}
-    async with served.client.get("/sign-in/oidc", allow_redirects=False) as response:
-        assert (response.status, response.headers["Location"]) == (303, PROVIDER)
+    async with served.client.post("/api/sign-in/oidc", json={}) as response:
+        assert (response.status, await response.json()) == (200, {"url": PROVIDER})
         errand = response.cookies[f"parley_{served.port}_oidc"]
     assert (errand["samesite"], errand["httponly"], errand["max-age"]) == ("Lax", True, "600")
     told = {"state": "s", "code": "c", "iss": "i", "next": "https://evil.example", "to": "//evil"}
@@ -372,8 +432,9 @@ async def test_a_provider_that_is_down_is_told(serve: Serve) -> None:
     """On the way there and on the way back; other ways in still work."""
     served = await with_provider(serve)
     served.door.errand = ProviderUnreachable("id.example.org does not answer.")
-    for path in ("/sign-in/oidc", BACK):
-        async with served.client.get(path, headers={"Accept": "text/html"}) as response:
+    for method, path in (("POST", "/api/sign-in/oidc"), ("GET", BACK)):
+        headers = {"Accept": "text/html", "X-Parley": "1"}
+        async with served.client.request(method, path, headers=headers) as response:
             assert response.status == 503
             assert "id.example.org does not answer." in await response.text()
     async with served.client.post("/api/sign-in", json={"token": TOKEN}) as response:
@@ -383,15 +444,21 @@ async def test_a_provider_that_is_down_is_told(serve: Serve) -> None:
 async def test_without_a_provider_there_is_no_such_page(serve: Serve) -> None:
     """And the page offers none."""
     served = await serve(signed_in=False)
-    assert await status(served, "/sign-in/oidc") == 404
+    async with served.client.post("/api/sign-in/oidc", json={}) as response:
+        assert response.status == 404
     assert await status(served, BACK) == 404
     async with served.client.get("/api/sign-in") as response:
         assert await response.json() == {"provider": None}
 
 
-async def test_a_look_at_the_link_changes_nothing(serve: Serve) -> None:
-    """Programs that look at links ask for their heads."""
+async def test_no_link_leads_to_the_provider(serve: Serve) -> None:
+    """Another site could have it replace who is signed in; nor does a look at the way back."""
     served = await with_provider(serve)
-    for path in ("/sign-in/oidc", BACK):
-        async with served.client.head(path) as response:
+    for method, path in (("GET", "/api/sign-in/oidc"), ("HEAD", BACK)):
+        async with served.client.request(method, path) as response:
             assert response.status == 405
+    foreign = {"Origin": "http://evil.example"}
+    async with served.client.post("/api/sign-in/oidc", json={}, headers=foreign) as response:
+        assert response.status == 403
+    async with served.client.post("/api/sign-in/oidc", data=b"a=b") as response:
+        assert response.status == 403

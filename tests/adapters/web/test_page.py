@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from playwright.async_api import FilePayload, Page, Route, expect
 
 from adapters.door import OWNER, Visitor
 from adapters.messages import Address, Choice, MessageRef
+from adapters.web.platform import WebSettings
 from tests.adapters.web.conftest import Serve, Served, serving
 from tests.support.browser import in_the_browser, page
 from tests.support.door import COMMANDS, TOKEN
@@ -452,6 +455,44 @@ async def test_a_link_is_one_click(serve: Serve) -> None:
         await expect(tab.locator("#sign-in-error")).to_contain_text("has been used or has expired")
         await expect(tab.locator("#connection")).to_have_text("Not signed in")
         await expect(tab.locator("#gauge")).to_be_hidden()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_a_link_of_another_user_asks_first(chat: Served, width: int) -> None:
+    """Who stays keeps the link's user out; who agrees is the link's user, in a page of its own."""
+    chat.door.links["s3cret"] = Visitor("ann", "ann", "member")
+    async with page(width=width) as tab:
+        await signed_in(tab, chat)
+        await tab.goto(chat.url("/#sign-in=s3cret"))
+        await expect(tab.locator("#other-user")).to_contain_text("Sign in as ann?")
+        await tab.get_by_role("button", name="Stay owner").click()
+        await expect(tab.locator("#account")).to_contain_text("owner")
+        assert "s3cret" in chat.door.links
+        await tab.goto(chat.url("/#sign-in=s3cret"))
+        await tab.get_by_role("button", name="Sign out owner, sign in as ann").click()
+        await expect(tab.locator("#account")).to_contain_text("ann (member)")
+
+
+@pytest.mark.thorough
+async def test_another_port_gets_no_cookie(serve: Serve) -> None:
+    """Of the page under its printed address, whatever server of this machine is opened next."""
+    served = await serve(signed_in=False)
+    served.door.links["s3cret"] = OWNER
+    got: list[str | None] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        got.append(request.headers.get("Cookie"))
+        return web.Response(text="other")
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with TestServer(app) as other, page() as tab:
+        await tab.goto(WebSettings().page(served.port) + "#sign-in=s3cret")
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        for host in ("127.0.0.1", "localhost"):
+            await tab.goto(f"http://{host}:{other.port}/")
+    assert got == [None, None]
 
 
 @pytest.mark.thorough

@@ -494,7 +494,7 @@ async def first_answer(stream: aiohttp.StreamReader) -> str:
 def test_run_is_a_whole_gateway(parley: Parley, tmp_path: Path) -> None:
     """It answers, shares its database with the other commands, and ends well at SIGTERM."""
     with Process(tmp_path) as process:
-        assert re.search(r"Parley is ready: http://127\.0\.0\.1:\d+/", process.banner)
+        assert re.search(r"Parley is ready: http://parley\.localhost:\d+/", process.banner)
         answer = asyncio.run(ask_through(tmp_path / SOCKET, "What is 6 * 7?"))
         assert "offline" in answer.lower()
         assert "What is 6 * 7?" in parley("sessions", "list").out

@@ -179,7 +179,7 @@ def test_an_invitation_is_a_link(web: Run, store: Store) -> None:
     """For one name and one role; the list has both."""
     told, link = web("invite", "ann", "--role", "guest").out.splitlines()
     assert told == "Send this link to ann; it works once, within 24 hours:"
-    assert link.startswith("http://127.0.0.1:8765/#sign-in=")
+    assert link.startswith("http://parley.localhost:8765/#sign-in=")
     web("invite", "bo", "--as", "telegram:7")
     head, owner, *others = web("users").out.splitlines()
     assert head.split() == ["name", "role", "same", "as", "invited", "by", "since"]

@@ -74,7 +74,7 @@ async def test_a_web_user_is_invited_with_a_link_that_is_shown_once(tmp_path: Pa
         form = {"name": "ann", "role": "guest", "same_as": ""}
         made = await browser.submit("/admin/web-users", "/admin/web-users/invite", **form)
         [secret] = re.findall(r"#sign-in=([\w-]+)", made.text)
-        assert f"http://127.0.0.1:{running.serving.port}/#sign-in={secret}" in made.text
+        assert f"http://parley.localhost:{running.serving.port}/#sign-in={secret}" in made.text
         assert made.headers["Cache-Control"] == "no-store"
         again = await browser.submit("/admin/web-users", "/admin/web-users/invite", **form)
         assert (again.status, "is a web user already" in again.text) == (409, True)
