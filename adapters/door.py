@@ -6,6 +6,7 @@ is the first owner.
 """
 
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
 from typing import Literal, Protocol
 
 FIRST_OWNER = "web"
@@ -93,6 +94,17 @@ class Requester:
     host: str = ""
     proxied: bool = False
     browser: str = ""
+
+
+def network_of(address: str) -> str:
+    """Return what counts as one address: with IPv6 a household has 2 ** 64 of them or more."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return address
+    if not isinstance(found, IPv6Address):
+        return address
+    return str(found.ipv4_mapped or found.exploded[:19])
 
 
 @dataclass(frozen=True, slots=True)

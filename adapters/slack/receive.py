@@ -66,7 +66,7 @@ class Webhook:
         except UNREADABLE as exc:
             answer = await self._set_aside(body, request.headers, exc)
         if answer.status == HTTPStatus.UNAUTHORIZED:
-            log.warning("slack_webhook_denied", remote=request.remote)
+            log.warning("slack_webhook_denied", address=request.remote)
         return await to_aiohttp_response(answer)
 
     async def _dispatched(self, request: web.Request) -> BoltResponse:

@@ -249,7 +249,7 @@ class Webhook:
         given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         # In constant time: how long it takes must not tell how much of a guess was right.
         if not hmac.compare_digest(given, self._secret):
-            log.warning("telegram_webhook_denied", remote=request.remote)
+            log.warning("telegram_webhook_denied", address=request.remote)
             return web.Response(status=401)
         if request.content_type != "application/json":
             return web.Response(status=415)

@@ -15,7 +15,6 @@ import secrets
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from typing import Literal
 
 import structlog
@@ -35,6 +34,7 @@ from adapters.door import (
     SignedInAlready,
     SignInRefused,
     Visitor,
+    network_of,
 )
 from adapters.registry import BUILT_IN, account_types, by_name
 from agent.messages import storable
@@ -134,15 +134,6 @@ class Tries:
 def is_made(secret: str) -> bool:
     """Whether a secret has the form of one that Parley makes, which nobody guesses."""
     return _MADE.fullmatch(secret) is not None and len(set(secret)) >= _MADE_KINDS
-
-
-def network_of(address: str) -> str:
-    """Return what counts as one address: with IPv6 a household has 2 ** 64 of them or more."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return address
-    return found.exploded[:19] if isinstance(found, IPv6Address) else address
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ import structlog
 from typing_extensions import override
 
 from adapters.base import Clock
+from adapters.door import network_of
 from adapters.registry import platforms
 from agent import spans
 from agent.processes.descriptors import RESERVE
@@ -68,10 +69,22 @@ an event can come ten thousand times a second, which pushes everything before it
 """
 MOST_CONVERSATIONS = 1_000
 """So many are told apart."""
+REFUSALS = frozenset({
+    *("body_too_slow", "connection_displaced", "connection_refused", "head_too_long"),
+    *("metrics_refused", "slack_webhook_denied", "telegram_webhook_denied"),
+    *("web_request_refused", "web_sign_in_refused"),
+})
+"""What anybody outside can cause, as often as they like."""
+REFUSALS_S = 60.0
+REFUSALS_PER_MIN = 5
+"""Lines of one event and address: enough to see what is tried; more say nothing new."""
+MOST_ADDRESSES = 100
+"""So many are told apart in a minute, which bounds memory and lines; the others count as one."""
+OTHERS = "others"
 LineToText = Callable[[bytes], str]
 """Shows a line, which is JSON, to a person."""
-FloodKey = tuple[Any, Any, str]
-"""What is counted: an event, the logger of a library, the level."""
+FloodKey = tuple[Any, Any, str, str]
+"""What is counted: an event, the logger of a library, the level; of a refusal also the address."""
 _QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
 # By itself it cuts everything at 30 characters.
@@ -158,7 +171,7 @@ class LogOutput:
 
 @dataclass(slots=True)
 class Flood:
-    """The lines of one event within a second, from its first one on.
+    """The lines of one event within a second (of a refusal: a minute), from its first one on.
 
     Attributes:
         most: So many are written.
@@ -187,28 +200,22 @@ class Flood:
 class Sink:
     """What structlog calls with a finished event; every level does the same.
 
-    An event that comes again and again is written some times a second. What was left out is told
-    once its second is over, with the next line of any event, or at the end.
+    An event that comes again and again is written some times a second, a refused request some times
+    a minute for each address. What was left out is counted in one line once that time is over, with
+    the next line of any event, or at the end.
     """
 
     outputs: list[LogOutput]
     redactor: Redactor
     clock: Clock = time.monotonic
     floods: dict[FloodKey, Flood] = field(default_factory=dict)
+    refusals: dict[FloodKey, Flood] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def msg(self, event: "EventDict") -> None:
         """Render, redact and write one event; never raises."""
         with self.lock:
-            now = self.clock()
-            self._tell_floods(now - FLOOD_S)
-            # Libraries have one event for all that they say.
-            key = event["event"], event.get("logger"), event["level"]
-            flood = self.floods.get(key)
-            if flood is None:
-                most = LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
-                flood = self.floods[key] = Flood(now, most)
-            if not flood.takes(event):
+            if not self._flood_of(event).takes(event):
                 return
         line = self._render(event)
         with self.lock:
@@ -219,18 +226,23 @@ class Sink:
     def close(self) -> None:
         """Tell of what was left out last."""
         with self.lock:
-            self._tell_floods(math.inf)
+            for floods in (self.floods, self.refusals):
+                _tell_floods(floods, math.inf)
 
-    def _tell_floods(self, until: float) -> None:
-        """Forget the seconds that began up to then, and tell of those with lines left out."""
-        while self.floods:
-            key, flood = next(iter(self.floods.items()))
-            if flood.began > until:
-                return
-            del self.floods[key]
-            if flood.left_out:
-                # Without what is bound where the next line happens to be logged.
-                Context().run(_tell_flood, key, flood)
+    def _flood_of(self, event: "EventDict") -> Flood:
+        """Return what a line is counted with; report what was left out of those that are over."""
+        now = self.clock()
+        _tell_floods(self.floods, now - FLOOD_S)
+        _tell_floods(self.refusals, now - REFUSALS_S)
+        floods, most = self.floods, LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
+        # Libraries have one event for all that they say.
+        key = event["event"], event.get("logger"), event["level"], ""
+        if event["event"] in REFUSALS:
+            floods, most = self.refusals, REFUSALS_PER_MIN
+            key = (*key[:3], network_of(str(event.get("address", ""))))
+            if key not in floods and len(floods) >= MOST_ADDRESSES:
+                key = (*key[:3], OTHERS)
+        return floods.setdefault(key, Flood(now, most))
 
     debug = info = warning = error = critical = msg
 
@@ -244,8 +256,24 @@ class Sink:
         return line
 
 
+def _tell_floods(floods: dict[FloodKey, Flood], until: float) -> None:
+    """Forget those that began up to then, and report those with lines left out."""
+    while floods:
+        key, flood = next(iter(floods.items()))
+        if flood.began > until:
+            return
+        del floods[key]
+        if flood.left_out:
+            # Without what is bound where the next line happens to be logged.
+            Context().run(_tell_flood, key, flood)
+
+
 def _tell_flood(key: FloodKey, flood: Flood) -> None:
-    name, logger, _ = key
+    name, logger, level, address = key
+    if name in REFUSALS:
+        level_number = logging.getLevelNamesMapping()[level.upper()]
+        log.log(level_number, "refusals_counted", of=name, address=address, count=flood.left_out)
+        return
     log.warning(
         "log_lines_left_out",
         of=name,

@@ -138,7 +138,7 @@ async def test_a_wrong_setting_is_a_warning_once(chat: Served) -> None:
     [
         ({}, "http://parley.localhost:4321/"),
         ({"host": "localhost"}, "http://parley.localhost:4321/"),
-        ({"host": "0.0.0.0"}, "http://parley.localhost:4321/"),
+        ({"host": "::"}, "http://parley.localhost:4321/"),
         ({"host": "::1"}, "http://parley.localhost:4321/"),
         ({"host": "127.0.0.2"}, "http://127.0.0.2:4321/"),
         ({"host": "192.0.2.1"}, "http://192.0.2.1:4321/"),

@@ -21,7 +21,6 @@ from gateway.access.web_door import (
     TRIES_PER_MIN,
     WebDoor,
     is_made,
-    network_of,
 )
 from gateway.errors import GatewayError, NotFound, StorageUnavailable
 from gateway.settings.tree import AccessSettings
@@ -331,20 +330,6 @@ async def test_right_ones_cost_no_tries(at: Doors) -> None:
     """A program shows its token with each request."""
     for _ in range(3 * TRIES_PER_MIN):
         assert await at.door.token(TOKEN, HERE) == OWNER
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:0db8:0001:0002"),
-        ("2001:db8:1:2::9", "2001:0db8:0001:0002"),
-        ("", ""),
-    ],
-)
-def test_a_household_is_one_address(address: str, network: str) -> None:
-    """With IPv6 it has a network of its own."""
-    assert network_of(address) == network
 
 
 async def test_who_came_in_is_on_record(at: Doors) -> None:

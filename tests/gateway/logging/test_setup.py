@@ -5,6 +5,7 @@ import gc
 import io
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,6 +24,9 @@ from agent.safety.redaction import MASK, Redactor, printable
 from gateway.errors import SettingsError
 from gateway.logging.setup import (
     LINES_PER_S,
+    MOST_ADDRESSES,
+    REFUSALS,
+    REFUSALS_PER_MIN,
     TROUBLES_PER_S,
     LogFile,
     LogOutput,
@@ -532,6 +536,66 @@ class TestFloods:
             logging.getLogger("noisy").info("fine")
         logging.getLogger("noisy").error("broken")
         assert lines.records[-1]["message"] == "broken"
+
+    @pytest.mark.parametrize("name", sorted(REFUSALS))
+    def test_refusals_of_an_address_are_written_five_times_a_minute(
+        self, lines: Lines, name: str
+    ) -> None:
+        """Then counted; of another address they are written still."""
+        lines.configure()
+        for _ in range(2_000):
+            log.warning(name, address="2001:db8::1")
+            log.warning(name, address="2001:db8::ffff:2")
+        log.warning(name, address="192.0.2.1")
+        lines.now = 59.9
+        log.warning(name, address="2001:db8::1")
+        assert [each["event"] for each in lines.records] == [name] * 6
+        lines.now = 60.0
+        log.info("turn_finished")
+        told = lines.records[-2]
+        assert (
+            told.items()
+            >= {
+                "event": "refusals_counted",
+                "level": "warning",
+                "of": name,
+                "address": "2001:0db8:0000:0000",
+                "count": 3_996,
+            }.items()
+        )
+
+    def test_many_addresses_take_neither_memory_nor_the_log(self, lines: Lines) -> None:
+        """A hundred are told apart; of another event there are lines left."""
+        lines.configure()
+        for number in range(50_000):
+            log.info("web_request_refused", address=f"2001:db8:{number:x}::1")
+        sink = structlog.get_config()["logger_factory"]()
+        assert len(sink.refusals) == MOST_ADDRESSES + 1
+        assert len(lines.records) == MOST_ADDRESSES + REFUSALS_PER_MIN
+        log.warning("telegram_webhook_denied", address="192.0.2.1")
+        assert lines.records[-1]["event"] == "telegram_webhook_denied"
+        lines.close()
+        counted = [each for each in lines.records if each["event"] == "refusals_counted"]
+        assert [(each["address"], each["count"]) for each in counted] == [
+            ("others", 50_000 - MOST_ADDRESSES - REFUSALS_PER_MIN)
+        ]
+
+    def test_a_warning_comes_through_refusals_that_are_none(self, lines: Lines) -> None:
+        """Of a wrong setting, say, while strangers try."""
+        lines.configure()
+        for _ in range(100):
+            log.info("web_request_refused", address="192.0.2.1", code="sign_in_needed")
+        log.warning("web_request_refused", address="192.0.2.1", code="host_refused")
+        assert lines.records[-1]["code"] == "host_refused"
+
+    def test_every_event_of_a_refused_request_is_known(self) -> None:
+        """As docs/logging.md lists them: refused, with the address of who asked."""
+        page = (Path(__file__).parents[3] / "docs/logging.md").read_text("utf-8")
+        rows = re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", page, re.MULTILINE)
+        refused = re.compile(r"_(refused|denied|displaced|too_\w+)$")
+        named = {name for name, fields in rows if refused.search(name) and "`address`" in fields}
+        assert len(named) == 8
+        assert named <= REFUSALS
 
     def test_the_end_tells_what_was_left_out_last(self, lines: Lines) -> None:
         """Nothing is lost that no further line follows."""
