@@ -142,7 +142,7 @@ def displaced(records: list[dict[str, Any]]) -> int:
     """Return how many connections had to go, those included that were counted only."""
     told = [record for record in records if record["event"] == "connection_displaced"]
     left = [record for record in records if record.get("of") == "connection_displaced"]
-    return len(told) + sum(record["lines"] for record in left)
+    return len(told) + sum(record["count"] for record in left)
 
 
 @pytest.mark.thorough
