@@ -233,7 +233,8 @@ class Sink:
         """Return what a line is counted with; report what was left out of those that are over."""
         now = self.clock()
         _tell_floods(self.floods, now - FLOOD_S)
-        _tell_floods(self.refusals, now - REFUSALS_S)
+        if self.refusals:
+            _tell_floods(self.refusals, now - REFUSALS_S)
         floods, most = self.floods, LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
         # Libraries have one event for all that they say.
         key = event["event"], event.get("logger"), event["level"], ""

@@ -199,7 +199,7 @@ async def test_an_identity_provider_of_another_site_signs_in(tmp_path: Path) -> 
         page() as tab,
     ):
         await tab.goto(parley.url)
-        way = tab.get_by_role("link", name=f"Sign in with localhost:{provider.port}")
+        way = tab.get_by_role("button", name=f"Sign in with localhost:{provider.port}")
         await expect(tab.locator("#token")).to_be_hidden()
         await way.click()
         await expect(tab.locator("#who")).to_have_text("ann (guest)")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from adapters.door import OWNER
 from adapters.registry import account_types
-from adapters.web.guard import VISIT
+from adapters.web.guard import VISIT, names_loopback
 from gateway.access.policy import Access
 from gateway.access.web_door import name_of, sign_in_address
 from gateway.console import register
@@ -163,11 +163,12 @@ def _front_page(ask: Ask) -> str:
     """Return where the page is: as the settings say, or as whoever asks has come to it."""
     web = ask.inside.settings.web
     origin, host = ask.request.headers.get("Origin", ""), ask.request[VISIT].caller.host
-    # The guard compares them as well, but over the Unix socket.
-    if web.public_url is None and origin in {f"http://{host}", f"https://{host}"}:
-        return f"{origin}/"
     # The settings may say "any free port".
-    return web.page(ask.request.url.port or 80)
+    port = ask.request.url.port or 80
+    is_here = origin == f"http://{host}" and names_loopback(host, port)
+    # The guard compares them as well, but over the Unix socket.
+    is_own = origin in {f"http://{host}", f"https://{host}"}
+    return f"{origin}/" if web.public_url is None and is_own and not is_here else web.page(port)
 
 
 @action(WEB_USERS)
