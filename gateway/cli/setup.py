@@ -6,8 +6,8 @@ machines on which nobody sits. `parley import` takes over what another agent has
 
 import asyncio
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -378,7 +378,7 @@ _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 
 
 @import_app.command("hermes")
-def import_hermes(
+def import_hermes(  # noqa: PLR0913 - an option each
     context: typer.Context,
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Its home, such as ~/.hermes; nothing is changed.")
@@ -395,6 +395,13 @@ def import_hermes(
     take_secrets: Annotated[
         bool, typer.Option("--take-secrets", help="Copy tokens and keys; they are never printed.")
     ] = False,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(help="A person, address or program that it asks for, as the report names it."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Ask nothing; what is not named by --accept stays out.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
@@ -402,15 +409,17 @@ def import_hermes(
 ) -> None:
     """Take over settings, SOUL.md, notes, skills and sessions; what is there already stays.
 
-    No gateway may run on the database (SQLite). A second run does what the first one did not.
+    The texts are shown first. No gateway may run on the database (SQLite). A second run does what
+    the first one did not.
     """
-    settings = settings_of(context)
+    settings, accepted = settings_of(context), frozenset(accept or ())
     home = HermesHome.of(folder)
-    secrets = sorted(name for name, _ in hermes_settings.found_in(home).secrets.values())
-    if secrets and not take_secrets and not dry_run and sys.stdin.isatty():
-        say(f"It has these secrets: {', '.join(secrets)}")
-        take_secrets = typer.confirm("Copy them into files of PARLEY_HOME/secrets?", default=False)
-    task = Import(home, settings, person, take_secrets)
+    questions = hermes_settings.found_in(home, accepted).questions
+    if unknown := sorted(accepted - questions.keys()):
+        raise GatewayError(f"--accept: it does not ask for {', '.join(unknown)} (see --dry-run)")
+    task = Import(home, settings, person, take_secrets, accepted)
+    if not (yes or dry_run):
+        task = _agreed_to_import(task, questions)
     lines = _surveyed(task) if dry_run else asyncio.run(_taken_over(task))
     if json:
         show_json([asdict(line) for line in lines])
@@ -418,6 +427,35 @@ def import_hermes(
     _show_lines(lines)
     if dry_run:
         say("\nNothing was changed: this was a dry run.", "bold")
+
+
+def _agreed_to_import(task: Import, questions: Mapping[str, str]) -> Import:
+    """Show the texts and ask; returns what is to be taken over.
+
+    Raises:
+        GatewayError: Nobody can be asked.
+    """
+    _show_lines(_surveyed(task))
+    if not sys.stdin.isatty():
+        raise GatewayError(
+            "nothing was taken over: --yes takes what is shown, --accept NAME a person, an address"
+            " or a program that it asks for"
+        )
+    say("\nEach of these needs a yes of its own", "bold")
+    more = {name for name in questions if name not in task.accepted and _says_yes(name, questions)}
+    task = replace(task, accepted=task.accepted | more)
+    found = hermes_settings.found_in(task.home, task.accepted)
+    if (secrets := sorted(name for name, _ in found.secrets.values())) and not task.takes_secrets:
+        say(f"It has these secrets: {', '.join(secrets)}")
+        copied = typer.confirm("Copy them into files of PARLEY_HOME/secrets?", default=False)
+        task = replace(task, takes_secrets=copied)
+    typer.confirm("Take over what is shown above?", default=False, abort=True)
+    return task
+
+
+def _says_yes(name: str, questions: Mapping[str, str]) -> bool:
+    say(f"  {name}: {questions[name]}")
+    return typer.confirm("  Take it?", default=False)
 
 
 def _surveyed(task: Import) -> list[Line]:
@@ -442,8 +480,16 @@ def _show_lines(lines: Sequence[Line]) -> None:
     for part, found in groupby(ordered, key=attrgetter("part")):
         say(f"\n{part}", "bold")
         for line in found:
-            note = f": {line.note}" if line.note else ""
-            say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
+            _show_line(line)
 
 
-_PARTS = ("settings", "secrets", "files", "memory", "skills", "sessions")
+def _show_line(line: Line) -> None:
+    note = f": {line.note}" if line.note else ""
+    say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
+    if line.text and line.outcome == "taken":
+        # Not `splitlines`: what ends a line for Python alone is spelled out.
+        for each in line.text.split("\n"):
+            say(f"            | {each}", "dim")
+
+
+_PARTS = ("settings", "questions", "secrets", "files", "memory", "skills", "sessions")

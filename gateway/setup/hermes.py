@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sqlalchemy import Connection
@@ -20,6 +20,7 @@ from adapters.registry import BUILT_IN, DEFAULT_ACCOUNT, account_types
 from agent.messages import text_of
 from agent.ports import Origin
 from agent.prompt.skills import FILE
+from agent.safety.redaction import Redactor
 from agent.safety.threats import scan
 from agent.tools.context import MemoryTarget
 from gateway.agent_ports.search import Indexer
@@ -70,12 +71,14 @@ class Import:
         person: "platform:id" of whoever used Hermes on this machine: notes and sessions without a
             chat are theirs. None: the first owner, or the web chat's.
         takes_secrets: Whether somebody has said yes to that.
+        accepted: People, addresses and programs to which somebody has said yes, by their names.
     """
 
     home: HermesHome
     settings: Settings
     person: str | None = None
     takes_secrets: bool = False
+    accepted: frozenset[str] = frozenset()
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -108,7 +111,7 @@ def survey(
         known: How far each source was imported, by its cursor's name.
         notes: Those that the person has already.
     """
-    lines = _settings_lines(hermes_settings.found_in(task.home), task)
+    lines = _settings_lines(hermes_settings.found_in(task.home, task.accepted), task)
     lines += [line for line, _, _ in _files(task)]
     lines += [
         _known(line) if (target, note) in notes else line
@@ -144,7 +147,7 @@ async def take_over(task: Import, database: Database) -> list[Line]:
 
 
 def _take_files(task: Import) -> list[Line]:
-    found = hermes_settings.found_in(task.home)
+    found = hermes_settings.found_in(task.home, task.accepted)
     text, secrets = _settings_text(found, task)
     # Told before anything is written: then all of it is known.
     before = _settings_lines(found, task)
@@ -192,7 +195,7 @@ def _settings_lines(found: SettingsFound, task: Import) -> list[Line]:
 def _known(line: Line) -> Line:
     if line.outcome != "taken":
         return line
-    return Line(line.part, line.what, "known", "it is there already")
+    return Line(line.part, line.what, "known", "it is there already", line.text)
 
 
 def _settings_line(task: Import, found: SettingsFound) -> Line:
@@ -228,6 +231,7 @@ def _files(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
         long = f"longer than {IDENTITY_CHARS:,} characters: its end is not read"
         note = long if len(soul) > IDENTITY_CHARS else ""
         line = _file_line(home / "SOUL.md", soul.encode(), "files", "SOUL.md", note)
+        line = replace(line, text=Redactor().text(soul[:IDENTITY_CHARS]))
         if soul.startswith(DEFAULT_SOUL):
             line = Line("files", "SOUL.md", "left out", "Hermes' own words")
         yield line, home / "SOUL.md", soul.encode()
@@ -246,6 +250,8 @@ def _skill_files(skill: HermesSkill, target: Path) -> Iterator[tuple[Line, Path,
         content = _bytes(skill.folder / name)
         what = skill.name if name == FILE else f"{skill.name}/{name}"
         line = _file_line(target / name, content, "skills", what, note if name == FILE else "")
+        if name == FILE:
+            line = replace(line, text=Redactor().text(content.decode("utf-8", "replace")))
         yield line, target / name, content
 
 
@@ -272,7 +278,8 @@ def _notes(task: Import, target: MemoryTarget) -> Iterator[tuple[Line, str]]:
         if kinds := sorted(scan(note).counts):
             yield Line("memory", what, "left out", f"it holds: {', '.join(kinds)}"), note
         else:
-            yield Line("memory", what, "taken", f"a note about {platform}:{who}"), note
+            text = Redactor().text(note)
+            yield Line("memory", what, "taken", f"a note about {platform}:{who}", text), note
 
 
 async def _take_note(

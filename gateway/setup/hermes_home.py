@@ -37,15 +37,17 @@ class Line:
     """What became of one thing, for the report.
 
     Attributes:
-        part: settings, files, memory, skills, secrets or sessions.
+        part: settings, questions, files, memory, skills, secrets or sessions.
         what: Names it; never a secret, never what somebody said.
         note: What it became, or why it is left out.
+        text: Words that prompts would hold, to be read before they are taken; secrets are masked.
     """
 
     part: str
     what: str
     outcome: Outcome
     note: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

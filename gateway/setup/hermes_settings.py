@@ -6,7 +6,8 @@ settings refer.
 """
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,11 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
+from adapters.registry import account_types
 from agent.safety.redaction import Redactor
 from gateway.settings.foreign import Counterpart, counterpart, leaves
-from gateway.settings.tree import Settings, all_keys
+from gateway.settings.references import unresolved
+from gateway.settings.tree import Settings, all_keys, dotted
 from gateway.setup.hermes_home import HermesHome, Line
 
 PROVIDERS = frozenset({"auto", "anthropic", "openai", "openrouter", "nous"})
@@ -57,11 +60,13 @@ class SettingsFound:
         secrets: Where each secret belongs: dotted key (a list's or map's keys among the steps) to
             its name and value.
         lines: The report.
+        questions: What is taken only after a yes to it alone, by its name: what it would do.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
     secrets: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
+    questions: dict[str, str] = field(default_factory=dict)
 
     def put(self, key: str, value: Any, *, of: str) -> None:
         """Set a key of Parley's to what one of Hermes' says; instructions add up."""
@@ -69,15 +74,20 @@ class SettingsFound:
         if key == "agent.instructions" and "instructions" in self.tree.get("agent", {}):
             value = f"{self.tree['agent']['instructions']}\n\n{value}"
         _set(self.tree, path, value)
-        self.lines.append(Line("settings", of, "taken", key))
+        text = Redactor().text(str(value)) if key == "agent.instructions" else ""
+        self.lines.append(Line("settings", of, "taken", key, text))
 
     def leave(self, what: str, note: str) -> None:
         """Note that a setting is not taken over."""
         self.lines.append(Line("settings", what, "left out", note))
 
 
-def found_in(home: HermesHome) -> SettingsFound:
-    """Return what the settings and variables of a home are here."""
+def found_in(home: HermesHome, accepted: Collection[str] = ()) -> SettingsFound:
+    """Return what the settings and variables of a home are here.
+
+    Args:
+        accepted: Names of questions to which somebody has said yes.
+    """
     found = SettingsFound()
     _model(home, found)
     _fallbacks(home, found)
@@ -87,6 +97,7 @@ def found_in(home: HermesHome) -> SettingsFound:
     _variables(home.variables, found)
     _without_secrets(found)
     _checked(found)
+    _ask(found, accepted)
     return found
 
 
@@ -262,6 +273,14 @@ _BY_HAND = {
 """Settings that would let more happen than the default does, or that fit to Hermes alone."""
 
 
+_HARMLESS = (
+    *("agent.", "compression.", "auxiliary.", "prompt_caching.", "sessions."),
+    "logging.level",
+)
+"""Keys that mean the same in both, and neither let people in, nor let tools do more, nor run
+anything; addresses among them are asked for."""
+
+
 def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
     keys = all_keys()
     lacking: dict[tuple[str, str], list[str]] = {}
@@ -274,7 +293,7 @@ def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
             found.leave(name, _BY_HAND[name])
         elif name == "context.engine" and value not in ENGINES:
             found.leave(name, "a plugin of Hermes' runs in an adapter: docs/engines.md")
-        elif own is not None and own.kind == "value" and not own.secret:
+        elif own is not None and own.kind == "value" and name.startswith(_HARMLESS):
             _take(name, name, value, found)
         elif here is not None and here.key is not None and _is_taken(name, here):
             _take(name, here.key, value, found)
@@ -347,6 +366,10 @@ def _checked(found: SettingsFound) -> None:
             found.leave(".".join(path), f"not allowed here: {wrong['msg']}")
         else:
             break
+    whole = Settings.model_validate({**_with_blocks(found.tree), "home": Path("/")})
+    for place, _ in unresolved(whole):
+        _drop(found.tree, [step for step in place if isinstance(step, str)])
+        found.leave(dotted(place), "it refers to a secret of this machine; write it yourself")
     # What was taken out needs no variables.
     servers = _section(_section(found.tree.get("tools")).get("mcp"))
     found.secrets = {
@@ -354,6 +377,66 @@ def _checked(found: SettingsFound) -> None:
         for path, named in found.secrets.items()
         if path[:2] != ("tools", "mcp") or path[2] in servers
     }
+
+
+def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
+    """Take out each person, address and program that nobody has accepted by its name."""
+    tree = found.tree
+    for platform in [each for each in tree.get("access", {}) if each in account_types()]:
+        for who in tree["access"][platform]:
+            _question(found, f"{platform}:{who}", "lets this person in", accepted)
+        tree["access"][platform] = [
+            who for who in tree["access"][platform] if f"{platform}:{who}" in accepted
+        ]
+        if not tree["access"][platform]:
+            _take_back(found, ["access", platform])
+    for path, block in _models(tree):
+        address = block.get("base_url")
+        if address and not _question(found, address, f"{path}: sends what is said", accepted):
+            _take_back(found, path.split("."))
+    tree["fallbacks"] = [each for each in tree.get("fallbacks", []) if each]
+    if not tree["fallbacks"]:
+        _take_back(found, ["fallbacks"])
+    for name, server in [*_section(_section(tree.get("tools")).get("mcp")).items()]:
+        line = server.get("url") or shlex.join([server["command"], *server.get("args", [])])
+        if not _question(found, f"mcp:{name}", f"runs or contacts {line}", accepted):
+            _take_back(found, ["tools", "mcp", name])
+
+
+def _models(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each block of a model, with its place."""
+    blocks = {"model": tree.get("model")}
+    blocks |= {f"fallbacks.{n}": each for n, each in enumerate(tree.get("fallbacks", []))}
+    blocks |= {f"auxiliary.{task}": each for task, each in tree.get("auxiliary", {}).items()}
+    yield from ((path, block) for path, block in blocks.items() if isinstance(block, dict))
+
+
+def _question(found: SettingsFound, name: str, meaning: str, accepted: Collection[str]) -> bool:
+    """Ask for one thing; whether it was accepted."""
+    found.questions[name] = meaning
+    if name in accepted:
+        found.lines.append(Line("questions", name, "taken", meaning))
+        return True
+    note = f"{meaning}; taken with --accept {shlex.quote(name)} alone"
+    found.lines.append(Line("questions", name, "left out", note))
+    return False
+
+
+def _take_back(found: SettingsFound, path: list[str]) -> None:
+    """Take a section out again, with its secrets and what the report says of it."""
+    if path[0] == "fallbacks" and len(path) > 1:
+        found.tree["fallbacks"][int(path[1])] = {}
+        return
+    _drop(found.tree, path)
+    key = ".".join(path)
+    found.secrets = {
+        each: named for each, named in found.secrets.items() if list(each[: len(path)]) != path
+    }
+    found.lines = [
+        each
+        for each in found.lines
+        if each.outcome != "taken" or not re.match(rf"{re.escape(key)}([.:]|$)", each.note)
+    ]
 
 
 def _with_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:

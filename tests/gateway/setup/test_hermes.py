@@ -79,7 +79,10 @@ def take(parley: Run, old: Path) -> Callable[..., list[dict[str, str]]]:
     """Run the command; returns its report."""
 
     def run(*options: str) -> list[dict[str, str]]:
-        done = parley("import", "hermes", str(old), "--json", "--for", "telegram:u1", *options)
+        how = () if "--dry-run" in options else ("--yes",)
+        done = parley(
+            "import", "hermes", str(old), "--json", "--for", "telegram:u1", *how, *options
+        )
         assert (done.code, done.err) == (0, "")
         assert TOKEN not in done.out
         assert KEY not in done.out
@@ -201,7 +204,7 @@ class TestCommand:
         is_taken: bool,
     ) -> None:
         """By the names of the secrets; no answer is a no."""
-        typed = io.StringIO(f"{answer}\n")
+        typed = io.StringIO(f"{answer}\ny\n")
         monkeypatch.setattr(typed, "isatty", lambda: True)
         monkeypatch.setattr(sys, "stdin", typed)
         done = parley("import", "hermes", str(old))
@@ -258,7 +261,7 @@ class TestCommand:
             chat = dm(records, f"k{number}", chat=f"k{number}", at=BEGAN + number)
             for n in range(1, 12):
                 records.turn(chat, n)
-        importing = ("import", "hermes", str(old), "--for", "telegram:u1")
+        importing = ("import", "hermes", str(old), "--yes", "--for", "telegram:u1")
         kills = 0
         for wanted in (1, 8, 20):
             running_one = await ParleyProcess(home).execute(*importing)

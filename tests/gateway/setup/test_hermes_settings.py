@@ -14,10 +14,11 @@ from gateway.setup.hermes_settings import SettingsFound, found_in, with_secrets
 
 
 def found(tmp_path: Path, settings: dict[str, Any], env: str = "") -> SettingsFound:
-    """Return what becomes of a config.yaml and a .env."""
+    """Return what becomes of a config.yaml and a .env, if all that it asks for is accepted."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / ".env").write_text(env)
-    return found_in(HermesHome.of(tmp_path))
+    home = HermesHome.of(tmp_path)
+    return found_in(home, found_in(home).questions)
 
 
 def left_out(told: SettingsFound) -> dict[str, str]:
@@ -175,6 +176,54 @@ def test_people_who_may_talk_are_no_secret(tmp_path: Path) -> None:
     told = found(tmp_path, {}, "DISCORD_ALLOWED_USERS=1, 2\nGATEWAY_ALLOW_ALL_USERS=true\n")
     assert told.tree["access"] == {"discord": ["1", "2"]}
     assert "strangers stay out" in left_out(told)["GATEWAY_ALLOW_ALL_USERS"]
+
+
+def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
+    """Each person, address and program is asked for; a key goes with the server it is for."""
+    told = found(
+        tmp_path,
+        {
+            "model": {"default": "m", "base_url": "http://box/v1", "api_key": "key-secret"},
+            "fallback_providers": [
+                {"provider": "custom", "base_url": "http://other/v1", "model": "n"},
+                {"provider": "anthropic", "model": "claude"},
+            ],
+            "mcp_servers": {"time": {"command": "uvx", "args": ["x y"], "env": {"K": "k-secret"}}},
+        },
+        "DISCORD_ALLOWED_USERS=1, 2\n",
+    )
+    assert told.questions == {
+        "discord:1": "lets this person in",
+        "discord:2": "lets this person in",
+        "http://box/v1": "model: sends what is said",
+        "http://other/v1": "fallbacks.0: sends what is said",
+        "mcp:time": "runs or contacts uvx 'x y'",
+    }
+    none = found_in(HermesHome.of(tmp_path))
+    assert none.questions == told.questions
+    assert none.tree == {"fallbacks": [{"name": "claude", "provider": "anthropic"}]}
+    assert none.secrets == {}
+    taken = [line.what for line in none.lines if line.outcome == "taken"]
+    assert taken == ["fallback_providers"]
+    one = found_in(HermesHome.of(tmp_path), {"discord:2"})
+    assert one.tree["access"] == {"discord": ["2"]}
+
+
+def test_keys_of_parleys_own_are_not_taken_by_their_names(tmp_path: Path) -> None:
+    """A file of Hermes has none of them: who writes them there wants more than its settings."""
+    told = found(
+        tmp_path,
+        {
+            "access": {"mode": "open", "owners": ["telegram:666"]},
+            "plugins": {"enabled": ["spy"]},
+            "tools": {"approval": "never", "enabled": ["terminal"]},
+            "web": {"trusted_proxies": "*", "port": 1},
+            "telemetry": {"otlp_endpoint": "https://stranger.example"},
+            "logging": {"file": "/etc/cron.d/x"},
+            "storage": {"files": "s3://stranger"},
+        },
+    )
+    assert told.tree == {"model": {"provider": "auto"}}
 
 
 def test_a_file_that_is_no_yaml_is_one_line_without_its_words(tmp_path: Path) -> None:
