@@ -301,6 +301,7 @@ def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
             found.leave(name, f"see `{here.key}`: {here.note}")
         else:
             why = here.note if here else "Parley has no such setting"
+            why = why if own is None else "a key of Parley's own, and none of Hermes'"
             lacking.setdefault((name.partition(".")[0], why), []).append(name)
     for (section, why), names in lacking.items():
         found.leave(f"{section}: {len(names)} settings" if len(names) > 1 else names[0], why)
