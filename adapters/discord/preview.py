@@ -13,6 +13,7 @@ from adapters.discord.threads import ChannelKinds, channel_of
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
+from adapters.rendering import rendered
 
 log = structlog.get_logger()
 
@@ -34,7 +35,7 @@ class Previews:
         self, question: MessageRef, text: str, ref: str | None, intent: PreviewIntent
     ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version."""
-        address, shown = question.address, preview_text(text)
+        address, shown = question.address, await rendered(preview_text, text)
         # "Thinking…" stands in the place of a preview.
         if shown is None or address in self._lost or Callback.parse(question.message_ref):
             return ref

@@ -1,21 +1,47 @@
-"""Markdown → what a platform shows: a short text on the event loop, a long one beside it.
+"""Markdown → what a platform shows: a cheap text on the event loop, a dear one beside it.
 
 The parser is imported with the first renderer, not with this package.
 """
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from hashlib import blake2b
 from typing import TypeVar
 
 T = TypeVar("T")
 
-LOOP_CHARS = 8_000
-"""Longest text that is rendered on the event loop: 8 ms of real answers, 60 ms of the worst text
-that is known (docs/performance.md). A thread costs 0.1 ms and shares the interpreter every 5 ms.
+# What a sign adds to the cost of a text: twice or three times what the worst texts measured take on
+# the slowest platform. A nested list begins with "- " and the like, a link with "://".
+_SIGN_COSTS = {
+    **dict.fromkeys(("[", "<"), 100),
+    **dict.fromkeys(("\n", "\r", "*", "_", "://", "- ", "+ ", ". ", ") "), 60),
+    "]": 40,
+    **dict.fromkeys(("`", "~", "|", "&", "> "), 20),
+    "\\": 10,
+}
+LOOP_COST = 10_000
+"""Cost of the dearest text that is rendered on the event loop: 99 of 100 real answers cost less.
+
+A thread costs 0.1 ms and shares the interpreter every 5 ms.
 """
-# Two, so that one hostile answer does not keep the next long one waiting.
+MAX_COST = 500_000
+"""Dearer texts are shown as plain text; a real answer of 100,000 characters costs less."""
+# Two, so that one hostile answer does not keep the next dear one waiting.
 _BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
+
+
+def cost(markdown: str) -> int:
+    """Estimate how long rendering takes, on any platform, in microseconds; too high as a rule."""
+    signs = sum(each * markdown.count(sign) for sign, each in _SIGN_COSTS.items())
+    return len(markdown) + signs
+
+
+def is_cheap(markdown: str) -> bool:
+    """Whether a text may be rendered on the event loop."""
+    return len(markdown) <= LOOP_COST and cost(markdown) <= LOOP_COST
 
 
 async def rendered(render: Callable[[str], T], markdown: str) -> T:
@@ -23,6 +49,55 @@ async def rendered(render: Callable[[str], T], markdown: str) -> T:
 
     A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
     """
-    if len(markdown) <= LOOP_CHARS:
+    if is_cheap(markdown):
         return render(markdown)
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, render, markdown)
+    return await _beside(render, markdown)
+
+
+def _beside(render: Callable[[str], T], markdown: str) -> asyncio.Future[T]:
+    return asyncio.get_running_loop().run_in_executor(_BESIDE, render, markdown)
+
+
+class Renderings:
+    """Makes one rendering of a text for all its readers and keeps the newest; for one event loop.
+
+    Args:
+        render: A pure function.
+        most_chars: How many characters of renderings are kept.
+    """
+
+    def __init__(self, render: Callable[[str], str], most_chars: int) -> None:
+        self._render = render
+        self._room = most_chars
+        self._kept: OrderedDict[bytes, str] = OrderedDict()
+        self._under_way: dict[bytes, asyncio.Future[str]] = {}
+
+    async def of(self, markdown: str) -> str:
+        """Return the rendering of a text; readers of the same text wait for the same one."""
+        key = blake2b(markdown.encode("utf-8", "surrogatepass")).digest()
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        if is_cheap(markdown):
+            shown = self._render(markdown)
+            self._keep(key, shown)
+            # A long history has hundreds of these: others have their turn in between.
+            await asyncio.sleep(0)
+            return shown
+        if key not in self._under_way:
+            self._under_way[key] = _beside(self._render, markdown)
+            self._under_way[key].add_done_callback(partial(self._finished, key))
+        # A reader that leaves must not take the rendering from the others.
+        return await asyncio.shield(self._under_way[key])
+
+    def _finished(self, key: bytes, rendering: asyncio.Future[str]) -> None:
+        del self._under_way[key]
+        if not rendering.cancelled() and rendering.exception() is None:
+            self._keep(key, rendering.result())
+
+    def _keep(self, key: bytes, shown: str) -> None:
+        self._kept[key] = shown
+        self._room -= len(shown)
+        while self._room < 0:
+            _, dropped = self._kept.popitem(last=False)
+            self._room += len(dropped)

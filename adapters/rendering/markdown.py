@@ -5,13 +5,16 @@ Raw HTML is off. A bare `https://…` is one token, so that underscores and aste
 
 import re
 from collections.abc import Callable
+from typing import Any
 
-from markdown_it import MarkdownIt, rules_block
+from markdown_it import MarkdownIt, rules_block, rules_inline
 from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
+
+from adapters.rendering import MAX_COST, cost
 
 _SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
 _LONGEST_SCHEME = len("https")
@@ -27,9 +30,6 @@ _MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)")
 
 MAX_MARKDOWN_CHARS = 100_000
 """Longer texts are shown as plain text: parsing is not linear for hostile input."""
-# Each of these costs the parser as much as a word; no answer has that many.
-_SIGNS = "[*_"
-_MAX_SIGNS = 30_000
 MAX_EMPTY_CELLS = 2_000
 """Cells that the rows of all tables of a text may lack. The parser makes up those that are missing,
 up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
@@ -38,6 +38,7 @@ up to 65,536 for each table, so that 12 KB of short rows below wide headings too
 # Begins the second line of a table; "- " begins an item of a list.
 _TABLE_LINE = re.compile(r"[|:]|-(?!\s)")
 
+_InlineRule = Callable[[StateInline, bool], bool]
 _BlockRule = Callable[[StateBlock, int, int, bool], bool]
 # The parser's own rules: the characters that may come first, and the blocks they may interrupt.
 _BLOCKS: dict[str, tuple[_BlockRule, str, str]] = {
@@ -50,6 +51,11 @@ _BLOCKS: dict[str, tuple[_BlockRule, str, str]] = {
 }
 # The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
 MAX_LEVEL = 16
+MAX_BRACKETS = 6
+"""Brackets within brackets that are read as links; each opening one costs this many steps.
+
+`[![text [1]](picture)](target)` has three. Inside more of them there is no link.
+"""
 
 
 def parse(text: str) -> list[Token]:
@@ -59,7 +65,7 @@ def parse(text: str) -> list[Token]:
 
 def is_parsable(text: str) -> bool:
     """Whether parsing takes a time that somebody waits for."""
-    return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, _SIGNS)) <= _MAX_SIGNS
+    return len(text) <= MAX_MARKDOWN_CHARS and cost(text) <= MAX_COST
 
 
 def to_html(text: str) -> str:
@@ -125,7 +131,7 @@ def _inline(state: StateCore) -> None:
             continue
         token.children = token.children or []
         if _MARKUP.search(token.content):
-            state.md.inline.parse(token.content, state.md, state.env, token.children)
+            _INLINE.inline.parse(token.content, _INLINE, state.env, token.children)
         elif token.content:
             token.children.append(Token("text", "", 0, content=token.content))
 
@@ -178,16 +184,28 @@ def _line(state: StateBlock, number: int) -> str:
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
 
 
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    parser.disable(["html_block", "html_inline"])
+def _closable(rule: _InlineRule) -> _InlineRule:
+    """Try a link or picture only before a bracket that could close it."""
+
+    def rule_there(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+        return state.html_terminator_last("]") > state.pos and rule(state, silent)
+
+    return rule_there
+
+
+def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False} | (options or {}))
+    parser.enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
     for name, (rule, first, interrupted) in _BLOCKS.items():
         parser.block.ruler.at(name, _only_at(first, rule), {"alt": interrupted.split()})
     parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
     parser.core.ruler.at("inline", _inline)
     parser.inline.ruler.after("text", "bare_link", _bare_link)
+    parser.inline.ruler.at("link", _closable(rules_inline.link))
+    parser.inline.ruler.at("image", _closable(rules_inline.image))
     parser.inline.terminator_re = _MARKUP
     return parser
 
 
 _PARSER = _parser()
+_INLINE = _parser({"maxNesting": MAX_BRACKETS})

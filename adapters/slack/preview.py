@@ -20,6 +20,7 @@ import structlog
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
+from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, RateLimits, metadata_of
 from adapters.slack.errors import CallFailed, CallRefused, Unanswered, edit_error, mapped
@@ -162,13 +163,13 @@ class Previews:
         address = question.address
         # A stream needs a thread, and a person to be shown to.
         if grows and self._can_stream(question):
-            beginning = settled(text)
+            beginning = await rendered(settled, text)
             if not beginning:
                 return None
             ref = await self._start(question, beginning, intent)
             if ref is not None:
                 return ref
-        shown = preview_text(text)
+        shown = await rendered(preview_text, text)
         return None if shown is None else await self._post(address, shown, intent)
 
     @property
@@ -242,11 +243,11 @@ class Previews:
 
     async def _grow(self, live: _Live, text: str, *, grows: bool) -> None:
         if live.is_open and grows:
-            await self._stream(live, settled(text))
+            await self._stream(live, await rendered(settled, text))
         elif live.is_open:
             await self._end_stream(live)
         if not live.is_open:
-            await self._edit(live, preview_text(text))
+            await self._edit(live, await rendered(preview_text, text))
 
     async def _stream(self, live: _Live, shown: str) -> None:
         """Append what is new; end the stream where it cannot go on."""

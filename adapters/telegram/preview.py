@@ -9,6 +9,7 @@ from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
+from adapters.rendering import rendered
 from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text
@@ -53,7 +54,7 @@ class Previews:
     ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version."""
         address = question.address
-        shown = preview_text(text)
+        shown = await rendered(preview_text, text)
         if shown is None or address in self._lost:
             return ref
         # Telegram takes drafts in private chats only.

@@ -22,7 +22,7 @@ from aiohttp import web
 
 from adapters.base import ALONE, ChatFile, ChatItem, ContextGauge, Elsewhere, History
 from adapters.messages import Address
-from adapters.rendering import rendered
+from adapters.rendering import Renderings
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.markdown import to_html
 from adapters.web.files import INLINE
@@ -42,6 +42,8 @@ WRITE_TIMEOUT_S = 60.0
 BATCH_BYTES = 32_768
 # So much of a growing answer is shown, since all of it is made anew each time.
 PREVIEW_CHARS = 30_000
+# Renderings that are kept for the next reader: some hundred long answers.
+KEPT_CHARS = 4_000_000
 
 log = structlog.get_logger()
 
@@ -171,6 +173,7 @@ class EventStreams:
         self._hub = hub
         self._ping_s = ping_s
         self._guard = guard
+        self._pages = Renderings(page_html, KEPT_CHARS)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Serve one stream until the client leaves or the hub is closed."""
@@ -179,7 +182,7 @@ class EventStreams:
         response = web.StreamResponse(headers=STREAM_HEADERS)
         await response.prepare(request)
         with self._hub.listen(address.chat) as listener:
-            stream = _Stream(self._history, address, response, start)
+            stream = _Stream(self._history, self._pages, address, response, start)
             stream.as_markdown = request.query.get("format") == "markdown"
             try:
                 await self._follow(request, stream, listener)
@@ -207,10 +210,16 @@ class _Stream:
     as_markdown = False
 
     def __init__(
-        self, history: History, address: Address, response: web.StreamResponse, start: Position
+        self,
+        history: History,
+        pages: Renderings,
+        address: Address,
+        response: web.StreamResponse,
+        start: Position,
     ) -> None:
         self.address = address
         self._history = history
+        self._pages = pages
         self._response = response
         self._position = start
         self._synced = False
@@ -276,7 +285,7 @@ class _Stream:
         """Return a text as the client wants it: an answer is markdown, what people say is text."""
         if self.as_markdown:
             return {"markdown": text}
-        return {"html": await rendered(page_html, text) if is_answer else escape(text)}
+        return {"html": await self._pages.of(text) if is_answer else escape(text)}
 
 
 def requested_position(request: web.Request) -> Position:

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from adapters.rendering import LOOP_CHARS, rendered
+from adapters.rendering import LOOP_COST, cost, rendered
 from adapters.rendering.markdown import to_html
 from agent.safety.redaction import printable
 from gateway.cli.output import JSON_ESCAPES
@@ -43,7 +43,7 @@ async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str
     """It costs so much for each character and no more, and is rendered beside the event loop."""
     assert callable(render)
     assert calls_of(render, text) <= most_calls(text)
-    assert len(text) > LOOP_CHARS
+    assert cost(text) > LOOP_COST
     assert await rendered(render, text)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering import LOOP_CHARS, rendered
+from adapters.rendering import LOOP_COST, rendered
 from adapters.rendering.markdown import to_html
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
 from tests.support.thorough import amount, products
@@ -98,8 +98,9 @@ def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
     assert _Words(to_html(text)).text.replace("\n", "") == text.replace("\n", "")
 
 
-async def test_short_texts_are_rendered_on_the_loop_and_long_ones_beside_it() -> None:
-    """A normal answer does not pay for a thread; a long one holds nobody up."""
+async def test_cost_decides_where_a_text_is_rendered() -> None:
+    """A normal answer does not pay for a thread; a dear one holds nobody up, however short."""
     here = threading.get_ident()
-    assert await rendered(lambda _: threading.get_ident(), "x" * LOOP_CHARS) == here
-    assert await rendered(lambda _: threading.get_ident(), "x" * (LOOP_CHARS + 1)) != here
+    assert await rendered(lambda _: threading.get_ident(), "words " * 1_500) == here
+    assert await rendered(lambda _: threading.get_ident(), "![" * 100) != here
+    assert await rendered(lambda _: threading.get_ident(), "x" * (LOOP_COST + 1)) != here
