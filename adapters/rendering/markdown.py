@@ -5,9 +5,10 @@ Raw HTML is off. A bare `https://…` is one token, so that underscores and aste
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
-from markdown_it import MarkdownIt, rules_block, rules_inline
+from markdown_it import MarkdownIt, helpers, rules_block, rules_inline
 from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
@@ -56,6 +57,8 @@ MAX_BRACKETS = 6
 
 `[![text [1]](picture)](target)` has three. Inside more of them there is no link.
 """
+MAX_PARENTHESES = 3
+"""Brackets within brackets of a link's target."""
 
 
 def parse(text: str) -> list[Token]:
@@ -193,6 +196,23 @@ def _closable(rule: _InlineRule) -> _InlineRule:
     return rule_there
 
 
+def _target(levels: int) -> re.Pattern[str]:
+    r"""Build what begins like a link's target: `<`, or text with so many brackets in brackets."""
+    plain = inside = r"[^\s()\\]|\\\S"
+    for _ in range(levels):
+        inside = rf"{plain}|\((?:{inside})*+\)"
+    return re.compile(rf"<|(?:{inside})*+(?=[\s)]|$)", re.ASCII)
+
+
+_TARGET = _target(MAX_PARENTHESES)
+
+
+def _destination(text: str, begin: int, end: int) -> Any:
+    """Read a link's target; markdown-it looks through 32 levels of brackets for its end."""
+    is_target = _TARGET.match(text, begin, end)
+    return helpers.parseLinkDestination(text, begin, end if is_target else begin)
+
+
 def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False} | (options or {}))
     parser.enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
@@ -200,6 +220,8 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
         parser.block.ruler.at(name, _only_at(first, rule), {"alt": interrupted.split()})
     parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
     parser.core.ruler.at("inline", _inline)
+    bounded = vars(helpers) | {"parseLinkDestination": _destination}
+    parser.helpers = SimpleNamespace(**bounded)  # type: ignore[assignment]
     parser.inline.ruler.after("text", "bare_link", _bare_link)
     parser.inline.ruler.at("link", _closable(rules_inline.link))
     parser.inline.ruler.at("image", _closable(rules_inline.image))

@@ -1,7 +1,10 @@
 """Attacks 9 and 15: texts that cost too much to show, and texts that are shown as others."""
 
+import asyncio
 import stat
+import threading
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import orjson
@@ -9,17 +12,21 @@ import pytest
 
 from adapters.rendering import LOOP_COST, cost, rendered
 from adapters.rendering.markdown import to_html
+from adapters.web.events import page_html
 from agent.safety.redaction import printable
 from gateway.cli.output import JSON_ESCAPES
 from tests.adapters.rendering.test_renderer import calls_of, most_calls
+from tests.adapters.web.conftest import serving
+from tests.adapters.web.streams import listen
 from tests.support.command_line import Run, own_environment, runner
 from tests.support.process import ParleyProcess
-from tests.support.renderers import PLATFORMS
+from tests.support.renderers import PLATFORMS, Platform
 from tests.support.searching import feed
 from tests.support.storage import Store, turn_of
 from tests.support.thorough import amount
 
 BIDI = [*"\u061c\u200e\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))]
+READERS = 8
 SIDE = 2_000
 WIDE = "|" + "a|" * SIDE + "\n" + "|" + "-|" * SIDE + "\n" + "b\n" * SIDE
 """A heading of 2,000 cells and 2,000 rows of one: 12 KB that stand for four million cells."""
@@ -45,6 +52,44 @@ async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str
     assert calls_of(render, text) <= most_calls(text)
     assert cost(text) > LOOP_COST
     assert await rendered(render, text)
+
+
+async def test_attack_09_many_readers_of_a_text_that_is_dear_to_render(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answers are rendered once for all, and never on the thread that also tells of health."""
+    rendered_by: list[tuple[str, bool]] = []
+    loop_thread = threading.get_ident()
+
+    def noted(text: str) -> str:
+        rendered_by.append((text, threading.get_ident() == loop_thread))
+        return page_html(text)
+
+    monkeypatch.setattr("adapters.web.events.page_html", noted)
+    dear = [f"{number} " + "![" * 3_999 for number in range(4)]
+    async with serving() as start, AsyncExitStack() as readers:
+        chat = await start()
+        for text in dear:
+            chat.history.answer("c1", text)
+        streams = [await readers.enter_async_context(listen(chat)) for _ in range(READERS)]
+        shown = await asyncio.gather(*(stream.until("synced") for stream in streams))
+    assert all(
+        [item.data["html"] for item in each[:4]] == [*map(page_html, dear)] for each in shown
+    )
+    assert sorted(rendered_by) == [(text, False) for text in dear]
+
+
+@pytest.mark.parametrize("platform", PLATFORMS, ids=lambda platform: platform.name)
+async def test_attack_09_a_preview_that_is_dear_to_render(platform: Platform) -> None:
+    """A growing answer is rendered again and again: never on the event loop."""
+    threads: set[int] = set()
+
+    def noted(text: str) -> str | None:
+        threads.add(threading.get_ident())
+        return platform.preview_text(text)
+
+    assert await rendered(noted, "![" * 4_000)
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("control", BIDI)

@@ -61,3 +61,29 @@ def test_html_is_safe_and_has_links() -> None:
         '<p>&lt;b&gt;x&lt;/b&gt; <a href="https://e.org/_a_b">https://e.org/_a_b</a></p>\n'
     )
     assert "href" not in to_html("[x](javascript:alert(1))")
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("[![text [1]](p)](t)", '<a href="t"><img src="p" alt="text [1]" /></a>'),
+        ("[[[[a]]](b)", '[<a href="b">[[a]]</a>'),
+        ("[a `]` b](c)", '<a href="c">a <code>]</code> b</a>'),
+        ("[0, 1) " * 9 + "[a](b)", "[0, 1) " * 9 + '<a href="b">a</a>'),
+        ("[a](b(c(d(e))))", '<a href="b(c(d(e)))">a</a>'),
+        (r"[a](b\(c)", '<a href="b(c">a</a>'),
+        ("[a](<b c> 'x')", '<a href="b%20c" title="x">a</a>'),
+        ("[x]\n\n[x]: y(z)", '<a href="y(z)">x</a>'),
+    ],
+)
+def test_brackets_in_brackets_are_links(text: str, page: str) -> None:
+    """As many as people write."""
+    assert to_html(text).strip() == f"<p>{page}</p>"
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 8 + "a" + "]" * 8 + "(b)", "[a](" + "b(" * 5 + ")" * 6, "![" * 50, "[a](b"]
+)
+def test_more_brackets_in_brackets_are_text(text: str) -> None:
+    """Nothing of it is lost."""
+    assert to_html(text).strip() == f"<p>{text}</p>"

@@ -1,5 +1,6 @@
 """What rendering costs, counted in calls and not in time, and where it happens."""
 
+import asyncio
 import sys
 import threading
 from collections.abc import Callable
@@ -10,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering import LOOP_COST, rendered
+from adapters.rendering import LOOP_COST, MAX_COST, Renderings, cost, rendered
 from adapters.rendering.markdown import to_html
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
 from tests.support.thorough import amount, products
 
-CALLS_PER_CHAR = 300
-"""Python functions and built-ins that a character may cost. Measured: 189 for "![" over and over,
-up to 80 for other hostile texts, 1 to 6 for real answers.
+CALLS_PER_CHAR = 120
+"""Python functions and built-ins that a character may cost. Measured: up to 86 for hostile texts,
+1 to 6 for real answers.
 """
+CALLS_PER_COST = 5
+"""Calls per estimated microsecond. Measured: up to 3.7, so that no estimate is far too low."""
 LEAST_CALLS = 5_000
 RENDERERS = [*(platform.render for platform in PLATFORMS), to_html]
 ROW = "|" + "a|" * 128 + "\n"
@@ -46,7 +49,8 @@ def calls_of(render: Render, text: str) -> int:
 
 
 def most_calls(text: str) -> int:
-    return CALLS_PER_CHAR * len(text) + LEAST_CALLS
+    """Return how many calls a text may cost by its length and by the estimate of its cost."""
+    return min(CALLS_PER_CHAR * len(text), CALLS_PER_COST * cost(text)) + LEAST_CALLS
 
 
 class _Words(HTMLParser):
@@ -71,7 +75,7 @@ def test_tables_of_short_rows_are_not_filled_up(render: Render) -> None:
 
 @pytest.mark.parametrize(("render", "name"), products(RENDERERS, [*SLOW]))
 def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
-    """What has made parsers slow costs a character no more than it may."""
+    """What has made parsers slow costs no more than a character may, and than is estimated."""
     text = SLOW[name][: amount(8_000, 20_000)]
     assert calls_of(render, text) < most_calls(text)
 
@@ -80,7 +84,7 @@ def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
 @given(piece=HOSTILE, times=st.integers(min_value=1, max_value=200))
 @settings(max_examples=40)
 def test_any_text_takes_bounded_steps(render: Render, piece: str, times: int) -> None:
-    """So many for each character, whatever is repeated how often."""
+    """So many for each character and as estimated, whatever is repeated how often."""
     text = (piece * times)[:6_000]
     assert calls_of(render, text) < most_calls(text)
 
@@ -92,7 +96,11 @@ def test_a_table_that_is_too_large_stays_as_text() -> None:
     assert _Words(page).text.count("a|") == 2 * 128
 
 
-@pytest.mark.parametrize("text", ["> " * 40 + "deep", "a\nb & <c> " * 11_000], ids=["deep", "long"])
+@pytest.mark.parametrize(
+    "text",
+    ["> " * 40 + "deep", "a\nb & <c> " * 11_000, "*a* " * (MAX_COST // 120)],
+    ids=["deep", "long", "dear"],
+)
 def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
     """Nothing is dropped, and nothing of it is markup."""
     assert _Words(to_html(text)).text.replace("\n", "") == text.replace("\n", "")
@@ -104,3 +112,84 @@ async def test_cost_decides_where_a_text_is_rendered() -> None:
     assert await rendered(lambda _: threading.get_ident(), "words " * 1_500) == here
     assert await rendered(lambda _: threading.get_ident(), "![" * 100) != here
     assert await rendered(lambda _: threading.get_ident(), "x" * (LOOP_COST + 1)) != here
+
+
+class _Work:
+    """Counts what is rendered, and in which threads."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, text: str) -> str:
+        self.texts.append(text)
+        self.threads.add(threading.get_ident())
+        return to_html(text)
+
+
+async def test_readers_of_a_dear_text_wait_for_one_rendering() -> None:
+    """It is made beside the event loop, and kept for those who come later."""
+    work = _Work()
+    pages = Renderings(work, most_chars=100_000)
+    text = "![" * 400
+    shown = await asyncio.gather(*(pages.of(text) for _ in range(20)))
+    shown.append(await pages.of(text))
+    assert set(shown) == {to_html(text)}
+    assert work.texts == [text]
+    assert threading.get_ident() not in work.threads
+
+
+async def test_a_reader_who_leaves_takes_a_rendering_from_nobody() -> None:
+    """Readers that come and go do not have it made again either."""
+    work = _Work()
+    pages = Renderings(work, most_chars=100_000)
+    text = "![" * 4_000
+    leaving = asyncio.ensure_future(pages.of(text))
+    staying = asyncio.ensure_future(pages.of(text))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    assert await staying == to_html(text)
+    assert leaving.cancelled()
+    assert work.texts == [text]
+
+
+async def test_a_failed_rendering_is_not_kept() -> None:
+    """The next reader has it made again."""
+    failures = [ValueError("a bug")]
+
+    def work(text: str) -> str:
+        if failures:
+            raise failures.pop()
+        return text
+
+    pages = Renderings(work, most_chars=100_000)
+    text = "![" * 400
+    with pytest.raises(ValueError, match="a bug"):
+        await pages.of(text)
+    assert await pages.of(text) == text
+
+
+async def test_what_was_read_last_is_kept() -> None:
+    """Up to so many characters; what none reads any more goes first."""
+    work = _Work()
+    pages = Renderings(work, most_chars=3 * len(to_html("a")))
+    for text in ("a", "b", "c", "a", "d", "a", "b"):
+        await pages.of(text)
+    assert work.texts == ["a", "b", "c", "d", "b"]
+
+
+async def test_others_have_their_turn_between_cheap_texts() -> None:
+    """A long history of short answers does not hold the event loop from its first to its last."""
+    pages = Renderings(to_html, most_chars=100_000)
+    turns = []
+
+    async def other() -> None:
+        while len(turns) < 10:
+            turns.append(len(turns))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(other())
+        for number in range(10):
+            await pages.of(f"answer {number}")
+            assert len(turns) > number
