@@ -9,12 +9,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from hashlib import blake2b
+from operator import mul
 from typing import TypeVar
 
 T = TypeVar("T")
+Render = Callable[[str], T]
+"""A pure function that makes something of a text."""
 
-# What a sign adds to the cost of a text: twice or three times what the worst texts measured take on
-# the slowest platform. A nested list begins with "- " and the like, a link with "://".
+# What a sign adds to the cost of a text: about what it takes in the worst texts that a search found,
+# on the slowest platform. A nested list begins with "- " and the like, a link with "://".
 _SIGN_COSTS = {
     **dict.fromkeys(("[", "<"), 100),
     **dict.fromkeys(("\n", "\r", "*", "_", "://", "- ", "+ ", ". ", ") "), 60),
@@ -35,7 +38,8 @@ _BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
 
 def cost(markdown: str) -> int:
     """Estimate how long rendering takes, on any platform, in microseconds; too high as a rule."""
-    signs = sum(each * markdown.count(sign) for sign, each in _SIGN_COSTS.items())
+    counts = map(markdown.count, _SIGN_COSTS)
+    signs: int = sum(map(mul, _SIGN_COSTS.values(), counts))
     return len(markdown) + signs
 
 
@@ -44,8 +48,8 @@ def is_cheap(markdown: str) -> bool:
     return len(markdown) <= LOOP_COST and cost(markdown) <= LOOP_COST
 
 
-async def rendered(render: Callable[[str], T], markdown: str) -> T:
-    """Return what `render`, a pure function, makes of a text.
+async def rendered(render: Render[T], markdown: str) -> T:
+    """Render a text.
 
     A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
     """
@@ -54,7 +58,7 @@ async def rendered(render: Callable[[str], T], markdown: str) -> T:
     return await _beside(render, markdown)
 
 
-def _beside(render: Callable[[str], T], markdown: str) -> asyncio.Future[T]:
+def _beside(render: Render[T], markdown: str) -> asyncio.Future[T]:
     return asyncio.get_running_loop().run_in_executor(_BESIDE, render, markdown)
 
 
@@ -62,11 +66,10 @@ class Renderings:
     """Makes one rendering of a text for all its readers and keeps the newest; for one event loop.
 
     Args:
-        render: A pure function.
         most_chars: How many characters of renderings are kept.
     """
 
-    def __init__(self, render: Callable[[str], str], most_chars: int) -> None:
+    def __init__(self, render: Render[str], most_chars: int) -> None:
         self._render = render
         self._room = most_chars
         self._kept: OrderedDict[bytes, str] = OrderedDict()

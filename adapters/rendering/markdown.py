@@ -4,12 +4,13 @@ Raw HTML is off. A bare `https://…` is one token, so that underscores and aste
 """
 
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 from markdown_it import MarkdownIt, helpers, rules_block, rules_inline
 from markdown_it.common.utils import escapeHtml
+from markdown_it.parser_block import RuleFuncBlockType
+from markdown_it.parser_inline import RuleFuncInlineType
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
@@ -39,10 +40,8 @@ up to 65,536 for each table, so that 12 KB of short rows below wide headings too
 # Begins the second line of a table; "- " begins an item of a list.
 _TABLE_LINE = re.compile(r"[|:]|-(?!\s)")
 
-_InlineRule = Callable[[StateInline, bool], bool]
-_BlockRule = Callable[[StateBlock, int, int, bool], bool]
 # The parser's own rules: the characters that may come first, and the blocks they may interrupt.
-_BLOCKS: dict[str, tuple[_BlockRule, str, str]] = {
+_BLOCKS: dict[str, tuple[RuleFuncBlockType, str, str]] = {
     "fence": (rules_block.fence, "`~", "paragraph reference blockquote list"),
     "blockquote": (rules_block.blockquote, ">", "paragraph reference blockquote list"),
     "hr": (rules_block.hr, "*-_", "paragraph reference blockquote list"),
@@ -139,7 +138,7 @@ def _inline(state: StateCore) -> None:
             token.children.append(Token("text", "", 0, content=token.content))
 
 
-def _only_at(first: str, rule: _BlockRule) -> _BlockRule:
+def _only_at(first: str, rule: RuleFuncBlockType) -> RuleFuncBlockType:
     """Have a rule called only where its block may begin; saves a sixth of all parsing."""
 
     def rule_there(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
@@ -187,7 +186,7 @@ def _line(state: StateBlock, number: int) -> str:
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
 
 
-def _closable(rule: _InlineRule) -> _InlineRule:
+def _closable(rule: RuleFuncInlineType) -> RuleFuncInlineType:
     """Try a link or picture only before a bracket that could close it."""
 
     def rule_there(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
