@@ -16,8 +16,8 @@ T = TypeVar("T")
 Render = Callable[[str], T]
 """A pure function that makes something of a text."""
 
-# What a sign adds to the cost of a text: about what it takes in the worst texts that a search found,
-# on the slowest platform. A nested list begins with "- " and the like, a link with "://".
+# What a sign adds to the cost of a text: about what it takes in the worst texts that were found, on
+# the slowest platform. A nested list begins with "- " and the like, a link with "://".
 _SIGN_COSTS = {
     **dict.fromkeys(("[", "<"), 100),
     **dict.fromkeys(("\n", "\r", "*", "_", "://", "- ", "+ ", ". ", ") "), 60),
