@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 
 from agent.processes import confinement
 from agent.processes.confinement import ConfinementError
+from agent.processes.installations import of_this_python
 
 Backend = Literal["bwrap", "landlock", "none"]
 
@@ -161,11 +162,8 @@ def bwrap(walls: Walls) -> list[str]:
 
 def _readable(walls: Walls) -> Iterator[str]:
     system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
-    yield from system
-    # Python, for the step that stands up the last walls; those close it to the program again.
-    if not any(Path(sys.base_prefix).is_relative_to(path) for path in system):
-        yield sys.base_prefix
-    yield from walls.readable
+    # Python is there for the step that stands up the last walls, too.
+    yield from dict.fromkeys([*system, *of_this_python(), *walls.readable])
 
 
 def _bound(option: str, paths: Any) -> Iterator[str]:

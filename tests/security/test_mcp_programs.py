@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -166,6 +167,36 @@ def test_nor_with_a_directory_of_its_settings(home: Path) -> None:
     assert str(notes / "out") not in walls.readable
 
 
+def installed_below(ann: Path) -> Path:
+    """Install a Python and a script that it runs below a home folder; returns a link to that."""
+    python, library = ann / "python/bin/python3", Path(os.__file__).parent
+    for folder in (python.parent, ann / "python/lib", ann / "tool/bin", ann / ".local/bin"):
+        folder.mkdir(parents=True)
+    shutil.copy(Path(sys.executable).resolve(), python)
+    (ann / "python/lib" / library.name).symlink_to(library)
+    script = ann / "tool/bin/serve"
+    script.write_text(f"#!{python} -IS\n{TRIES}")
+    script.chmod(0o755)
+    command = ann / ".local/bin/serve"
+    command.symlink_to(script)
+    (ann / "key").write_text("secret")
+    return command
+
+
+@on_each_backend()
+async def test_a_program_runs_with_an_interpreter_of_a_home_folder(
+    home: Path, backend: str
+) -> None:
+    """Its script, its Python and the library of that lie elsewhere; no setting names them."""
+    ann = home.parent / "ann"
+    command = installed_below(ann)
+    library = f"{ann}/python/lib/{Path(os.__file__).parent.name}/os.py"
+    what = {"library": ("read", library), "key": ("read", str(ann / "key"))}
+    found = await tried(home, backend, what, command=str(command), args=[json.dumps(what)])
+    assert found["library"] == "did"
+    assert found["key"] in {"PermissionError", "FileNotFoundError"}
+
+
 async def test_without_confinement_it_may_do_what_parley_may(home: Path) -> None:
     """The settings of this one server say so: the attack works then."""
     what = {"database": ("read", str(home / "parley.db"))}
@@ -231,5 +262,4 @@ def test_files_of_parleys_own_are_not_given_with_an_argument(home: Path) -> None
     )
     readable = [*Quarters(SandboxSettings(), home, home / "mcp")._readable(server, None)]
     assert script in readable
-    assert Path(PYTHON).resolve() in readable
     assert not {home / "parley.db", link, home.parent} & {*readable}

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.processes.installations import leads_through, of_program, of_this_python
 from agent.processes.sandbox import choose
 from agent.processes.walls import Walls
 from agent.settings import McpServerSettings, SandboxSettings
@@ -63,27 +64,20 @@ class Quarters:
         """Yield the program, the files among its arguments, and what is named."""
         named = (*server.readable, *([] if server.cwd is None else [server.cwd]))
         writable = _outermost(server.writable)
-        yield from (each for each in named if not _is_within(each, writable))
+        yield from (each for each in named if not leads_through(each, writable))
+        yield from map(Path, of_this_python())
         command = shutil.which(server.command or "", path=path)
-        for text in (command, *server.args):
-            if text and Path(text).is_absolute() and Path(text).is_file():
+        if command and Path(command).is_absolute():
+            yield from map(Path, of_program(Path(command), path, self.home, writable))
+        for text in server.args:
+            if Path(text).is_absolute() and Path(text).is_file():
                 yield from self._not_ours(Path(text), writable)
 
     def _not_ours(self, file: Path, writable: Sequence[Path]) -> Iterator[Path]:
         """Yield a file, and where it leads to; not what lies in PARLEY_HOME."""
-        home, target = self.home.resolve(), file.resolve()
-        if not target.is_relative_to(home) and not _is_within(file, [home, *writable]):
-            yield from dict.fromkeys((file, target))
+        if not leads_through(file, [self.home, *writable]):
+            yield from dict.fromkeys((file, file.resolve()))
 
 
 def _outermost(folders: Sequence[Path]) -> list[Path]:
     return [each for each in folders if not {*each.parents} & {*folders}]
-
-
-def _is_within(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a path leads through one of these folders, by whatever links.
-
-    Who can write there can turn it into a link to anything, and be given that at the next start.
-    """
-    ways = [each.resolve() for each in path.parents]
-    return any(way.is_relative_to(each.resolve()) for way in ways for each in folders)

@@ -19,6 +19,7 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
+from agent.processes.installations import of_this_python
 from agent.processes.supervisor import CommandOrder, Report
 from agent.processes.walls import Sandbox, Walls
 from agent.processes.workspace import Workspace
@@ -143,6 +144,7 @@ class Terminal:
         self._sandbox = sandbox
         self._disk_bytes = disk_bytes
         self._shell = shutil.which("bash", path=PATH) or "/bin/sh"
+        self._python = of_this_python()
 
     async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
         """Run one command; it is over, with all that it started, when this returns or raises."""
@@ -200,7 +202,7 @@ class Terminal:
                 backend=self._sandbox.backend,
                 tool=self._sandbox.tool,
                 directory=home,
-                readable=[str(path) for path in options.readable],
+                readable=[*self._python, *map(str, options.readable)],
                 writable=[home],
                 network=options.network,
             ),

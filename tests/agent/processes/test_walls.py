@@ -19,7 +19,7 @@ def pairs(command: list[str], option: str) -> list[str]:
 
 def test_bubblewrap_is_asked_for_all_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the system's programs and what the walls name are there; the workspace comes last."""
-    monkeypatch.setattr(sys, "base_prefix", "/home/ann/python")
+    monkeypatch.setattr(walls, "of_this_python", lambda: ["/home/ann/python/lib"])
     command = bwrap(Walls("bwrap", "/w/1", "/bin/bwrap", ["/opt/tools"], ["/srv/notes", "/w/1"]))
     assert command[0] == "/bin/bwrap"
     kinds = {"user", "pid", "net", "ipc", "uts"}
@@ -27,7 +27,7 @@ def test_bubblewrap_is_asked_for_all_namespaces(monkeypatch: pytest.MonkeyPatch)
     assert {"--die-with-parent", "--cap-drop"} <= set(command)
     assert "--share-net" not in command
     readable = pairs(command, "--ro-bind-try")
-    assert readable[-2:] == ["/home/ann/python", "/opt/tools"]
+    assert readable[-2:] == ["/home/ann/python/lib", "/opt/tools"]
     assert not [path for path in readable if path.startswith(("/proc", "/var", "/run", "/root"))]
     assert pairs(command, "--bind") == ["/srv/notes", "/w/1"]
     assert command[-5:] == ["--remount-ro", "/", "--chdir", "/w/1", "--"]
@@ -40,10 +40,12 @@ def test_with_the_network_there_is_no_namespace_of_it() -> None:
     assert not given - without
 
 
-def test_a_python_of_the_system_is_not_named_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is among the system's programs."""
-    monkeypatch.setattr(sys, "base_prefix", "/usr")
-    assert pairs(bwrap(Walls("bwrap", "/w")), "--ro-bind-try").count("/usr") == 1
+def test_nothing_is_named_twice() -> None:
+    """The Python of this process may be among what the walls name."""
+    python = walls.of_this_python()
+    named = pairs(bwrap(Walls("bwrap", "/w", readable=["/opt", *python])), "--ro-bind-try")
+    assert len(named) == len(set(named))
+    assert {"/usr", "/opt", *python} <= set(named)
 
 
 def test_without_another_program_the_command_is_the_programs_own() -> None:
