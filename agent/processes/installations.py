@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from agent.processes.confinement import SYSTEM
@@ -29,6 +30,7 @@ def of_this_python() -> list[str]:
     """Return what the Python that runs this process needs, its virtual environment included."""
     prefixes = (sys.prefix, sys.base_prefix, sys.base_exec_prefix)
     parts = [part for each in prefixes for part in _parts(Path(each))]
+    # Where a system keeps the standard library elsewhere.
     return _distinct([*parts, Path(os.__file__).parent])
 
 
@@ -48,6 +50,7 @@ def of_program(
     waiting = [file]
     while waiting and len(found) < _MOST_FOUND:
         step = waiting.pop()
+        # With bubblewrap each link must be there as well, not only what it leads to.
         files = [step, *(each for each in _visited(step) if each.is_file())]
         if step in found or not step.is_file() or leads_through(step, closed):
             continue
@@ -81,6 +84,7 @@ def _visited(path: Path) -> Iterator[Path]:
         yield place
         if place.is_symlink():
             target = place.readlink()
+            # What a link says is walked like the rest: it may itself lead through links.
             at = Path("/") if target.is_absolute() else at
             left = [*target.parts[target.is_absolute() :], *left]
         else:
@@ -105,6 +109,7 @@ def _around(file: Path) -> Iterator[Path]:
     """Yield what of a file's installation is needed with it."""
     if file.parent.name == "bin":
         yield from _parts(file.parent.parent)
+    # Modules of Node look for each other in all folders of this name above them.
     modules = [each for each in file.parents if each.name == "node_modules"]
     yield from modules[-1:]
 
@@ -119,11 +124,10 @@ def _parts(prefix: Path) -> Iterator[Path]:
 
 def _interpreter(file: Path, path: str | None) -> Path | None:
     """Return what runs a script; None for what is no script, or has no interpreter here."""
-    try:
-        with file.open("rb") as script:
-            first = script.readline(_SHEBANG_BYTES)
-    except OSError:
-        return None
+    first = b""
+    # A program that may only be run, not read, is no script.
+    with suppress(OSError), file.open("rb") as script:
+        first = script.readline(_SHEBANG_BYTES)
     words = os.fsdecode(first.removeprefix(b"#!")).split() if first.startswith(b"#!") else []
     if words and Path(words[0]).name == "env":
         named = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
@@ -133,10 +137,10 @@ def _interpreter(file: Path, path: str | None) -> Path | None:
 
 def _base(config: Path) -> Path | None:
     """Return the folder of the Python that a virtual environment was made with."""
-    try:
+    lines: list[str] = []
+    # Most folders have none.
+    with suppress(OSError, UnicodeDecodeError):
         lines = config.read_text("utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
     values = {name.strip(): value.strip() for name, _, value in (x.partition("=") for x in lines)}
     home = Path(values.get("home", ""))
     return home if home.is_absolute() else None
