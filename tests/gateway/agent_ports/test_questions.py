@@ -63,7 +63,7 @@ ONCE, CONVERSATION, DENY = "/approve 1 once", "/approve 1 conversation", "/deny 
 class What(Arguments):
     """For a tool that is told what to do."""
 
-    what: str = ""
+    text: str = ""
     to: str = ""
 
 
@@ -75,8 +75,8 @@ class Acting:
 
     def tool(self, name: str = "act", **changes: Any) -> Tool:
         async def act(_context: ToolContext, arguments: What) -> str:
-            self.done.append(arguments.what)
-            return f"did {arguments.what}"
+            self.done.append(arguments.text)
+            return f"did {arguments.text}"
 
         return Tool(name, "Acts.", "side_effect", What, act, **changes)
 
@@ -105,7 +105,7 @@ def acting(
     acts: Acting, *what: str, approval: ApprovalMode = "side_effects", **changes: Any
 ) -> Agent:
     """Return an agent that acts once for each word, and asks before."""
-    script = calling(*(("act", {"what": word, "to": "us"}) for word in what or ("it",)))
+    script = calling(*(("act", {"text": word, "to": "us"}) for word in what or ("it",)))
     return agent_of(RecordingModel(script), tools=[acts.tool(**changes)], approval=approval)
 
 
@@ -183,7 +183,7 @@ async def test_a_side_effect_waits_for_its_approval(tmp_path: Path) -> None:
     async with running_quietly(tmp_path, acting(acts)) as chat:
         question = await chat.ask("go")
         assert "`act`" in question
-        assert '"what": "it"' in question
+        assert '"text": "it"' in question
         await chat.logged("turn_suspended")
         assert acts.done == []
         assert buttons(chat) == [ONCE, CONVERSATION, DENY]
@@ -527,7 +527,7 @@ async def test_a_members_earlier_yes_counts_no_more_where_owners_decide(tmp_path
 async def test_an_approval_for_the_conversation_is_for_one_tool(tmp_path: Path) -> None:
     """Another tool that waits beside it still needs its own."""
     acts, sends = Acting(), Acting()
-    script = calling(("act", {"what": "x"}), ("send", {"what": "y"}))
+    script = calling(("act", {"text": "x"}), ("send", {"text": "y"}))
     tools = [acts.tool(), sends.tool("send")]
     agent = agent_of(RecordingModel(script), tools=tools, approval="side_effects")
     async with running_quietly(tmp_path, agent) as chat:
@@ -545,7 +545,7 @@ async def test_calls_that_do_not_wait_are_done(tmp_path: Path) -> None:
     """Their results are kept while another call of the message waits; none runs twice."""
     acts, looks = Acting(), Acting()
     look = replace(looks.tool("look"), effect="read")
-    script = calling(("act", {"what": "x"}), ("look", {"what": "y"}))
+    script = calling(("act", {"text": "x"}), ("look", {"text": "y"}))
     agent = agent_of(RecordingModel(script), tools=[acts.tool(), look], approval="side_effects")
     async with asked(tmp_path, agent) as chat:
         assert [m["content"] for m in await chat.transcript() if m["role"] == "tool"] == ["did y"]
@@ -645,7 +645,7 @@ async def test_who_may_approve_in_a_shared_group(
 async def test_what_reaches_everybody_is_for_owners(tmp_path: Path) -> None:
     """A member neither has it run nor approves it, and once a member speaks it is refused."""
     acts = Acting()
-    script = calling(("skill_manage", {"what": "it"}))
+    script = calling(("skill_manage", {"text": "it"}))
     tools = [acts.tool("skill_manage")]
     agent = agent_of(RecordingModel(script), tools=tools, approval="side_effects")
     async with asked(tmp_path, agent, GROUP, **SHARED) as chat:
@@ -665,7 +665,7 @@ async def test_what_is_too_long_to_be_shown_runs_with_a_standing_approval(tmp_pa
     def script(request: ModelRequest) -> Step:
         if request.messages[-1]["role"] == "tool":
             return text_of(request.messages[-1])[:120]
-        return [tool_call("act", {"what": next(words), "to": "us"}, f"c{next(_ids)}")]
+        return [tool_call("act", {"text": next(words), "to": "us"}, f"c{next(_ids)}")]
 
     agent = agent_of(RecordingModel(script), tools=[acts.tool()], approval="side_effects")
     async with running_quietly(tmp_path, agent) as chat:
@@ -829,7 +829,7 @@ async def test_the_preview_of_a_turn_that_waits_stays_where_it_is(tmp_path: Path
         if request.messages[-1]["role"] == "tool":
             return "done"
         message = assistant_message("Let me see. ")
-        message["tool_calls"] = [tool_call("act", {"what": "it"})]
+        message["tool_calls"] = [tool_call("act", {"text": "it"})]
         return Completion(message, "tool_calls", None, "scripted")
 
     agent = agent_of(HeldModel(script, begun="Let me"), tools=[Acting().tool()], approval="always")
@@ -852,7 +852,7 @@ async def test_what_a_child_asks_is_asked_in_the_chat_of_its_parent(tmp_path: Pa
     """Both wait, and both go on when it is answered, after a restart too."""
     acts = Acting()
     task = calling(("delegate_task", {"task": "do it"}))
-    child = calling(("act", {"what": "it"}))
+    child = calling(("act", {"text": "it"}))
 
     def script(request: ModelRequest) -> Step:
         return (child if newest_question(request) == "do it" else task)(request)
@@ -891,8 +891,8 @@ async def test_each_question_of_a_child_keeps_the_preview_above_it(
     monkeypatch.setattr("gateway.pipeline.preview.SHOW_AGAIN_S", 0.01)
     steps = iter((
         [tool_call("delegate_task", {"task": "do it"}, "d1")],
-        [tool_call("act", {"what": "one"}, "x1")],
-        [tool_call("act", {"what": "two"}, "x2")],
+        [tool_call("act", {"text": "one"}, "x1")],
+        [tool_call("act", {"text": "two"}, "x2")],
         "child done",
         "parent done",
     ))
@@ -950,7 +950,7 @@ async def test_how_to_approve_is_said_as_people_say_it(tmp_path: Path, platform:
         [sent] = chat.adapter.shown
         shown = "".join(map(platform.read, platform.render(sent.payload)))
         assert bare(shown) == bare(
-            'May I run act? {"what": "it", "to": "us"} To approve, reply /approve 1 (this call'
+            'May I run act? {"text": "it", "to": "us"} To approve, reply /approve 1 (this call'
             " only) or /approve 1 conversation (similar calls in this conversation, too). To"
             " refuse, reply /deny 1. If nobody approves it within 60 minutes, I will not run it."
         )
