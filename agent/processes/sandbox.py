@@ -21,8 +21,10 @@ from agent.processes.walls import (
     Walls,
     launch,
 )
-from agent.settings import SandboxSettings
+from agent.settings import SandboxSettings, ToolSettings
 
+OF_FILES = frozenset({"terminal", "read_file", "write_file", "list_files", "search_files"})
+"""Tools that are off where no wall works."""
 TRIED_WITHIN_S = 20.0
 """How long a backend may take to show that it works; it takes a tenth of a second."""
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
@@ -53,6 +55,20 @@ def choose(settings: SandboxSettings) -> Sandbox | str:
         tried = [name for name in ORDER if wanted in {"auto", name}]
         return "; ".join(f"{name}: {others[name]}" for name in tried)
     return found
+
+
+def why_off(tools: ToolSettings) -> str:
+    """Return the line that says why `terminal` and the file tools are off; empty if they are on.
+
+    The operator can have them without walls: they are on then.
+    """
+    is_wanted = tools.terminal.confine and not OF_FILES.isdisjoint(tools.enabled)
+    if not is_wanted or isinstance(reason := choose(tools.sandbox), Sandbox):
+        return ""
+    return (
+        f"terminal and the file tools are off: no wall works here ({reason}); install bubblewrap,"
+        " or set tools.terminal.confine to false if they may run without walls"
+    )
 
 
 def report(settings: SandboxSettings) -> list[str]:

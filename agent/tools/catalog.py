@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from agent.processes.sandbox import OF_FILES, why_off
 from agent.settings import ToolSettings
 from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
@@ -46,7 +47,7 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
     """Return the registry of the enabled tools, in the order of `settings.enabled`.
 
     Args:
-        settings: `tools`.
+        settings: `tools`. Where no wall works those of files and `terminal` are left out.
         others: Tools of MCP servers and plugins, which stand behind them.
 
     Raises:
@@ -56,5 +57,7 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
     unknown = [name for name in settings.enabled if name not in BUILTIN]
     if unknown:
         raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(BUILTIN)}")
-    made = [_FIXED.get(name) or _MAKERS[name](settings) for name in settings.enabled]
+    off = OF_FILES if why_off(settings) else frozenset()
+    names = [name for name in settings.enabled if name not in off]
+    made = [_FIXED.get(name) or _MAKERS[name](settings) for name in names]
     return ToolRegistry([*made, *others])

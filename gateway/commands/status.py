@@ -59,6 +59,7 @@ def status_text(
         "Model": _model_text(standing, model),
         "Context": context_text(standing, model),
         "Prompt and tools": crowding_text(model) or "",
+        "Tools": model.tools_off,
         "Compression": f"{firing_text(model)}; {compactions} so far",
         "Summaries": model.summaries if model.compresses else "",
         "Messages": f"{status.messages:,} so far",

@@ -42,6 +42,7 @@ class StatusFacts:
         gone: What was chosen and is no longer configured; empty for nothing.
         compresses: Whether the view is compacted at all (`compression.enabled`).
         summaries: Who writes summaries, with their windows and whether they rest.
+        tools_off: Why tools are off that the settings name; empty for none.
     """
 
     name: str
@@ -53,6 +54,7 @@ class StatusFacts:
     gone: str = ""
     compresses: bool = True
     summaries: str = ""
+    tools_off: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class MoneyRules:
 
 
 def status_facts(
-    agent: Agent, context: ContextParts, prompts: Prompts
+    agent: Agent, context: ContextParts, prompts: Prompts, tools_off: str
 ) -> Callable[[str | None], StatusFacts]:
     """Return what tells the figures of a chosen model, None for the default, as they are now."""
     known = choices(agent.models)
@@ -95,7 +97,10 @@ def status_facts(
         limits = context.limits_for(agent.preferring(chosen))
         summaries = summaries_text(standing(context.summariser, context.windows))
         return replace(
-            within(chosen, limits), chosen=chosen is not None, summaries=printable(summaries)
+            within(chosen, limits),
+            chosen=chosen is not None,
+            summaries=printable(summaries),
+            tools_off=tools_off,
         )
 
     return facts
@@ -133,6 +138,9 @@ def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[s
         " that touch the world are refused until it is, or is taken out of plugins.enabled"
         for name in missing_guards
     ]
+    if model.tools_off:
+        log.warning("tools_off", reason=model.tools_off)
+        found.append(model.tools_off)
     if crowded := crowding_text(model):
         log.warning(
             "prompt_leaves_little_room",

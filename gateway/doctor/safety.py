@@ -85,19 +85,18 @@ def _network(examined: Examined) -> Iterator[Sight]:
 @check(
     "sandbox-holds",
     "A sandbox works on this machine",
-    why="Without one, commands and MCP programs are refused.",
+    why="Without one `terminal`, the file tools and confined MCP programs are off.",
     remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
 )
 def _holds(examined: Examined) -> Iterator[Sight]:
     tools = examined.settings.tools
     programs = [each for each in tools.mcp.values() if each.enabled and each.command]
-    is_needed = (_has(examined, "terminal") and tools.terminal.confine) or any(
-        each.confined for each in programs
-    )
-    if not is_needed or tools.sandbox.backend == "none":
-        return
-    if isinstance(reason := sandbox.choose(tools.sandbox), str):
-        yield Sight("wrong", f"no sandbox holds: {reason}")
+    if off := sandbox.why_off(tools):
+        yield Sight("wrong", off)
+    if any(each.confined for each in programs) and isinstance(
+        reason := sandbox.choose(tools.sandbox), str
+    ):
+        yield Sight("wrong", f"MCP programs are not started: no wall works here ({reason})")
 
 
 @check(

@@ -11,6 +11,7 @@ from adapters.base import Adapter
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
 from agent.plugins.active import Plugins
+from agent.processes.sandbox import why_off
 from agent.turn.state import Agent
 from gateway.access.policy import Access, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
@@ -132,7 +133,7 @@ def build_rules(settings: Settings, access: Access, mind: Mind) -> IntakeRules:
         access,
         settings.queue,
         settings.sessions.groups,
-        status_facts(mind.agent, mind.context, mind.prompts),
+        status_facts(mind.agent, mind.context, mind.prompts, why_off(settings.tools)),
         build_money(settings, mind.models),
         settings.attachments,
         settings.commands,

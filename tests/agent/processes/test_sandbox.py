@@ -3,13 +3,15 @@
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.processes import sandbox
-from agent.processes.sandbox import choose, report, why_not_bwrap
+from agent.processes.sandbox import choose, report, why_not_bwrap, why_off
 from agent.processes.walls import Sandbox
-from agent.settings import SandboxSettings
+from agent.settings import SandboxSettings, ToolSettings
+from agent.tools.catalog import builtin_tools
 
 
 @pytest.fixture(autouse=True)
@@ -108,3 +110,29 @@ def test_a_bubblewrap_that_hangs_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sandbox, "_tool", lambda: "/usr/bin/bwrap")
     monkeypatch.setattr(subprocess, "run", hang)
     assert "timed out" in str(why_not_bwrap())
+
+
+@pytest.mark.parametrize(
+    ("enabled", "options", "is_off"),
+    [
+        (("terminal",), {}, True),
+        (("read_file",), {}, True),
+        (("todo", "fetch_url"), {}, False),
+        (("terminal",), {"terminal": {"confine": False}}, False),
+        (("terminal",), {"sandbox": {"backend": "none"}}, False),
+    ],
+)
+def test_where_no_wall_works_commands_and_file_tools_are_off(
+    monkeypatch: pytest.MonkeyPatch, enabled: tuple[str, ...], options: dict[str, Any], is_off: bool
+) -> None:
+    """Unless the operator has them without walls; one line names the reasons and both ways."""
+    backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
+    tools = ToolSettings.model_validate({"enabled": enabled, **options})
+    line = why_off(tools)
+    assert bool(line) is is_off
+    if is_off:
+        assert "bwrap: no namespaces; landlock: no Landlock" in line
+        assert "tools.terminal.confine" in line
+        assert builtin_tools(tools).schemas == ()
+    backends(monkeypatch, bwrap="no namespaces", landlock=None)
+    assert why_off(tools) == ""

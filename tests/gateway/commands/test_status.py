@@ -28,6 +28,12 @@ def test_the_status_of_an_idle_conversation() -> None:
     ]
 
 
+def test_tools_that_are_off_are_said() -> None:
+    """With the line of the start."""
+    off = replace(MODEL, tools_off="terminal and the file tools are off: no wall works here")
+    assert f"- **Tools**: {off.tools_off}" in status_text(IDLE, STANDING, off).splitlines()
+
+
 @pytest.mark.parametrize(
     ("answered_by", "told"),
     [

@@ -413,7 +413,7 @@ def _no_owner(patient: Patient, _: pytest.MonkeyPatch) -> None:
 @fault("sandbox-holds", "wrong")
 def _no_sandbox(patient: Patient, patch: pytest.MonkeyPatch) -> None:
     reason = "bwrap: there is no program bwrap"
-    patch.setattr("gateway.doctor.safety.sandbox.choose", lambda _: reason)
+    patch.setattr("agent.processes.sandbox.choose", lambda _: reason)
     patient.set(tools={"enabled": ["terminal"]})
 
 
