@@ -137,7 +137,7 @@ async def test_an_approval_for_the_conversation_after_a_restart(
         await chat.say(CONVERSATION, **GROUP | MEMBER)
         await chat.answers(3)
         await chat.gateway.delivery.wait_idle()
-    model = RecordingModel(calling(("act", {"what": "it", "to": "us"})))
+    model = RecordingModel(calling(("act", {"text": "it", "to": "us"})))
     tool = replace(acts.tool(), description=description)
     agent = agent_of(model, tools=[tool], approval="side_effects")
     async with running_quietly(
@@ -162,7 +162,7 @@ async def test_a_model_that_is_gone(tmp_path: Path) -> None:
 async def test_a_choice_of_another_model_waits_for_the_answer(tmp_path: Path) -> None:
     """It counts from the next turn on."""
     acts = Acting()
-    script = calling(("act", {"what": "it"}))
+    script = calling(("act", {"text": "it"}))
     line = [RecordingModel(script, name="main"), RecordingModel(lambda _: "new", name="other")]
     agent = agent_of(*line, tools=[acts.tool()], approval="side_effects")
     async with asked(tmp_path, agent) as chat:

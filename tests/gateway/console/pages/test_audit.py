@@ -65,6 +65,6 @@ async def test_calls_of_tools_are_shown(tmp_path: Path) -> None:
         page = (await browser.get("/admin/calls?tool=act&conversation=1")).text
         assert "by web:owner" in page
         assert "once" in page
-        assert "&#34;what&#34;" in page
+        assert "&#34;text&#34;" in page
         assert "No such calls." in (await browser.get("/admin/calls?tool=other")).text
         assert "No such calls." in (await browser.get("/admin/calls?after=1.0")).text
