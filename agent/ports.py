@@ -22,7 +22,7 @@ ToolStatus = Literal[
 """What became of a call. The last three did not run: the sender may not, a plugin said no, a person
 did or nobody said yes."""
 
-OriginKind = Literal["quoted", "page", "server", "tool", "person"]
+OriginKind = Literal["quoted", "page", "server", "tool", "person", "file", "pasted"]
 
 
 class Origin(NamedTuple):
@@ -31,8 +31,10 @@ class Origin(NamedTuple):
     Attributes:
         kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
             another one that reads the world outside, or a memory; person: one who is quoted, or
-            whose words come back from an earlier conversation, and who may not act.
-        which: Names it: "platform:sender id", a host, a server, a tool.
+            whose words come back from an earlier conversation, and who may not act; file: that came
+            with a message; pasted: the part of a message that its sender pasted.
+        which: Names it: "platform:sender id", a host, a server, a tool, a file, the number of a
+            message.
     """
 
     kind: OriginKind

@@ -273,11 +273,13 @@ class PolicyRule(Section):
     tool: str = Field(default="*", min_length=1)
     role: Literal["*", "owner", "member", "guest"] = "*"
     tainted: bool | None = None
-    destination: Literal["*", "none", "listed", "named", "new"] = "*"
+    destination: Literal["*", "none", "listed", "named", "linked", "new"] = "*"
     group: str = Field(default="*", min_length=1)
 
 
-TAINTED_ROWS = ("tainted-notes", "tainted-fetch", "tainted-files", "tainted-acts")
+TAINTED_ROWS = (
+    "tainted-notes", "tainted-fetch", "tainted-recalled", "tainted-files", "tainted-acts",
+)  # fmt: skip
 """The default rows for tainted turns; what guests may not do holds always."""
 
 
@@ -338,11 +340,6 @@ class FetchSettings(Section):
     max_bytes: int = Field(default=2_000_000, ge=1_000)
     allow_hosts: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-
-    @property
-    def known_hosts(self) -> tuple[str, ...]:
-        """All hosts that the operator has named, without ports."""
-        return (*self.hosts, *(each.rpartition(":")[0] or each for each in self.allow_hosts))
 
 
 class DelegationSettings(Section):

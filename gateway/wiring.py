@@ -234,7 +234,7 @@ def build_agent(
         raise SettingsError(f"tools.policy.own_records: {min(built_in)} acts on more than a record")
     approval = ApprovalRules(
         policy.of_settings(settings.tools),
-        settings.tools.fetch.known_hosts,
+        settings.tools.fetch.hosts,
         redactor_of(settings),
         frozenset(settings.tools.policy.own_records),
     )

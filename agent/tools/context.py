@@ -24,23 +24,16 @@ from agent.ports import (
     ToolStatus,
 )
 from agent.prompt.skills import SkillShelf
+from agent.tools.addresses import Trail
 
 InquiryKind = Literal["approval", "clarify"]
 MemoryTarget = Literal["memory", "user"]
 
 
-class HostNames(Protocol):
-    """Tells whether a person has named a host in what the turn shows of the conversation."""
-
-    def __call__(self, host: str, /) -> bool:
-        """Whether that is so."""
-        ...
-
-
 class Redirects(Protocol):
-    """Tells whether a page may lead the call that runs on to another host."""
+    """Tells whether a page may lead the call that runs on to an address of another host."""
 
-    def __call__(self, host: str, /) -> str:
+    def __call__(self, url: str, /) -> str:
         """Return the row of the policy by which it may not; empty where it may."""
         ...
 
@@ -88,19 +81,23 @@ class Provenance:
     Attributes:
         origins: Of everything in the conversation since it began anew last.
         seen: What of it the model had read when it wrote the newest calls.
-        names: Whether a person has named a host in what the turn shows of the conversation.
+        trail: Which addresses the turn knows and where it went.
+        may_follow: Ids of the newest calls that may take a link of a page.
+        recalled: Whether the model had read what a tool recalled when it wrote the newest calls.
         past: What taints a turn that reads what was said before.
     """
 
     origins: set[Origin] = field(default_factory=set)
     seen: frozenset[Origin] = frozenset()
-    # Not shown: what it looks into is not for the tools of a delegated child.
-    names: HostNames = field(default=lambda _: False, repr=False)
+    trail: Trail = field(default_factory=Trail, repr=False)
+    may_follow: frozenset[str] = frozenset()
+    recalled: bool = False
     past: Past = field(default_factory=NoPast, repr=False)
 
     def look(self) -> None:
         """Take note that the model has read all that was noted so far."""
         self.seen = frozenset(self.origins)
+        self.recalled = self.trail.recalled
 
     def note(self, kind: OriginKind, which: str) -> None:
         """Take note of what is read; before the model sees it."""

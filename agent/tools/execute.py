@@ -13,6 +13,7 @@ from agent.ports import Files, ToolStatus, TurnJournal
 from agent.safety.redaction import Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
+from agent.tools.addresses import RECALLING
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
@@ -56,7 +57,7 @@ async def run_calls(
         RecordingMismatch: A recorded tool box does not know a call.
     """
     # The model had not read what a call of the same message brings when it wrote the others.
-    context.rights.read.look()
+    approval.look(calls, context)
     batch = _Batch(toolbox, context, journal, limits, approval)
     try:
         async with asyncio.TaskGroup() as group:
@@ -130,6 +131,7 @@ class _Batch:
             context.services.progress.working(call)
         with spans.span(TOOL, _told(call)) as here:
             outcome = self._masked(await self.toolbox.execute(call, context))
+            self.context.rights.read.trail.recalled |= name in RECALLING
             here.note(**{TOOL_STATUS: outcome.status})
         if context.services.hooks is not None:
             await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)

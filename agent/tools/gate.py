@@ -63,14 +63,31 @@ class ApprovalRules:
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
-        """Return which calls a yes for the conversation covers."""
-        return policy.covered(
+        """Return which calls a yes for the conversation covers; another file or paste ends it."""
+        alike = policy.covered(
             call["function"]["name"],
             arguments_of(call),
             tainted=policy.taints(rights.read.seen),
             # In a group the records are of several people.
             own_records=() if rights.group else self.own_records,
         )
+        brought = sorted(each for each in rights.read.seen if each.kind in {"file", "pasted"})
+        return f"{alike}{brought}" if brought else alike
+
+    def look(self, calls: Sequence[ToolCall], context: ToolContext) -> None:
+        """Take note of what the model had read when it wrote calls, and of the links they take.
+
+        Counted before any of them runs: they run side by side.
+        """
+        read = context.rights.read
+        read.look()
+        taking = set[str]()
+        for call in calls:
+            is_next = read.trail.followed < policy.MOST_LINKS
+            if is_next and self._destination(call, context, may_follow=True) == "linked":
+                read.trail.followed += 1
+                taking.add(call["id"])
+        read.may_follow = frozenset(taking)
 
     @classmethod
     def of(cls, mode: ApprovalMode) -> "ApprovalRules":
@@ -84,33 +101,38 @@ class ApprovalRules:
     def facts(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Facts:
         """Return what is known about a call."""
         name, rights = call["function"]["name"], context.rights
+        may_follow = call["id"] in rights.read.may_follow
+        destination = self._destination(call, context, may_follow=may_follow)
         classes = {
             policy.SIDE_EFFECT: toolbox.effect(name) == "side_effect",
             policy.WORLD: toolbox.restricted(name),
             policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
+            policy.FETCH: destination != "none",
+            policy.RECALLED: destination not in {"none", "listed"} and rights.read.recalled,
         }
-        asked = policy.host_of(arguments_of(call).get("url"))
         return Facts(
             tool=name,
             classes=frozenset(each for each, is_one in classes.items() if is_one),
             roles=rights.roles,
             tainted=policy.taints(rights.read.seen),
-            destination=self._destination(asked, context) if name == "fetch_url" else "none",
+            destination=destination,
             group=rights.group,
         )
 
     def redirects(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Redirects:
-        """Return where a page may lead a call that runs.
+        """Return where a page may lead a call that runs; none of its links is taken that way.
 
         The rows that name destinations decide, and what was read until then: an open redirect is a
         way out. Nobody is asked in the middle of a call, so what would be asked is refused.
         """
         rows = [policy.ANYWHERE, *(row for row in self.rules if row.destination != EVERYTHING)]
 
-        def refused_by(host: str, /) -> str:
+        def refused_by(url: str, /) -> str:
             facts = replace(
                 self.facts(call, toolbox, context),
-                destination=self._destination(host, context),
+                destination=policy.destination(
+                    url, self.hosts, context.rights.read.trail, may_follow=False
+                ),
                 tainted=policy.taints(context.rights.read.origins),
             )
             ruling = policy.decide(rows, facts)
@@ -118,10 +140,13 @@ class ApprovalRules:
 
         return refused_by
 
-    def _destination(self, host: str, context: ToolContext) -> Destination:
-        if policy.is_listed(host, self.hosts):
-            return "listed"
-        return "named" if host and context.rights.read.names(host) else "new"
+    def _destination(
+        self, call: ToolCall, context: ToolContext, *, may_follow: bool
+    ) -> Destination:
+        if call["function"]["name"] not in policy.FETCHING:
+            return "none"
+        url = str(arguments_of(call).get("url"))
+        return policy.destination(url, self.hosts, context.rights.read.trail, may_follow=may_follow)
 
 
 class Passage(NamedTuple):

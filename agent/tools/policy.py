@@ -5,35 +5,42 @@ strictest decides. So the order of rows does not matter, and a row can take away
 nobody knows matches every row; a call that no row matches is denied.
 
 A turn is tainted from the moment it has read what somebody wrote who may not act: a page, what a
-server returned, a file that may hold such a text. Quoted people count otherwise: as speakers.
+server returned, a file that came with a message, what a message's sender pasted. Quoted people
+count otherwise: as speakers.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
-from urllib.parse import urlsplit
 
 import orjson
 
 from agent.ports import Origin
 from agent.settings import ToolSettings
+from agent.tools.addresses import FETCH_URL, Trail, canonical, host_of
 
 Verdict = Literal["allow", "ask", "ask_owner", "deny"]
 """What becomes of a call; from the mildest to the strictest."""
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Role = Literal["owner", "member", "guest"]
 ROLES = frozenset(get_args(Role))
-Destination = Literal["none", "listed", "named", "new"]
-"""Where a call of `fetch_url` leads: to a host that the settings list, that a person has named in
-what the turn shows of the conversation, or that nobody has. none: the tool leads nowhere."""
+Destination = Literal["none", "listed", "named", "linked", "new"]
+"""Where a call of `fetch_url` leads: to a host that the settings list, to an address that stands in
+a person's own words, to one of the first `MOST_LINKS` that a turn takes from a fetched page, or to
+another one. none: the tool leads nowhere."""
 DESTINATIONS = frozenset(get_args(Destination))
 ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
+FETCH, RECALLED = "@fetch", "@recalled"
 """Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
-that later prompts hold."""
+that later prompts hold; sends words of the model to a host; does so after a tool of the turn has
+returned what was said or kept elsewhere."""
+FETCHING = frozenset({FETCH_URL})
+"""Tools of the class `FETCH`. A call of one that names no address leads to a new one."""
+MOST_LINKS = 5
+"""So many links of fetched pages a tainted turn follows without a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,8 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(name="default.skills-guests", then="deny", tool="skill_manage", role="guest"),
     Rule(name="default.skills-members", then="deny", tool="skill_manage", role="member"),
     Rule(name="tainted-notes", then="ask", tool=NOTES, tainted=True),
-    Rule(name="tainted-fetch", then="ask", tool="fetch_url", tainted=True, destination="new"),
+    Rule(name="tainted-fetch", then="ask", tool=FETCH, tainted=True, destination="new"),
+    Rule(name="tainted-recalled", then="ask", tool=RECALLED, tainted=True),
     Rule(name="tainted-files", then="ask", tool="send_file", tainted=True),
     Rule(name="tainted-acts", then="ask", tool=SIDE_EFFECT, tainted=True),
 )
@@ -201,6 +209,8 @@ _KINDS = {
     "server": "the server {}",
     "tool": "what {} returned",
     "person": "what {} wrote",
+    "file": "the file {}",
+    "pasted": "text that you pasted",
 }
 
 
@@ -210,10 +220,9 @@ def sources(origins: Iterable[Origin]) -> str:
     Names come from strangers: they are shown as code, without what could end that.
     """
     found = sorted({each for each in origins if each.kind != "quoted"})
-    named = [_KINDS[each.kind].format(_code(each.which)) for each in found[:SHOWN_SOURCES]]
-    if len(found) > SHOWN_SOURCES:
-        named.append(f"{len(found) - SHOWN_SOURCES} more")
-    return ", ".join(named)
+    named = list(dict.fromkeys(_KINDS[each.kind].format(_code(each.which)) for each in found))
+    left = len(named) - SHOWN_SOURCES
+    return ", ".join([*named[:SHOWN_SOURCES], *([f"{left} more"] if left > 0 else [])])
 
 
 def _code(name: str) -> str:
@@ -221,29 +230,25 @@ def _code(name: str) -> str:
     return f"`{seen[:100] or '?'}`"
 
 
-def host_of(url: Any) -> str:
-    """Return the host of a URL in small letters; empty where it has none."""
-    try:
-        return (urlsplit(str(url)).hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: bool) -> Destination:
+    """Return where a call leads.
 
+    A page of a listed host gives no links: its address may have been made up without a question,
+    and some pages show what stands in their address.
 
-_ENDS_OF_FILES = frozenset({
-    "cc", "md", "mk", "ml", "mm", "mov", "pl", "pm", "ps", "py", "rs", "sh", "so", "tf", "zip",
-})  # fmt: skip
-"""Top-level domains with which names of files end."""
-
-
-def is_named(host: str, texts: Iterable[str]) -> bool:
-    """Whether one of these names a host: exactly this one, with or without "www.".
-
-    What may be the name of a file ("README.md") names a host only as the address of a page.
+    Args:
+        url: As the model wrote it.
+        hosts: Those of the settings.
+        trail: Which addresses the turn knows.
+        may_follow: Whether the call is one of those that may take a link of a page.
     """
-    bare = re.escape(host.removeprefix("www."))
-    before = "https?://" if host.rpartition(".")[2] in _ENDS_OF_FILES else r"(?<![\w.@-])"
-    named = re.compile(rf"{before}(www\.)?{bare}(?![\w-]|\.\w)", re.IGNORECASE)
-    return any(named.search(text) for text in texts)
+    address = canonical(url)
+    if is_listed(host_of(address), hosts):
+        return "listed"
+    if address in trail.named:
+        return "named"
+    page = trail.links.get(address)
+    return "linked" if may_follow and page is not None and not is_listed(page, hosts) else "new"
 
 
 def is_listed(host: str, hosts: Iterable[str]) -> bool:

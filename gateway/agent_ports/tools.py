@@ -22,6 +22,7 @@ from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
+from agent.tools.addresses import FETCH_URL, RECALLING, Trail, named_in
 from agent.tools.context import (
     Hooks,
     MakesTools,
@@ -39,7 +40,7 @@ from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import SettingsError, StorageUnavailable
-from gateway.storage.conversation import sessions
+from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
@@ -161,7 +162,19 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
         # What counts as a stranger here was let talk: it would not be heard otherwise.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
-        read=Provenance({*origins, *tainting(conn, access, origins)}),
+        read=Provenance({*origins, *tainting(conn, access, origins)}, trail=_trail(conn, turn)),
+    )
+
+
+def _trail(conn: Connection, turn: Turn) -> Trail:
+    """Return the addresses that people have named, and what the turn's children have done."""
+    said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
+    done = turns.tools_of_children(conn, turn)
+    return Trail(
+        named=frozenset(address for text in said for address in named_in(text)),
+        # Of children it is not looked up which of their fetches took a link.
+        followed=done.get(FETCH_URL, 0),
+        recalled=not RECALLING.isdisjoint(done),
     )
 
 

@@ -11,7 +11,7 @@ import typer
 from agent.settings import ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
-from agent.tools.policy import NOTES, SIDE_EFFECT, WORLD, Facts, Rule
+from agent.tools.policy import FETCH, NOTES, SIDE_EFFECT, WORLD, Facts, Rule
 from gateway.cli.common import AsJson, loaded, settings_of
 from gateway.cli.output import out, show_json, show_table
 from gateway.errors import NotFound
@@ -40,7 +40,9 @@ def policy_explain(  # noqa: PLR0913 - an option each
     context: typer.Context,
     tool: Annotated[str, typer.Option(help="Which tool is called.")],
     role: Annotated[str, typer.Option(help="owner, member or guest.")] = "member",
-    destination: Annotated[str, typer.Option(help="Of fetch_url: listed, named or new.")] = "none",
+    destination: Annotated[
+        str, typer.Option(help="Of fetch_url: listed, named, linked or new.")
+    ] = "none",
     group: Annotated[str, typer.Option(help="platform:chat; empty: a direct chat.")] = "",
     *,
     tainted: Annotated[bool, typer.Option(help="The turn has read strangers' text.")] = False,
@@ -84,6 +86,7 @@ def _classes(name: str, tools: ToolSettings) -> frozenset[str]:
     made = builtin_tools(tools.model_copy(update={"enabled": (name,)}))
     classes = {SIDE_EFFECT} if made.effect(name) == "side_effect" else set()
     classes |= {WORLD} if made.restricted(name) else set()
+    classes |= {FETCH} if name in policy.FETCHING else set()
     return frozenset(classes | ({NOTES} if name == "memory" else set()))
 
 

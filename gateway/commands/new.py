@@ -6,7 +6,7 @@ the same way, without a command.
 
 from gateway.commands.registry import NEW_BEGINNING, Command, QueuedContext
 from gateway.storage.conversation import turns
-from gateway.storage.conversation.message_content import content_of
+from gateway.storage.conversation.message_content import content_of, origins_of
 from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.queue import overheard
 
@@ -21,4 +21,5 @@ def begin_anew(context: QueuedContext) -> AskedQuestion | str:
     overheard.take_noted(conn, lease.conversation, entry.seq)
     turns.begin_anew(conn, lease, "new", entry.argument)
     asked = content_of(conn, lease.conversation, [entry], entry.argument, context.file_chars)
-    return AskedQuestion(asked) if asked else NEW_TEXT
+    origins = origins_of(conn, lease.conversation, [entry])
+    return AskedQuestion(asked, origins=origins) if asked else NEW_TEXT

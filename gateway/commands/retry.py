@@ -6,7 +6,7 @@ the inbox, which a button gives, it asks the newest wording of that.
 
 from gateway.commands.registry import QUEUED, Command, QueuedContext
 from gateway.storage.conversation import turns
-from gateway.storage.conversation.message_content import content_of
+from gateway.storage.conversation.message_content import content_of, origins_of
 from gateway.storage.conversation.turns import AskedQuestion
 from gateway.storage.queue import overheard
 from gateway.storage.queue.inbox import InboxEntry
@@ -24,7 +24,8 @@ def ask_again(context: QueuedContext) -> AskedQuestion | str:
         others = turns.senders_of(lease, [edited])
         here, text = lease.conversation, edited.text
         asked = content_of(conn, here, [edited], text, context.file_chars)
-        return AskedQuestion(asked, others) if asked else NOTHING_TO_RETRY
+        origins = origins_of(conn, here, [edited])
+        return AskedQuestion(asked, others, origins=origins) if asked else NOTHING_TO_RETRY
     # Both are read before the turn is hidden: afterwards it is not the newest any more.
     others = turns.newest_senders(conn, lease)
     retries = turns.newest_given_up(conn, lease.conversation)

@@ -229,7 +229,9 @@ class _Child:
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
 
         async def tools() -> ToolContext:
-            return self._context(await delegation.toolkit.for_turn(turn, planner.engine))
+            context = self._context(await delegation.toolkit.for_turn(turn, planner.engine))
+            context.rights.read.trail.note_shown(entry.message for entry in view.entries)
+            return context
 
         ports = TurnPorts(
             journal=self.journal,

@@ -27,7 +27,7 @@ from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
-from gateway.storage.conversation.message_content import content_of
+from gateway.storage.conversation.message_content import content_of, origins_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import AskedQuestion, Turn
@@ -232,7 +232,8 @@ class NextTurn:
         upto_seq = entries[-1].seq
         notes = overheard.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
-        question = AskedQuestion(asked, turns.senders_of(lease, notes))
+        origins = origins_of(conn, lease.conversation, [*notes, *entries])
+        question = AskedQuestion(asked, turns.senders_of(lease, notes), origins=origins)
         return turns.begin(conn, held, entries, question, base)
 
     def give_up(self, conn: Connection, lease: Lease, error: str, seed: bytes) -> Turn | None:

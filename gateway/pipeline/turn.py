@@ -4,7 +4,6 @@ import asyncio
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 
 import structlog
 
@@ -13,11 +12,9 @@ from agent.errors import AgentError, ModelError, ModelRefused, SpendLimitReached
 from agent.messages import ChatMessage, text_of
 from agent.models.factory import choices
 from agent.ports import ModelCall
-from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.turn.loop import run_turn
 from agent.turn.state import Agent, TurnPorts, TurnState, partial_text
-from agent.view.view import View
 from gateway.access.policy import Access
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, cut_off
@@ -292,7 +289,9 @@ class TurnWork:
             context = await self.toolkit.for_turn(turn, planner.engine)
             delegates = self.delegation.of(turn, agent, context)
             services = replace(context.services, delegates=delegates, progress=chat.live)
-            context.rights.read.names = partial(_is_named, view)
+            trail = context.rights.read.trail
+            trail.note_shown(entry.message for entry in view.entries)
+            trail.go_on(turn.messages)
             return replace(context, services=services)
 
         ports = TurnPorts(
@@ -321,13 +320,6 @@ class TurnWork:
             return 0
         used = await self.database.read(ledger.of_turn, turn.lease.conversation, turn.id)
         return used.usage.prompt_tokens + used.usage.output_tokens
-
-
-def _is_named(view: View, host: str) -> bool:
-    """Whether a person has named a host, as far as a view shows it."""
-    messages = (entry.message for entry in view.entries)
-    said = (each for each in messages if each["role"] == "user" and not each.get("synthetic"))
-    return policy.is_named(host, map(text_of, said))
 
 
 def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:

@@ -170,7 +170,11 @@ class Fetcher:
         """Fetch one page and return it as text."""
         page = await self._fetch(parsed(arguments.url), context.rights.redirects)
         context.rights.read.note("page", page.url.host or "")
-        return _shown(page, await _text(page, raw=arguments.raw))
+        text = await _text(page, raw=arguments.raw)
+        # Some pages hold thousands of links.
+        trail = context.rights.read.trail
+        await asyncio.to_thread(trail.note_page, str(page.url), text or "")
+        return _shown(page, text)
 
     async def _fetch(self, url: URL, redirects: Redirects) -> WebPage:
         try:
@@ -182,10 +186,10 @@ class Fetcher:
             raise ToolError(f"it cannot be fetched: {type(exc).__name__}") from exc
 
     async def _follow(self, url: URL, redirects: Redirects) -> WebPage:
-        asked = url.host
+        asked = url.host or ""
         for _ in range(MAX_REDIRECTS + 1):
             host = url.host or ""
-            if host != asked and (rule := redirects(host)):
+            if _site(host) != _site(asked) and (rule := redirects(str(url))):
                 raise ToolError(
                     f"it redirects to the host {host}, which is not allowed here ({rule}); call"
                     " fetch_url with that address if it has to be"
@@ -246,6 +250,11 @@ class Fetcher:
             bytes(body[: self._options.max_bytes]),
             complete,
         )
+
+
+def _site(host: str) -> str:
+    """Return what two hosts have in common that one server's redirects lead between."""
+    return host.removeprefix("www.")
 
 
 def _kind(content_type: str) -> str:

@@ -17,6 +17,8 @@ from sqlalchemy import Connection
 
 from agent.messages import clean_text
 from agent.models.images import image_part
+from agent.ports import Origin
+from agent.safety.pasted import has_pasted
 from gateway.storage.conversation.attachments import (
     PART_BYTES,
     MessageFile,
@@ -163,6 +165,24 @@ def content_of(
         pictures += [image_part(each.row.id)] if is_shown else []
     whole = "\n\n".join(told)
     return [{"type": "text", "text": whole}, *pictures] if pictures else whole
+
+
+def origins_of(
+    conn: Connection, conversation_id: int, entries: Sequence[InboxEntry]
+) -> list[Origin]:
+    """Return what of these messages their senders have not written themselves.
+
+    Every file counts, whatever is shown of it: models read pictures, and a name is a text as well.
+    """
+    seqs = [entry.seq for entry in entries if entry.has_files]
+    files = [Origin("file", row.name or "?") for row in of_messages(conn, conversation_id, seqs)]
+    alone = len(entries) == 1
+    pasted = [
+        Origin("pasted", f"{entry.seq}")
+        for entry in entries
+        if has_pasted(entry.words, alone=alone)
+    ]
+    return [*files, *pasted]
 
 
 @dataclass(frozen=True, slots=True)

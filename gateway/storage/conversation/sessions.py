@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
     Select,
@@ -498,6 +499,12 @@ def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str
 
 @built_once
 def _speakers(conversation_id: int, session_id: int) -> Any:
+    its = in_lineage(conversation_id, session_id)
+    return select(turn.c.senders).distinct().where(*its, turn.c.senders.is_not(None))
+
+
+def in_lineage(conversation_id: int, session_id: int) -> tuple[ColumnElement[bool], ...]:
+    """Match the turns of the lineage that a segment belongs to."""
     # No index of parents: SQLite would look at the roots of all conversations.
     is_root = func.coalesce(session.c.parent_session_id, 0) == 0
     roots = (session.c.conversation == conversation_id, is_root)
@@ -505,14 +512,9 @@ def _speakers(conversation_id: int, session_id: int) -> Any:
     root = select(func.max(session.c.id)).where(*roots, session.c.id <= session_id)
     next_root = select(func.min(session.c.id)).where(*roots, session.c.id > session_id)
     return (
-        select(turn.c.senders)
-        .distinct()
-        .where(
-            turn.c.conversation == conversation_id,
-            turn.c.session_id >= root.scalar_subquery(),
-            turn.c.session_id < func.coalesce(next_root.scalar_subquery(), turn.c.session_id + 1),
-            turn.c.senders.is_not(None),
-        )
+        turn.c.conversation == conversation_id,
+        turn.c.session_id >= root.scalar_subquery(),
+        turn.c.session_id < func.coalesce(next_root.scalar_subquery(), turn.c.session_id + 1),
     )
 
 

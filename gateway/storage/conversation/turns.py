@@ -4,8 +4,10 @@ What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.p
 "platform:sender id", as in budgets and in the settings' lists of owners.
 """
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any
 
 import orjson
@@ -14,6 +16,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, is_ephemeral, user_message
 from agent.ports import Origin
+from agent.safety.pasted import own_words
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import conversations, sessions, transcript
@@ -26,6 +29,7 @@ from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import (
     Whole,
     greatest,
+    is_of_tool,
     is_running,
     message,
     now_s,
@@ -33,6 +37,7 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
+from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.statements import built_once, kept, later
 
 PREVIEW_INTENT = "?"
@@ -129,11 +134,13 @@ class AskedQuestion:
         asked: What the model reads; None for a command, which is no message of the transcript.
         others: Whose words it holds beside those of the senders of the turn's entries.
         retries: The dead turn that is asked again.
+        origins: Its files and pasted parts (`message_content.origins_of`).
     """
 
     asked: Content | None
     others: Sequence[str] = ()
     retries: int | None = None
+    origins: Sequence[Origin] = ()
 
 
 def has_running(conn: Connection, conversation_id: int) -> bool:
@@ -224,7 +231,8 @@ def begin(
         quoted = [Origin("quoted", who) for who in whose if who not in own]
         session = sessions.note_origins(conn, session, quoted)
     if asked is not None:
-        session = sessions.note_origins(conn, session, base.context_origins)
+        brought = [*base.context_origins, *_told_apart(session, question.origins)]
+        session = sessions.note_origins(conn, session, brought)
     # Only a root has none yet, and only a root begins with the examples.
     newest = held.message_head if held.active else None
     if active.system_prompt is None:
@@ -256,6 +264,62 @@ def begin(
         retries=question.retries,
         asked=tuple(entries),
     )
+
+
+def _told_apart(session: Session, origins: Iterable[Origin]) -> Iterator[Origin]:
+    """Yield origins of files under names that no earlier one of the lineage has."""
+    known = {each.which for each in session.origins}
+    for origin in origins:
+        names = chain([origin.which], (f"{origin.which} ({n})" for n in count(2)))
+        name = next(name for name in names if name not in known)
+        known.add(name)
+        yield origin._replace(which=name)
+
+
+MOST_SAID = 500
+"""So many of the newest messages of a lineage name addresses."""
+
+
+def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[str]:
+    """Return what people of a segment's lineage have written themselves, the newest first.
+
+    Nothing of a message that quotes or forwards: whose words are whose is not told within it.
+    """
+    said = inbox.entries_of(conn, _said(conversation_id, session_id))
+    asked = Counter(entry.turn_id for entry in said)
+    return [
+        own_words(entry.words, alone=asked[entry.turn_id] == 1)
+        for entry in said
+        if entry.authors is None
+    ]
+
+
+@built_once
+def _said(conversation_id: int, session_id: int) -> Any:
+    return (
+        select(*inbox.OF_ENTRY)
+        .join(turn, turn.c.id == inbox_table.c.turn_id)
+        .where(
+            inbox_table.c.conversation == conversation_id,
+            *sessions.in_lineage(conversation_id, session_id),
+        )
+        .order_by(inbox_table.c.seq.desc())
+        .limit(MOST_SAID)
+    )
+
+
+def tools_of_children(conn: Connection, current: Turn) -> dict[str, int]:
+    """Return how often the delegated children of a turn have called each tool."""
+    if all(each["role"] == "user" for each in current.messages):
+        return {}
+    children = turn.c.conversation.in_(conversations.children_of_turn(current.id))
+    called = (
+        select(step.c.name, func.count())
+        .join(turn, turn.c.id == step.c.turn_id)
+        .where(children, is_of_tool)
+        .group_by(step.c.name)
+    )
+    return {row.name: row[1] for row in conn.execute(called)}
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:

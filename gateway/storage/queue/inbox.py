@@ -59,6 +59,11 @@ class InboxEntry:
         return (self.sender, *orjson.loads(self.authors or "[]"))
 
     @property
+    def words(self) -> str:
+        """Its text, without the word of a command."""
+        return self.text if self.command is None else self.argument
+
+    @property
     def argument(self) -> str:
         """The text behind the word of a command; empty if there is none."""
         return "".join(self.text.strip().split(maxsplit=1)[1:])

@@ -1,6 +1,7 @@
 """What stands before a call: sender, plugins, people; and what a person reads of it."""
 
 import json
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -16,6 +17,7 @@ from agent.ports import Decision, Origin
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
+from agent.tools.addresses import Trail
 from agent.tools.context import (
     Inquiry,
     InquiryReply,
@@ -26,7 +28,7 @@ from agent.tools.context import (
 )
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules, approval_question
-from agent.tools.policy import ApprovalMode
+from agent.tools.policy import MOST_LINKS, ApprovalMode
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
@@ -177,6 +179,65 @@ def test_own_records_are_those_of_a_direct_chat() -> None:
     for group, keys in (("", 1), ("telegram:-1", 2)):
         rights = TurnRights(group=group)
         assert len({rules.covered(each, rights) for each in calls}) == keys
+
+
+PAGE = Origin("page", "site.example")
+
+
+def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int = 1) -> list[str]:
+    """Return what becomes of calls of one message, written by a tainted turn.
+
+    Args:
+        rounds: How often the model writes this message.
+    """
+    rules, box = ApprovalRules(hosts=hosts), ToolRegistry([])
+    using = context(read=Provenance({PAGE}, trail=trail))
+    calls = [call("fetch_url", json.dumps({"url": url}), f"c{n}") for n, url in enumerate(urls)]
+    for _ in range(rounds):
+        rules.look(calls, using)
+    return [rules.decision(each, box, using).verdict for each in calls]
+
+
+def test_a_tainted_turn_follows_five_links() -> None:
+    """In all, also if they are taken by one message; words that name one count for nothing."""
+    urls = [f"https://site.example/{n}" for n in range(8)]
+    trail = Trail(frozenset({urls[1]}), dict.fromkeys(urls, "site.example"))
+    assert fetching(trail, *urls) == ["allow"] * 6 + ["ask"] * 2
+    assert trail.followed == MOST_LINKS
+    assert fetching(trail, urls[0], urls[1]) == ["ask", "allow"]
+    assert fetching(Trail(links=trail.links), urls[0], rounds=6) == ["ask"]
+
+
+def test_what_a_model_makes_up_is_asked_about() -> None:
+    """Also at the host of a page, of a link, or of what a person has named."""
+    trail = Trail(frozenset({"https://own.example/a"}), {"https://site.example/1": "site.example"})
+    made_up = ["https://own.example/a?d=x", "https://site.example/1?d=x", "https://x.own.example/"]
+    assert fetching(trail, *made_up) == ["ask"] * 3
+    assert trail.followed == 0
+
+
+def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
+    """But for hosts of the settings; in the message that recalls it nothing was known yet."""
+    urls = ["https://own.example/a", "https://site.example/1", "https://listed.example/x"]
+    known = Trail(frozenset(urls[:1]), {urls[1]: "site.example"}, recalled=True)
+    assert fetching(known, *urls, hosts=("listed.example",)) == ["ask", "ask", "allow"]
+    rules, using = ApprovalRules(), context(read=Provenance({PAGE}, trail=replace(known)))
+    using.rights.read.trail.recalled = False
+    asked = call("fetch_url", json.dumps({"url": urls[0]}), "c1")
+    rules.look([asked], using)
+    using.rights.read.trail.recalled = True
+    assert rules.decision(asked, ToolRegistry([]), using).verdict == "allow"
+
+
+@pytest.mark.parametrize("kind", ["file", "pasted"])
+def test_a_yes_ends_with_another_file_or_paste(kind: Any) -> None:
+    """Also in a turn that was tainted before; another page does not end it."""
+    rules, mail = ApprovalRules(), call("mcp_mail_send", '{"to": "ann"}')
+    seen = [{PAGE}, {PAGE, Origin("page", "b")}, {PAGE, Origin(kind, "1")}]
+    seen.append(seen[2] | {Origin(kind, "2")})
+    keys = [rules.covered(mail, TurnRights(read=Provenance(seen=frozenset(each)))) for each in seen]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
 
 
 async def test_a_call_that_waits_leaves_nothing() -> None:

@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from agent.ports import Origin
 from agent.tools import policy
+from agent.tools.addresses import Trail
 from agent.tools.policy import (
     DESTINATIONS,
+    FETCH,
     NO_RULE,
     NOTES,
+    RECALLED,
     ROLES,
     SIDE_EFFECT,
     VERDICTS,
@@ -27,7 +30,7 @@ from agent.tools.policy import (
 )
 
 TOOLS = ["terminal", "fetch_url", "memory", "mcp_a_b", "calculate"]
-CLASSES = [SIDE_EFFECT, WORLD, NOTES]
+CLASSES = [SIDE_EFFECT, WORLD, NOTES, FETCH, RECALLED]
 GROUPS = ["", "telegram:-1", "telegram:-2", "slack:C1"]
 
 rules = st.lists(
@@ -121,12 +124,13 @@ def test_taint_never_grants() -> None:
     ):
         table = policy.table(mode)  # type: ignore[arg-type]
         known = Facts(tool=tool, roles=frozenset({role}), destination=destination)
-        for classes in (frozenset(), frozenset({SIDE_EFFECT, WORLD}), frozenset({NOTES})):
+        for classes in (frozenset(), frozenset({SIDE_EFFECT, WORLD}), frozenset({NOTES}), FETCHES):
             clean, tainted = (of(table, known, tainted=it, classes=classes) for it in (False, True))
             assert tainted >= clean
 
 
 ACTS = frozenset({SIDE_EFFECT, WORLD})
+FETCHES = frozenset({FETCH, WORLD})
 
 
 @pytest.mark.parametrize(
@@ -136,12 +140,15 @@ ACTS = frozenset({SIDE_EFFECT, WORLD})
         (Facts(tool="memory", classes=frozenset({NOTES})), "allow", "ask"),
         (Facts(tool="memory"), "allow", "allow"),
         (Facts(tool="send_file"), "allow", "ask"),
-        (Facts(tool="fetch_url", classes=frozenset({WORLD}), destination="new"), "allow", "ask"),
+        (Facts(tool="fetch_url", classes=FETCHES, destination="new"), "allow", "ask"),
+        (Facts(tool="fetch_url", classes=FETCHES, destination="named"), "allow", "allow"),
+        (Facts(tool="fetch_url", classes=FETCHES, destination="linked"), "allow", "allow"),
         (
-            Facts(tool="fetch_url", classes=frozenset({WORLD}), destination="named"),
+            Facts(tool="fetch_url", classes=FETCHES | {RECALLED}, destination="named"),
             "allow",
-            "allow",
+            "ask",
         ),
+        (Facts(tool="web_search", classes=FETCHES, destination="new"), "allow", "ask"),
         (Facts(tool="calculate"), "allow", "allow"),
         (Facts(tool="skill_manage", classes=ACTS), "deny", "deny"),
     ],
@@ -283,43 +290,6 @@ def test_calls_on_ones_own_records_are_alike() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("read https://example.com/a", True),
-        ("what does Example.COM say?", True),
-        ("see www.example.com.", True),
-        ("evil-example.com", False),
-        ("sub.example.com", False),
-        ("example.com.evil.org", False),
-        ("me@example.com", False),
-        ("example.company", False),
-        ("", False),
-    ],
-)
-def test_a_host_is_named_by_itself_alone(text: str, *, named: bool) -> None:
-    """Neither by one that lies below it nor by one that looks like it."""
-    assert policy.is_named("example.com", [text]) is named
-    assert policy.is_named("www.example.com", [text]) is named
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("summarise README.md and run setup.sh", False),
-        ("see docs/README.md", False),
-        ("look at http://readme.md/ then", True),
-        ("https://www.readme.md", True),
-        ("https://evil.example/readme.md", False),
-        ("https://readme.md.evil.example", False),
-    ],
-)
-def test_a_name_of_a_file_names_no_host(text: str, *, named: bool) -> None:
-    """Moldova, Saint Helena and others have the ends of files: only an address names these."""
-    assert policy.is_named("readme.md", [text]) is named
-    assert not policy.is_named("setup.sh", [text])
-
-
 def test_which_hosts_are_listed() -> None:
     """One, or all below one."""
     hosts = ["Example.com", "*.wiki.local"]
@@ -330,19 +300,63 @@ def test_which_hosts_are_listed() -> None:
     assert not any(policy.is_listed(each, hosts) for each in ("a.example.com", "wiki.local", ""))
 
 
+addresses = st.sampled_from(["https://a.example/", "https://a.example/x", "https://b.example/"])
+listings = st.frozensets(st.sampled_from(["a.example", "b.example", "*.example"]))
+trails = st.builds(
+    Trail,
+    named=st.frozensets(addresses),
+    links=st.dictionaries(addresses, st.sampled_from(["a.example", "c.example"])),
+    followed=st.integers(0, 9),
+    recalled=st.booleans(),
+)
+
+
+@given(addresses, listings, trails, listings, trails, st.booleans())
+def test_no_combination_of_addresses_grants_more_than_its_parts(
+    url: str, hosts: Any, trail: Trail, more: Any, other: Trail, may_follow: bool
+) -> None:
+    """An address is free by a list, by words or by a page alone, never by two of them together."""
+    known = replace(trail, named=trail.named | other.named, links=other.links | trail.links)
+    together = policy.destination(url, hosts | more, known, may_follow=may_follow)
+    parts = {
+        policy.destination(url, *each, may_follow=may_follow)
+        for each in product([hosts, more], [trail, other])
+    }
+    assert together == "new" or together in parts
+    assert policy.destination(url, hosts, trail, may_follow=False) != "linked"
+
+
 @pytest.mark.parametrize(
-    ("url", "host"),
+    ("url", "may_follow", "leads"),
     [
-        ("https://Example.com:8080/a", "example.com"),
-        ("https://user@evil.example/", "evil.example"),
-        ("http://[::1]/", "::1"),
-        ("http://[bad", ""),
-        (None, ""),
+        ("https://named.example/a", True, "named"),
+        ("https://NAMED.example:443/a#x", True, "named"),
+        ("https://named.example/a?d=x", True, "new"),
+        ("https://named.example/", True, "new"),
+        ("http://named.example/a", True, "new"),
+        ("https://me@named.example/a", True, "new"),
+        ("https://x.named.example/a", True, "new"),
+        ("https://named.example.evil.example/a", True, "new"),
+        ("https://link.example/1", True, "linked"),
+        ("https://link.example/1", False, "new"),
+        ("https://link.example/1?d=x", True, "new"),
+        ("https://mirror.example/secret", True, "new"),
+        ("https://listed.example/any?d=x", False, "listed"),
+        ("https://listed.example\\@evil.example/", False, "new"),
+        ("https://me@listed.example/", False, "new"),
+        ("None", True, "new"),
     ],
 )
-def test_the_host_of_an_address(url: Any, host: str) -> None:
-    """As it is connected to; nothing for what is none."""
-    assert policy.host_of(url) == host
+def test_where_a_call_leads(url: str, leads: str, *, may_follow: bool) -> None:
+    """An address is named as it is written; pages of listed hosts, which may mirror, give none."""
+    trail = Trail(
+        named=frozenset({"https://named.example/a"}),
+        links={
+            "https://link.example/1": "page.example",
+            "https://mirror.example/secret": "listed.example",
+        },
+    )
+    assert policy.destination(url, ["listed.example"], trail, may_follow=may_follow) == leads
 
 
 def test_sources_are_shown_as_code() -> None:
@@ -351,5 +365,7 @@ def test_sources_are_shown_as_code() -> None:
     assert policy.sources(origins) == f"the page of `evil`, the server `{'s' * 100}`"
     many = [Origin("page", f"{n}.example") for n in range(9)]
     assert policy.sources(many).endswith(", 4 more")
+    mine = [Origin("file", "a.txt"), Origin("pasted", "1"), Origin("pasted", "2")]
+    assert policy.sources(mine) == "the file `a.txt`, text that you pasted"
     assert policy.taints(many)
     assert not policy.taints([Origin("quoted", "a:b")])

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from agent.errors import ToolError
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools import policy
+from agent.tools.addresses import Trail
 from agent.tools.context import Provenance, ToolOutcome, TurnRights
 from agent.tools.gate import ApprovalRules
 from agent.tools.policy import Rule
@@ -229,16 +230,17 @@ async def test_a_redirect_is_checked_like_the_first_address(site: Site) -> None:
 
 @pytest.mark.parametrize("tainted", [False, True])
 @pytest.mark.parametrize("named", [False, True])
-async def test_a_tainted_turn_is_led_on_to_no_host_that_nobody_has_named(
+async def test_a_tainted_turn_is_led_on_to_no_address_that_nobody_has_named(
     site: Site, *, tainted: bool, named: bool
 ) -> None:
     """It is not even looked up: its name could carry what the turn knows."""
-    read = Provenance(names=lambda host: named and host == "other.example")
+    there = site.url("page", "other.example")
+    read = Provenance(trail=Trail(frozenset({there if named else f"{there}?other"})))
+    read.trail.note_page(site.url("links"), there)
     if tainted:
         read.note("page", "evil.example")
     used = replace(context(), rights=TurnRights(read=read))
     site.names["other.example"] = [["127.0.0.1"]]
-    there = site.url("page", "other.example")
     outcome = await site.get(site.url(f"to?url={there}"), (), used=used)
     is_led_on = named or not tainted
     assert ("other.example" in site.asked) is is_led_on

@@ -1,0 +1,148 @@
+"""Addresses of the web as they are written: by people in their own words, and by pages as links.
+
+Two addresses are the same if the same bytes are sent for them. Normalised are only what a client
+does not send as it is written: the case of scheme and host, the default port, an empty path, the
+fragment, and characters that a URL spells with "%". One with a user name is none.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from yarl import URL
+
+from agent.messages import ChatMessage, text_of
+from agent.models.arguments import read_arguments
+
+FETCH_URL = "fetch_url"
+RECALLING = frozenset({
+    "list_files", "memory", "read_conversation", "read_file", "search_files", "session_search",
+    "terminal",
+})  # fmt: skip
+"""Tools whose results may hold what people said elsewhere, or their files."""
+MAX_LINKS = 2_000
+"""Of one page."""
+MOST_CLOSERS = 5
+"""So many marks behind an address may belong to its sentence."""
+
+_URL = re.compile(r"https?://[^\s<>\"'`\\]{1,4000}", re.IGNORECASE)
+_HREF = re.compile(r"\((//?[^\s()<>\"'`\\]+)\)")
+# A host without a scheme; not one that an address, a name of a person or a path ends with.
+_BARE = re.compile(
+    r"(?<![\w.@/:%&?=+-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d+)?(?![\w@-])"
+    r"(?:[/?][^\s<>\"'`\\]*)?",
+    re.ASCII,
+)
+_ASCII = re.compile(r"[!-~]+")
+_WITHIN = "/=&%+-_#$@"
+"""Marks with which an address may end."""
+_FILES = frozenset({
+    "cc", "md", "mk", "ml", "mm", "mov", "pl", "pm", "ps", "py", "rs", "sh", "so", "tf", "zip",
+})  # fmt: skip
+"""Top-level domains with which names of files end: "README.md" is no address."""
+
+
+def canonical(text: str) -> str:
+    """Return an address in the form in which two are compared; empty for what is none."""
+    try:
+        url = URL(text.strip())
+        if url.scheme not in {"http", "https"} or not url.host or url.raw_user is not None:
+            return ""
+        # What stands behind the user's "@" may be empty as well.
+        return "" if url.raw_password is not None else f"{url.origin()}{url.raw_path_qs}"
+    except (ValueError, TypeError):
+        return ""
+
+
+def host_of(address: str) -> str:
+    """Return the host of an address in small letters; empty for what is none."""
+    found = canonical(address)
+    return (URL(found).raw_host or "").rstrip(".") if found else ""
+
+
+def named_in(text: str) -> Iterator[str]:
+    """Yield the addresses that a person's words name.
+
+    A host without a scheme ("example.org/docs") is named with https and with http.
+    """
+    for found in _URL.findall(text):
+        yield from _canonical(_readings(found))
+    for match in _BARE.finditer(_URL.sub(" ", text)):
+        for found in _readings(match[0]):
+            host = re.split("[/?:]", found)[0]
+            if host.rpartition(".")[2].lower() not in _FILES:
+                yield from _canonical([f"https://{found}", f"http://{found}"])
+
+
+def links_in(text: str, page: str) -> frozenset[str]:
+    """Return the addresses in the text of a page, and what its relative links lead to."""
+    found = set[str]()
+    for each in _URL.findall(text):
+        found.update(_canonical(_readings(each)))
+        if len(found) > MAX_LINKS:
+            return frozenset(found)
+    try:
+        here = URL(page)
+        found.update(_canonical(str(here.join(URL(each))) for each in _HREF.findall(text)))
+    except ValueError:
+        return frozenset(found)
+    return frozenset(found)
+
+
+def _readings(found: str) -> Iterator[str]:
+    """Yield an address as it stands in a text, and without what may belong to the sentence."""
+    ascii_only = _ASCII.match(found)
+    for each in (found, ascii_only[0] if ascii_only else found):
+        for end in range(len(each), max(0, len(each) - MOST_CLOSERS) - 1, -1):
+            yield each[:end]
+            if end == 0 or each[end - 1].isalnum() or each[end - 1] in _WITHIN:
+                break
+
+
+def _canonical(texts: Iterable[str]) -> Iterator[str]:
+    return filter(None, map(canonical, texts))
+
+
+@dataclass(slots=True)
+class Trail:
+    """Which addresses a turn knows and where it went; shared with its delegated children.
+
+    Attributes:
+        named: In the own words of people of the conversation.
+        links: What fetched pages hold, each with the host of its page.
+        followed: Links that were fetched without a question.
+        recalled: Whether a tool has returned what was said or kept elsewhere.
+    """
+
+    named: frozenset[str] = frozenset()
+    links: dict[str, str] = field(default_factory=dict)
+    followed: int = 0
+    recalled: bool = False
+
+    def note_page(self, page: str, text: str) -> None:
+        """Take note of the links of a page."""
+        # An error is no page.
+        if host := host_of(page):
+            for link in links_in(text, page):
+                self.links.setdefault(link, host)
+
+    def note_shown(self, view: Iterable[ChatMessage]) -> None:
+        """Take note of the links of pages that a view shows."""
+        for message in view:
+            if message["role"] == "tool" and message.get("name") == FETCH_URL:
+                page, _, text = text_of(message).partition("\n")
+                self.note_page(page, text)
+
+    def go_on(self, turn: Sequence[ChatMessage]) -> None:
+        """Take up what a turn has done, by what it has recorded; the links have to be known."""
+        ended = {each.get("tool_call_id") for each in turn if each["role"] == "tool"}
+        for call in (
+            call["function"]
+            for each in turn
+            for call in each.get("tool_calls") or ()
+            if call["id"] in ended
+        ):
+            self.recalled |= call["name"] in RECALLING
+            if call["name"] == FETCH_URL:
+                asked = canonical(str((read_arguments(call["arguments"]) or {}).get("url")))
+                self.followed += asked in self.links and asked not in self.named

@@ -1,0 +1,134 @@
+"""Addresses are the same only if the same bytes are sent for them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.messages import tool_message
+from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, links_in, named_in
+from tests.agent.tools.doubles import call
+
+HERE = "https://site.example/blog/one"
+
+
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("https://Example.ORG", "https://example.org/"),
+        (" HTTPS://example.org:443/a#part ", "https://example.org/a"),
+        ("http://example.org:8080/a?b=C", "http://example.org:8080/a?b=C"),
+        ("https://example.org/ü", "https://example.org/%C3%BC"),
+        ("https://example.org/A", "https://example.org/A"),
+        ("https://example.org/a/", "https://example.org/a/"),
+        ("http://[::1]/", "http://[::1]/"),
+        ("https://user@example.org/", ""),
+        ("https://user:word@example.org/", ""),
+        ("https://example.org\\@evil.example/", ""),
+        ("ftp://example.org/", ""),
+        ("http://[bad", ""),
+        ("example.org", ""),
+        ("", ""),
+        ("None", ""),
+    ],
+)
+def test_what_is_compared(written: str, address: str) -> None:
+    """Only what a client does not send as it is written is left out."""
+    assert canonical(written) == address
+    assert canonical(address) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("Read https://example.org/a?b=1, please.", "https://example.org/a?b=1"),
+        ("(see http://example.org/a)", "http://example.org/a"),
+        ("https://example.org/wiki/A_(b)", "https://example.org/wiki/A_(b)"),
+        ("<https://example.org/a>", "https://example.org/a"),
+        ("[a page](https://example.org/a)", "https://example.org/a"),
+        ("What does example.org say?", "https://example.org/"),
+        ("see example.org/docs.", "https://example.org/docs"),
+        ("see www.example.org:8443/docs", "http://www.example.org:8443/docs"),
+        ("请看https://example.org/a的内容。", "https://example.org/a"),
+        ("请总结example.org/a。", "https://example.org/a"),
+        ("«https://example.org/a»", "https://example.org/a"),
+        ("https://readme.md/", "https://readme.md/"),
+    ],
+)
+def test_what_a_person_names(text: str, address: str) -> None:
+    """The address as it is written, without the marks of the sentence."""
+    assert address in set(named_in(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ask ann@example.org",
+        "run docs/example.org",
+        "https://evil.example/example.org",
+        "https://example.org.evil.example/",
+        "sub.example.org",
+        "example.organic",
+        "https://example.org/other",
+        "no address",
+    ],
+)
+def test_what_names_another_address(text: str) -> None:
+    """Neither a host below it nor another path names an address."""
+    assert not {"https://example.org/", "http://example.org/"} & set(named_in(text))
+
+
+def test_names_of_files_are_no_addresses() -> None:
+    """Moldova and others have the ends of files."""
+    assert set(named_in("summarise README.md and run setup.sh")) == set()
+
+
+@given(st.text())
+def test_words_name_only_what_they_hold(text: str) -> None:
+    """The host of each named address stands in the text."""
+    small = text.lower()
+    for address in named_in(text):
+        assert canonical(address) == address
+        host = host_of(address)
+        assert host in small or not text.isascii()
+
+
+def test_links_of_a_page() -> None:
+    """Absolute ones as they are written, relative ones as they lead from the page."""
+    text = "Two (https://b.example/2) and (/three?x=1) or (//c.example/4), https://d.example/5."
+    links = links_in(text, HERE)
+    assert {
+        "https://b.example/2",
+        "https://site.example/three?x=1",
+        "https://c.example/4",
+        "https://d.example/5",
+    } <= links
+    assert "https://b.example/" not in links
+    assert links_in(text, "no address") < links
+
+
+def test_a_page_of_many_links() -> None:
+    """Some of them are kept."""
+    text = " ".join(f"https://b.example/{n}" for n in range(3 * MAX_LINKS))
+    assert MAX_LINKS <= len(links_in(text, HERE)) <= MAX_LINKS + 10
+
+
+def test_a_trail_goes_on_from_what_is_on_record() -> None:
+    """Links of pages count from any turn, those that were followed from this one alone."""
+    page = tool_message("c0", "fetch_url", f"{HERE}\nA link (https://b.example/2) and (/named)")
+    failed = tool_message("c1", "fetch_url", "Error: it redirects to https://c.example/3")
+    other = tool_message("c2", "mcp_x", f"{HERE}\nhttps://d.example/4")
+    trail = Trail(named=frozenset({"https://site.example/named"}))
+    trail.note_shown([page, failed, other])
+    assert {"https://b.example/2", "https://site.example/named"} <= trail.links.keys()
+    assert not {"https://c.example/3", "https://d.example/4"} & trail.links.keys()
+    urls = ["https://b.example/2", "https://site.example/named", "https://new.example/"]
+    calls = [call("fetch_url", json.dumps({"url": url}), f"d{n}") for n, url in enumerate(urls)]
+    calls += [call("fetch_url", json.dumps({"url": urls[0]}), "open"), call("memory", "{}", "m")]
+    asked = {"role": "assistant", "content": "", "tool_calls": calls}
+    ended = [tool_message(f"d{n}", "fetch_url", "x") for n in range(3)]
+    trail.go_on([asked, *ended])  # type: ignore[list-item]
+    assert (trail.followed, trail.recalled) == (1, False)
+    trail.go_on([asked, tool_message("m", "memory", "x")])  # type: ignore[list-item]
+    assert (trail.followed, trail.recalled) == (1, True)
