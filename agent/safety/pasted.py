@@ -79,6 +79,9 @@ def own_words(text: str, *, alone: bool = True) -> str:
 
 def has_pasted(text: str, *, alone: bool = True) -> bool:
     """Whether a message has a pasted part."""
+    # Most messages are one short line.
+    if len(text) <= BLOCK_CHARS and text[:1].isalnum() and len(text.splitlines()) == 1:
+        return False
     return any(part.pasted for part in split_pasted(text, alone=alone))
 
 

@@ -8,6 +8,7 @@ fragment, and characters that a URL spells with "%". One with a user name is non
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from yarl import URL
 
@@ -26,7 +27,11 @@ MOST_CLOSERS = 5
 """So many marks behind an address may belong to its sentence."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\]{1,4000}", re.IGNORECASE)
-_HREF = re.compile(r"\((//?[^\s()<>\"'`\\]+)\)")
+_LINK = re.compile(
+    r"\((?P<shown>(?:https?:/)?/[^\s<>\"'`\\]{1,4000}?)\)(?![\w)])"
+    r"|\bhref=[\"']?(?P<html>(?:https?:/)?/[^\s<>\"'`\\]{1,4000})",
+    re.IGNORECASE,
+)
 # A host without a scheme; not one that an address, a name of a person or a path ends with.
 _BARE = re.compile(
     r"(?<![\w.@/:%&?=+-])(?:[^\W_](?:[\w-]*[^\W_])?\.)+[^\W\d_]{2,}(?::\d+)?(?![\w@-])"
@@ -75,18 +80,25 @@ def named_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str, page: str) -> frozenset[str]:
-    """Return the addresses in the text of a page, and what its relative links lead to."""
-    found = set[str]()
-    for each in _URL.findall(text):
-        found.update(_canonical(_readings(each)))
-        if len(found) > MAX_LINKS:
-            return frozenset(found)
+    """Return what the links of a page lead to; an address in its text is no link.
+
+    Args:
+        text: Of the page; each link in parentheses behind its words, or as HTML.
+        page: Its address.
+    """
+    found = {_joined(page, link) for link in islice(_links(text), MAX_LINKS)}
+    return frozenset(found - {""})
+
+
+def _links(text: str) -> Iterator[str]:
+    return (match["shown"] or match["html"] for match in _LINK.finditer(text))
+
+
+def _joined(page: str, link: str) -> str:
     try:
-        here = URL(page)
-        found.update(_canonical(str(here.join(URL(each))) for each in _HREF.findall(text)))
+        return canonical(str(URL(page).join(URL(link))))
     except ValueError:
-        return frozenset(found)
-    return frozenset(found)
+        return ""
 
 
 def _readings(found: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ server returned, a file that came with a message, what a message's sender pasted
 count otherwise: as speakers.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

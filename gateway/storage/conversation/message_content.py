@@ -11,9 +11,11 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+import orjson
+from sqlalchemy import Connection, select
 
 from agent.messages import clean_text
 from agent.models.images import image_part
@@ -27,6 +29,7 @@ from gateway.storage.conversation.attachments import (
     size_text,
 )
 from gateway.storage.queue.inbox import InboxEntry
+from gateway.storage.schema import message
 
 MAX_IMAGE_BYTES = 3_932_160
 """Three quarters of 5 MiB. Source: Anthropic's API, "image exceeds 5 MB maximum: … bytes > 5242880
@@ -175,14 +178,31 @@ def origins_of(
     Every file counts, whatever is shown of it: models read pictures, and a name is a text as well.
     """
     seqs = [entry.seq for entry in entries if entry.has_files]
-    files = [Origin("file", row.name or "?") for row in of_messages(conn, conversation_id, seqs)]
+    stored = of_messages(conn, conversation_id, seqs) if seqs else ()
+    files = [Origin("file", row.name or "?") for row in stored]
     alone = len(entries) == 1
-    pasted = [
-        Origin("pasted", f"{entry.seq}")
-        for entry in entries
-        if has_pasted(entry.words, alone=alone)
+    written = {entry.seq: _without_quote(conn, entry) for entry in entries}
+    return [
+        *files,
+        *(Origin("pasted", f"{n}") for n, text in written.items() if has_pasted(text, alone=alone)),
     ]
-    return [*files, *pasted]
+
+
+def _without_quote(conn: Connection, entry: InboxEntry) -> str:
+    """Return a message without what its platform quotes in front of it.
+
+    That is of somebody who is named in `authors`, or was said in this conversation.
+    """
+    if not entry.words.startswith(">"):
+        return entry.words
+    quoted = list(takewhile(lambda line: line.startswith(">"), entry.words.splitlines()))
+    longest = max((line.removeprefix(">").strip(" \u2026") for line in quoted), key=len)
+    # As they are stored, texts are JSON: quotes in them are escaped.
+    stored = orjson.dumps(longest).decode()[1:-1]
+    said = message.c.body.contains(stored, autoescape=True), message.c.role != "tool"
+    here = select(message.c.seq).where(message.c.conversation == entry.conversation, *said)
+    is_known = entry.authors is not None or (longest and conn.scalar(here.limit(1)) is not None)
+    return "\n".join(entry.words.splitlines()[len(quoted) :]) if is_known else entry.words
 
 
 @dataclass(frozen=True, slots=True)
