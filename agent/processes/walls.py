@@ -163,7 +163,9 @@ def bwrap(walls: Walls) -> list[str]:
 def _readable(walls: Walls) -> Iterator[str]:
     system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
     # Python is there for the step that stands up the last walls, too.
-    yield from dict.fromkeys([*system, *of_this_python(), *walls.readable])
+    named = dict.fromkeys([*system, *of_this_python(), *walls.readable])
+    # What lies in a folder that is mounted is there already; nothing can be mounted on a link.
+    yield from (each for each in named if not {*map(str, Path(each).parents)} & named.keys())
 
 
 def _bound(option: str, paths: Any) -> Iterator[str]:
