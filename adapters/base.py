@@ -55,6 +55,10 @@ class Intake(Protocol):
         """
         ...
 
+    def wait_s(self, platform: str, sender: str) -> float:
+        """Return the seconds until a member may send another message, 0 for now."""
+        ...
+
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor, None before the first update."""
         ...

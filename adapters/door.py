@@ -5,13 +5,18 @@ of an identity provider); a program shows the token with each request; whoever o
 is the first owner.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
 from typing import Literal, Protocol
 
 FIRST_OWNER = "web"
 """The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
 
+_NET_V6 = 64
+"""Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
 Proof = Literal["link", "token"]
 """What is shown to be signed in: the secret of a link that works once, or the token."""
 
@@ -43,6 +48,20 @@ class SignedInAlready(Exception):
         )
         self.name = name
         self.link_for = link_for
+
+
+class LimitReached(Exception):
+    """There is too much of it now; nothing was done.
+
+    Attributes:
+        retry_after_s: Seconds until it is worth another try.
+        busy: There is no room for it; otherwise it was asked for too often.
+    """
+
+    def __init__(self, text: str, retry_after_s: int, *, busy: bool = False) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+        self.busy = busy
 
 
 class ProviderUnreachable(Exception):
@@ -96,15 +115,20 @@ class Requester:
     browser: str = ""
 
 
+@lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Return what counts as one address: with IPv6 a household has 2 ** 64 of them or more."""
+    """Return what counts as one address: itself, or of IPv6 its network; "" for none."""
     try:
-        found = ip_address(address)
+        found = ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if not isinstance(found, IPv6Address):
-        return address
-    return str(found.ipv4_mapped or found.exploded[:19])
+    if found.version == 4:
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    if found.is_loopback:
+        return str(found)
+    return str(ip_network((found, _NET_V6), strict=False).network_address)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +159,41 @@ class SignedIn:
     secret: str
 
 
+class Limits(Protocol):
+    """What users may ask for and keep open; every call returns at once.
+
+    Raises:
+        LimitReached: It would be too much. All of them raise it.
+    """
+
+    def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
+        """Count a request of a user: one that reads, or one that changes something."""
+        ...
+
+    def stream(
+        self, visitor: Visitor, caller: Requester, end: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Count an event stream while the block runs.
+
+        Args:
+            visitor: Whose; if they have too many, their oldest one ends.
+            caller: Where from; an address has a limit of its own.
+            end: Called if this one has to end.
+        """
+        ...
+
+    def room(self, visitor: Visitor) -> AbstractContextManager[Callable[[int], None]]:
+        """Return a function that is told how many bytes of a user are held while the block runs."""
+        ...
+
+
 class Door(Protocol):
     """Who may come in; every call may read the database."""
+
+    @property
+    def limits(self) -> Limits:
+        """What those who are in may ask for."""
+        ...
 
     @property
     def provider(self) -> str | None:

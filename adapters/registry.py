@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -147,6 +148,7 @@ class Host:
         door: Who may come in to the built-in chat.
         share: What part of each account's budgets is this process's.
         elsewhere: Other processes that serve that chat.
+        home: PARLEY_HOME, for temporary files; None: they are where the system has them.
     """
 
     intake: Intake
@@ -156,6 +158,7 @@ class Host:
     door: Door
     share: Share = field(default_factory=Share)
     elsewhere: Elsewhere = ALONE
+    home: Path | None = None
 
 
 @cache

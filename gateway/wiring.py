@@ -535,7 +535,7 @@ def build_accounts(settings: Settings) -> Accounts:
         platform: str, block: PlatformSection, intake: Intake, chats: ChatHistory, door: Door
     ) -> Adapter:
         menu, max_bytes = registry.menu(), settings.attachments.max_bytes
-        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere)
+        host = Host(intake, chats, menu, max_bytes, door, share, elsewhere, settings.home)
         return build(platform, block, host)
 
     def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:

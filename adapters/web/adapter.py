@@ -10,7 +10,7 @@ from dataclasses import asdict
 from aiohttp import web
 
 from adapters.base import UNANNOUNCED, PreviewIntent, Renderer
-from adapters.door import OWNER, Visitor
+from adapters.door import OWNER, LimitReached, Visitor
 from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import (
     Address,
@@ -25,12 +25,23 @@ from adapters.messages import (
 from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
-from adapters.web.files import file_response, posted_with_files
+from adapters.web.files import Uploads, file_response
 from adapters.web.guard import Guard, named, outdated, place_of, visitor_of
 from adapters.web.platform import CALLBACK, WebSettings
-from adapters.web.requests import PostedMessage, Refusal, file_of, json_response, posted_message
+from adapters.web.requests import (
+    PostedMessage,
+    Refusal,
+    file_of,
+    give_up,
+    json_response,
+    posted_message,
+)
 
 PING_S = 15.0
+SEND_S = 600.0
+"""A browser has so long to take a file, as it has to send one."""
+FILES_AT_ONCE = 8
+"""Files that are read whole before their size is known."""
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
@@ -69,9 +80,12 @@ class WebAdapter:
         self._guard = Guard(host.door, settings)
         self._has_console = settings.admin
         self._has_provider = host.door.provider is not None
-        self._streams = EventStreams(host.history, self._hub, ping_s, self._guard)
+        self._limits = host.door.limits
+        self._streams = EventStreams(host.history, self._hub, ping_s, self._guard, self._limits)
         self._running = False
         self._max_file_bytes = host.max_file_bytes
+        self._uploads = Uploads(host.max_file_bytes, host.home)
+        self._reading = asyncio.Semaphore(FILES_AT_ONCE)
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes of the web chat, each behind its guard."""
@@ -122,12 +136,25 @@ class WebAdapter:
         return json_response({"chats": listed, "you": self._who(visitor)} | told)
 
     async def _take_message(self, request: web.Request) -> web.Response:
-        place = place_of(request)
-        if request.content_type == "multipart/form-data":
-            posted = await posted_with_files(request, self._max_file_bytes)
-        else:
-            posted = await posted_message(request)
-        [admission] = await self._intake.accept([to_inbound(place, visitor_of(request), posted)])
+        place, visitor = place_of(request), visitor_of(request)
+        with self._limits.room(visitor) as reach:
+            if request.content_type != "multipart/form-data":
+                return await self._accept(place, visitor, await posted_message(request, reach))
+            self._check_rate(visitor)
+            async with self._uploads.posted(request, reach) as posted:
+                return await self._accept(place, visitor, posted)
+
+    def _check_rate(self, visitor: Visitor) -> None:
+        """Refuse files before they are read; a text is read, since it may be `/stop`."""
+        wait_s = self._intake.wait_s(self.platform, visitor.sender)
+        if wait_s and visitor.role != OWNER.role:
+            text = "Too many messages in a short time."
+            raise LimitReached(text, int(wait_s) + 1)
+
+    async def _accept(
+        self, place: Address, visitor: Visitor, posted: PostedMessage
+    ) -> web.Response:
+        [admission] = await self._intake.accept([to_inbound(place, visitor, posted)])
         self._hub.refresh(place.chat)
         self._elsewhere.changed(place.chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}
@@ -135,14 +162,26 @@ class WebAdapter:
         return json_response(told | {name: value for name, value in rest.items() if value}, 202)
 
     async def _show_file(self, request: web.Request) -> web.Response:
+        place, number = place_of(request), file_of(request)
         try:
-            file = await self._history.file(place_of(request), file_of(request))
+            async with self._reading:
+                file = await self._history.file(place, number)
         except FetchDelayed as exc:
             text = "The file cannot be had now; try again later."
             raise Refusal(503, "file_delayed", text) from exc
         if file is None:
             raise Refusal(404, "no_such_file", "There is no such file.")
-        return file_response(file)
+        response = file_response(file)
+        with self._limits.room(visitor_of(request)) as reach:
+            reach(len(file.content))
+            # Sent in here: it takes memory until the browser has taken it.
+            try:
+                async with asyncio.timeout(SEND_S):
+                    await response.prepare(request)
+                    await response.write_eof()
+            except TimeoutError:
+                give_up(request)
+        return response
 
     @property
     def connected(self) -> bool:

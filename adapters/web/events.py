@@ -21,13 +21,14 @@ import structlog
 from aiohttp import web
 
 from adapters.base import ALONE, ChatFile, ChatItem, ContextGauge, Elsewhere, History
+from adapters.door import Limits
 from adapters.messages import Address
 from adapters.rendering import Renderings
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.markdown import to_html
 from adapters.web.files import INLINE
-from adapters.web.guard import Guard, place_of
-from adapters.web.requests import Refusal
+from adapters.web.guard import VISIT, Guard, place_of, visitor_of
+from adapters.web.requests import Refusal, give_up
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
@@ -66,12 +67,19 @@ class Listener:
     Attributes:
         stale: The history may hold something new.
         working: A sign of work is to be shown, once.
+        replaced: The user has opened too many others, and this one ends.
     """
 
     def __init__(self) -> None:
         self.stale = True
         self.working = False
+        self.replaced = False
         self.woken = asyncio.Event()
+
+    def replace(self) -> None:
+        """End the stream: its page goes on when somebody looks at it."""
+        self.replaced = True
+        self.woken.set()
 
 
 @dataclass(slots=True)
@@ -168,31 +176,45 @@ class EventStreams:
     shown.
     """
 
-    def __init__(self, history: History, hub: Hub, ping_s: float, guard: Guard) -> None:
+    def __init__(
+        self, history: History, hub: Hub, ping_s: float, guard: Guard, limits: Limits
+    ) -> None:
         self._history = history
         self._hub = hub
         self._ping_s = ping_s
         self._guard = guard
         self._pages = Renderings(page_html, KEPT_CHARS)
+        self._limits = limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve one stream until the client leaves or the hub is closed."""
-        address = place_of(request)
-        start = requested_position(request)
+        """Serve one stream until the client leaves, the hub is closed, or it is one too many.
+
+        Raises:
+            LimitReached: There are too many of other users, or it was opened too often.
+        """
+        address, start = place_of(request), requested_position(request)
+        visitor, caller = visitor_of(request), request[VISIT].caller
         response = web.StreamResponse(headers=STREAM_HEADERS)
-        await response.prepare(request)
-        with self._hub.listen(address.chat) as listener:
+        with (
+            self._hub.listen(address.chat) as listener,
+            self._limits.stream(visitor, caller, listener.replace),
+        ):
+            await response.prepare(request)
             stream = _Stream(self._history, self._pages, address, response, start)
             stream.as_markdown = request.query.get("format") == "markdown"
             try:
                 await self._follow(request, stream, listener)
             except (ConnectionError, TimeoutError) as exc:
                 log.debug("web_stream_broken", chat=address.chat, reason=type(exc).__name__)
+                give_up(request)
         return response
 
     async def _follow(self, request: web.Request, stream: "_Stream", listener: Listener) -> None:
         # Each time anew: a session that was revoked is shown nothing more.
         while not self._hub.closed and await self._guard.still(request):
+            if listener.replaced:
+                await stream.write(frame("closed", {}))
+                return
             # Before reading: what happens meanwhile wakes the stream again.
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))

@@ -1,11 +1,17 @@
 """Files of the web chat: a form with files is read, and stored files are handed out.
 
-Forms are measured while they arrive. Files come from strangers, so a browser must never run one:
-pictures are shown, everything else is kept, and nothing in them is a page of this site.
+Forms are measured while they arrive, and wait on the disk. Files come from strangers, so a browser
+must never run one: pictures are shown, everything else is kept, and nothing in them is a page of
+this site.
 """
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO
 from urllib.parse import quote
 
 import orjson
@@ -13,7 +19,7 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from adapters.messages import Attachment, OutgoingFile
-from adapters.web.requests import PostedMessage, Refusal, checked_id, checked_text
+from adapters.web.requests import BUSY, PostedMessage, Refusal, checked_id, checked_text
 from adapters.wire import file_kind
 
 INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -28,6 +34,14 @@ MAX_FILES = 10
 MAX_FIELD_BYTES = 1_000_000
 """Of all fields together: more than the longest text that is taken."""
 FIELDS = ("id", "text")
+HEADS_BYTES = 100_000
+"""Of what separates the parts of a form."""
+CHUNK_BYTES = 65_536
+SPOOL_BYTES = 1_000_000
+WHOLE_AT_ONCE = 2
+"""Messages whose files are in memory as a whole, while they are stored."""
+DISK_S = 60
+"""After so many seconds a page tries again where the disk is full."""
 UPLOAD_TIMEOUT_S = 600.0
 # What aiohttp raises for a form that is none.
 _MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
@@ -45,12 +59,29 @@ def file_response(file: OutgoingFile) -> web.Response:
     )
 
 
-@dataclass(slots=True)
-class _Posted:
-    """What was read so far."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of a form, whose bytes are in the spool."""
 
+    name: str
+    mime: str
+    size: int
+
+
+@dataclass(slots=True)
+class _Form:
+    """What was read so far.
+
+    Attributes:
+        spool: The bytes of all files, one behind the other.
+        seen: Bytes of fields and files.
+    """
+
+    spool: IO[bytes]
+    reach: Callable[[int], None]
     fields: dict[str, str] = field(default_factory=dict)
-    files: list[Attachment] = field(default_factory=list)
+    files: list[_File] = field(default_factory=list)
+    seen: int = 0
 
     @property
     def field_chars(self) -> int:
@@ -58,79 +89,140 @@ class _Posted:
 
     @property
     def file_bytes(self) -> int:
-        return sum(file.size_bytes or 0 for file in self.files)
+        return sum(file.size for file in self.files)
+
+    async def keep(self, chunk: bytes) -> None:
+        """Write to the spool.
+
+        Raises:
+            Refusal: There is no room on the disk.
+        """
+        try:
+            await asyncio.to_thread(_write, self.spool, chunk)
+        except OSError as exc:
+            text = f"Files cannot be stored now ({exc.strerror})."
+            raise Refusal(503, BUSY, text, retry_after_s=DISK_S) from exc
+
+    def read(self) -> PostedMessage:
+        """Return the message with the bytes of its files."""
+        self.spool.seek(0)
+        fields = {"id": self.fields.get("id"), "text": self.fields.get("text", "")}
+        names = [{"name": file.name, "size": file.size} for file in self.files]
+        return PostedMessage(
+            id=checked_id(fields["id"], "id"),
+            text=checked_text(fields["text"], may_be_empty=bool(self.files)),
+            raw=orjson.dumps(fields | {"files": names}).decode(),
+            files=tuple(_attachment(file, self.spool.read(file.size)) for file in self.files),
+        )
 
 
-async def posted_with_files(request: web.Request, limit_bytes: int) -> PostedMessage:
-    """Read a message from a form with the fields `id` and `text`, and with files.
+def _write(spool: IO[bytes], chunk: bytes) -> None:
+    # Without a buffer: a full disk is noticed here, and not when the file is closed.
+    left = memoryview(chunk)
+    while left:
+        left = left[spool.write(left) :]
+
+
+def _attachment(file: _File, content: bytes) -> Attachment:
+    kind = file_kind(file.mime.lower())
+    return Attachment(
+        name=file.name, kind=kind, mime=file.mime, size_bytes=file.size, content=content
+    )
+
+
+class Uploads:
+    """Messages that come with files.
+
+    Above `SPOOL_BYTES` the files of a message wait on the disk until all of them are there, in a
+    temporary file that has no name: it is gone with the process, however that ends.
 
     Args:
-        request: Its body is multipart/form-data.
-        limit_bytes: For all files together; 0 where none are taken.
-
-    Raises:
-        Refusal: 408 too slow, 413 too large or too many, 400 or 422 for what is malformed.
+        limit_bytes: For all files of a message; 0 where none are taken.
+        folder: Where the temporary files are; None: where the system has them.
     """
-    try:
-        async with asyncio.timeout(UPLOAD_TIMEOUT_S):
-            form = await _read(request, limit_bytes)
-    except TimeoutError as exc:
-        raise Refusal(408, "body_too_slow", "The files did not arrive in time.") from exc
-    except _MALFORMED as exc:
-        raise Refusal(400, "bad_form", "The form cannot be read.") from exc
-    fields = {"id": form.fields.get("id"), "text": form.fields.get("text", "")}
-    names = [{"name": file.name, "size": file.size_bytes} for file in form.files]
-    return PostedMessage(
-        id=checked_id(fields["id"], "id"),
-        text=checked_text(fields["text"], may_be_empty=bool(form.files)),
-        raw=orjson.dumps(fields | {"files": names}).decode(),
-        files=tuple(form.files),
-    )
+
+    def __init__(self, limit_bytes: int, folder: Path | None) -> None:
+        self._limit = limit_bytes
+        self._folder = None if folder is None else str(folder)
+        self._whole = asyncio.Semaphore(WHOLE_AT_ONCE)
+
+    @asynccontextmanager
+    async def posted(
+        self, request: web.Request, reach: Callable[[int], None]
+    ) -> AsyncIterator[PostedMessage]:
+        """Read a message from a form with the fields `id` and `text`, and with files.
+
+        Args:
+            request: Its body is multipart/form-data.
+            reach: Told how many bytes there are, those first that are announced.
+
+        Raises:
+            LimitReached: There is no room for so many.
+            Refusal: 408 too slow, 413 too large or too many, 400 or 422 for what is malformed.
+        """
+        announced = request.content_length or 0
+        if announced > self._limit + MAX_FIELD_BYTES + HEADS_BYTES:
+            raise Refusal(413, "body_too_large", self._too_much)
+        reach(announced)
+        with SpooledTemporaryFile(SPOOL_BYTES, buffering=0, dir=self._folder) as spool:
+            form = _Form(spool, reach)
+            try:
+                async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+                    await self._read(request, form)
+            except TimeoutError as exc:
+                raise Refusal(408, "body_too_slow", "The files did not arrive in time.") from exc
+            except _MALFORMED as exc:
+                raise Refusal(400, "bad_form", "The form cannot be read.") from exc
+            async with self._whole:
+                yield await asyncio.to_thread(form.read)
+
+    @property
+    def _too_much(self) -> str:
+        return f"The files of a message have at most {self._limit / 1e6:g} MB altogether."
+
+    async def _read(self, request: web.Request, form: _Form) -> None:
+        async for part in await request.multipart():
+            if not isinstance(part, BodyPartReader):
+                raise Refusal(400, "bad_form", "A form has no forms inside.")
+            if part.filename is None:
+                await _read_field(part, form)
+            else:
+                await self._read_file(part, form)
+
+    async def _read_file(self, part: BodyPartReader, form: _Form) -> None:
+        if self._limit == 0:
+            raise Refusal(413, "no_files", "Files are not taken here.")
+        if len(form.files) == MAX_FILES:
+            raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
+        begin, size = form.file_bytes, 0
+        async for chunk in _chunks(part, form):
+            size += len(chunk)
+            if begin + size > self._limit:
+                raise Refusal(413, "body_too_large", self._too_much)
+            await form.keep(chunk)
+        # A header need not be UTF-8, and no database takes what of it is none.
+        name, mime = (
+            text.encode(errors="replace").decode()
+            for text in (part.filename or "file", part.headers.get("Content-Type", ""))
+        )
+        form.files.append(_File(name, mime, size))
 
 
-async def _read(request: web.Request, limit_bytes: int) -> _Posted:
-    form = _Posted()
-    async for part in await request.multipart():
-        if not isinstance(part, BodyPartReader):
-            raise Refusal(400, "bad_form", "A form has no forms inside.")
-        if part.filename is None:
-            name = part.name or ""
-            # Else what is read, and kept until the end, would grow with each field.
-            if name not in FIELDS or name in form.fields:
-                raise Refusal(400, "bad_form", f"A form has the fields {' and '.join(FIELDS)}.")
-            left = MAX_FIELD_BYTES - form.field_chars
-            content = await _content(part, left, "The message is too long.")
-            form.fields[name] = content.decode()
-        else:
-            form.files.append(await _file(part, form, limit_bytes))
-    return form
-
-
-async def _file(part: BodyPartReader, form: _Posted, limit_bytes: int) -> Attachment:
-    if limit_bytes == 0:
-        raise Refusal(413, "no_files", "Files are not taken here.")
-    if len(form.files) == MAX_FILES:
-        raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
-    too_much = f"The files of a message have at most {limit_bytes / 1e6:g} MB altogether."
-    content = await _content(part, limit_bytes - form.file_bytes, too_much)
-    # A header need not be UTF-8, and no database takes what of it is none.
-    name, mime = (
-        text.encode(errors="replace").decode()
-        for text in (part.filename or "file", part.headers.get("Content-Type", ""))
-    )
-    return Attachment(
-        name=name,
-        kind=file_kind(mime.lower()),
-        mime=mime,
-        size_bytes=len(content),
-        content=content,
-    )
-
-
-async def _content(part: BodyPartReader, limit_bytes: int, too_much: str) -> bytes:
-    content = bytearray()
-    while chunk := await part.read_chunk():
+async def _read_field(part: BodyPartReader, form: _Form) -> None:
+    name = part.name or ""
+    # Else what is read, and kept until the end, would grow with each field.
+    if name not in FIELDS or name in form.fields:
+        raise Refusal(400, "bad_form", f"A form has the fields {' and '.join(FIELDS)}.")
+    content, left = bytearray(), MAX_FIELD_BYTES - form.field_chars
+    async for chunk in _chunks(part, form):
         content += chunk
-        if len(content) > limit_bytes:
-            raise Refusal(413, "body_too_large", too_much)
-    return bytes(content)
+        if len(content) > left:
+            raise Refusal(413, "body_too_large", "The message is too long.")
+    form.fields[name] = content.decode()
+
+
+async def _chunks(part: BodyPartReader, form: _Form) -> AsyncIterator[bytes]:
+    while chunk := await part.read_chunk(CHUNK_BYTES):
+        form.seen += len(chunk)
+        form.reach(form.seen)
+        yield chunk

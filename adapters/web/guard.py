@@ -26,6 +26,7 @@ from adapters.door import (
     FIRST_OWNER,
     OWNER,
     Door,
+    LimitReached,
     Proof,
     ProviderAnswer,
     ProviderUnreachable,
@@ -41,6 +42,8 @@ from adapters.web.platform import OWN_NAME, WebSettings
 from adapters.web.proxies import caller_of, connection_of, over_unix_socket
 from adapters.web.requests import (
     API_HEADERS,
+    BUSY,
+    CROWDED,
     PAGE_HEADERS,
     Refusal,
     chat_of,
@@ -90,6 +93,16 @@ OF_SETTINGS = frozenset({
 """Refusals that a wrong setting of a proxy, or of Parley beside it, causes for everybody."""
 WARNED_EVERY_S = 600.0
 NOT_STORED = "storage_unavailable"
+TOO_OFTEN = "too_many_requests"
+TITLES = {
+    NOT_STORED: "The database does not answer",
+    TOO_OFTEN: "Please wait a little",
+    BUSY: "Parley is busy",
+}
+CROWDED_S = 10
+"""After so many seconds it is worth another try where all connections are busy."""
+SIGN_IN_BYTES = 10_000
+"""Of what is posted to sign in: anybody may."""
 NOT_SIGNED_IN = frozenset({401, 429, 503})
 """What is answered with where somebody may try again, or in another way."""
 
@@ -141,10 +154,15 @@ class Guard:
                 request[VISIT] = visit = Visit(caller_of(request, self._trusted))
                 check_origin(request, visit.caller, forms=forms)
                 await self._admit(request, visit, public=public)
+                if not public:
+                    self._limit(request, visitor_of(request))
                 return await handler(request)
-            except Refusal as refusal:
-                self._report(request, refusal)
-                return answer_to(request, refusal, leads_back=forms)
+            except LimitReached as limit:
+                refusal = _beyond(limit)
+            except Refusal as exc:
+                refusal = exc
+            self._report(request, refusal)
+            return answer_to(request, refusal, leads_back=forms)
 
         return guarded
 
@@ -154,7 +172,7 @@ class Guard:
         Raises:
             Refusal: Neither is posted, it is wrong, or there were too many wrong ones.
         """
-        fields = (await read_json(request)).fields
+        fields = (await read_json(request, SIGN_IN_BYTES)).fields
         proofs: list[tuple[Proof, object]] = [
             ("link", fields.get("link")),
             ("token", fields.get("token")),
@@ -188,6 +206,7 @@ class Guard:
             Refusal: The provider is down.
         """
         visit = request[VISIT]
+        refuse_if_crowded(request)
         with _unreachable():
             errand = await self._door.lead_out()
         response = json_response({"url": errand.url})
@@ -202,6 +221,7 @@ class Guard:
             Refusal: The answer is wrong, they are not let in, or the provider is down.
         """
         visit, told = request[VISIT], request.query
+        refuse_if_crowded(request)
         sent = request.cookies.get(f"{visit.cookie}_oidc", "")
         answer = ProviderAnswer(sent, *(told.get(name, "") for name in ("state", "code", "iss")))
         try:
@@ -236,6 +256,12 @@ class Guard:
         except Refusal:
             return None
         return visit.visitor
+
+    def _limit(self, request: web.Request, visitor: Visitor) -> None:
+        if visitor.role != OWNER.role:
+            refuse_if_crowded(request)
+        reads = request.method in {"GET", "HEAD"}
+        self._door.limits.ask(visitor, request[VISIT].caller, reads=reads)
 
     async def _admit(self, request: web.Request, visit: Visit, *, public: bool) -> None:
         caller = visit.caller
@@ -302,6 +328,13 @@ class Guard:
         raise Refusal(401, "sign_in_needed", SIGN_IN)
 
 
+def refuse_if_crowded(request: web.Request) -> None:
+    """Refuse what may take long while the reserve of connections is all that is left."""
+    if request.get(CROWDED, False):
+        text = "Too many people are here at the moment. Please wait a little."
+        raise Refusal(503, BUSY, text, retry_after_s=CROWDED_S)
+
+
 def visitor_of(request: web.Request) -> Visitor:
     """Return who asks, where somebody has to be signed in."""
     visitor = request[VISIT].visitor
@@ -335,6 +368,11 @@ def _refusal(refused: SignInRefused, code: str) -> Refusal:
     return Refusal(429, "too_many_tries", str(refused), retry_after_s=refused.retry_after_s)
 
 
+def _beyond(limit: LimitReached) -> Refusal:
+    status, code = (503, BUSY) if limit.busy else (429, TOO_OFTEN)
+    return Refusal(status, code, str(limit), retry_after_s=limit.retry_after_s)
+
+
 def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = False) -> web.Response:
     """Return the JSON form of a refusal, or a page where a person has opened an address.
 
@@ -349,8 +387,7 @@ def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = Fals
         return web.Response(status=303, headers=API_HEADERS | {"Location": there})
     again = refusal.status in NOT_SIGNED_IN
     title = "You are not signed in" if again else "Parley does not answer here"
-    if refusal.code == NOT_STORED:
-        title = "The database does not answer"
+    title = TITLES.get(refusal.code, title)
     visit = request.get(VISIT)
     has_chat = again or (visit is not None and visit.visitor is not None)
     rest = '<p><a class="button" href="/">Back to Parley</a></p>\n' if has_chat else ""
@@ -358,7 +395,7 @@ def answer_to(request: web.Request, refusal: Refusal, *, leads_back: bool = Fals
         text=REFUSED_PAGE.format(title=title, text=escape(str(refusal)), rest=rest),
         status=refusal.status,
         content_type="text/html",
-        headers=PAGE_HEADERS,
+        headers=PAGE_HEADERS | refusal.headers,
     )
 
 

@@ -5,6 +5,7 @@ Who may ask is said by the guard (adapters/web/guard.py).
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ API_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MAX_BODY_BYTES = 1_500_000
 MAX_TEXT_CHARS = 200_000
 BODY_TIMEOUT_S = 60.0
+BUSY = "busy"
+"""The code of what is refused since there is no room for it; the same request helps later."""
+CROWDED = web.RequestKey("crowded", bool)
+"""Noted in a request where connections are so scarce that only owners are served."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -37,7 +42,8 @@ PAGE_HEADERS = {
 class Refusal(Exception):
     """The request is answered with `status` and a JSON error, and nothing was changed.
 
-    `code` is for programs, the text for people; a client repeats only what got 408, 429 or 5xx.
+    `code` is for programs, the text for people; a client repeats only what got 408, 429 or 5xx,
+    after the seconds that `headers` name.
     """
 
     def __init__(
@@ -46,7 +52,8 @@ class Refusal(Exception):
         super().__init__(text)
         self.status = status
         self.code = code
-        self.retry_after_s = retry_after_s
+        again = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+        self.headers: dict[str, str] = again
 
 
 def json_response(data: object, status: int = 200) -> web.Response:
@@ -63,9 +70,14 @@ def refusal_response(refusal: Refusal) -> web.Response:
     """Return the JSON form of a refusal."""
     body = {"error": refusal.code, "message": str(refusal)}
     response = json_response(body, refusal.status)
-    if refusal.retry_after_s is not None:
-        response.headers["Retry-After"] = str(refusal.retry_after_s)
+    response.headers.update(refusal.headers)
     return response
+
+
+def give_up(request: web.Request) -> None:
+    """End the connection of a client that does not take what it asked for."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +105,18 @@ def chat_of(request: web.Request) -> str:
     return checked_id(request.match_info["chat"], "chat")
 
 
-async def posted_message(request: web.Request) -> PostedMessage:
+async def posted_message(request: web.Request, reach: Callable[[int], None]) -> PostedMessage:
     """Read a message; its id names it within the chat, so that a repeated post is known.
 
+    Args:
+        request: Its body is JSON.
+        reach: Told how many bytes there are, those first that are announced.
+
     Raises:
+        LimitReached: There is no room for so many.
         Refusal: Too large, not JSON, or a field is missing or has a wrong form.
     """
-    body = await read_json(request)
+    body = await read_json(request, MAX_BODY_BYTES, reach)
     edits = body.fields.get("edits")
     return PostedMessage(
         id=checked_id(body.fields.get("id"), "id"),
@@ -129,13 +146,20 @@ class JsonBody:
     raw: str
 
 
-async def read_json(request: web.Request) -> JsonBody:
-    """Read a body that is one JSON object of at most 1.5 MB.
+async def read_json(
+    request: web.Request, limit_bytes: int, reach: Callable[[int], None] | None = None
+) -> JsonBody:
+    """Read a body that is one JSON object.
 
     Raises:
+        LimitReached: `reach` refuses it.
         Refusal: 408 too slow, 413 too large, 400 not a JSON object.
     """
-    body = await _read_body(request)
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            body = await _read_limited(request, limit_bytes, reach)
+    except TimeoutError as exc:
+        raise Refusal(408, "body_too_slow", "The request did not arrive in time.") from exc
     try:
         fields = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
@@ -145,22 +169,19 @@ async def read_json(request: web.Request) -> JsonBody:
     return JsonBody(fields, body.decode())
 
 
-async def _read_body(request: web.Request) -> bytes:
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _read_limited(request)
-    except TimeoutError as exc:
-        raise Refusal(408, "body_too_slow", "The request did not arrive in time.") from exc
-
-
-async def _read_limited(request: web.Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.content.iter_any():
+async def _read_limited(
+    request: web.Request, limit_bytes: int, reach: Callable[[int], None] | None
+) -> bytes:
+    body, size = bytearray(), request.content_length or 0
+    while size <= limit_bytes:
+        if reach is not None:
+            reach(size)
+        chunk = await request.content.readany()
+        if not chunk:
+            return bytes(body)
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            text = f"A request has at most {MAX_BODY_BYTES:,} bytes."
-            raise Refusal(413, "body_too_large", text)
-    return bytes(body)
+        size = max(size, len(body))
+    raise Refusal(413, "body_too_large", f"A request has at most {limit_bytes:,} bytes.")
 
 
 def checked_id(value: object, name: str) -> str:

@@ -1,9 +1,15 @@
-"""Rate limits of admission: counts in memory over a sliding span, forgotten at a restart."""
+"""Limits of admission and of the web chat: counts in memory, forgotten at a restart.
+
+`AdmissionLimits` counts messages, `VisitorLimits` what users of the web chat ask for and keep open.
+"""
 
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from adapters.base import Clock
+from adapters.door import OWNER, LimitReached, Requester, Visitor, network_of
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -17,6 +23,20 @@ URGENT_PER_MIN = 60
 TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
 """With both, 31 ** 8 codes last for a million years."""
+VISIT_S = 10.0
+"""The span of the next two: short, so that a page that has to wait does not wait long."""
+REQUESTS_PER_SPAN = 120
+"""Reads of one user, and writes: several tabs with pictures stay below it, a loop does not."""
+STREAMS_PER_SPAN = 20
+"""Event streams that one user opens: each reads a whole chat."""
+STREAMS_OF_USER = 8
+"""Event streams that one user has open: visible windows, since hidden pages have none."""
+BODY_BYTES_OF_USER = 50_000_000
+"""Of one user at once, in requests and files on their way: two of the largest messages."""
+BODY_BYTES = 256_000_000
+"""The same of all users: a quarter of the memory that a deployment gives Parley (1 GiB)."""
+BUSY_S = 5
+"""After so many seconds a page asks again for what there was no room for."""
 SWEEP_FROM = 1000
 """Senders (or accounts) in a window before those without recent items are dropped."""
 
@@ -39,6 +59,13 @@ class SlidingWindow:
         """Whether an item would be counted, or is."""
         items = self._recent(whose)
         return item in items or len(items) < self._limit
+
+    def wait_s(self, whose: Hashable) -> float:
+        """Return the seconds until a new item has room, 0 for now; for any thread."""
+        now = self._clock()
+        # A copy: another thread may count meanwhile.
+        times = tuple(self._items.get(whose, {}).values())[-self._limit :]
+        return max(0.0, times[0] + self._span_s - now) if len(times) == self._limit else 0.0
 
     def count(self, whose: Hashable, item: Hashable) -> bool:
         """Count an item; False where there was no room for it."""
@@ -101,3 +128,95 @@ class AdmissionLimits:
         self.messages = SlidingWindow(per_min, MINUTE_S) if per_min else None
         self.overheard = SlidingWindow(per_min, MINUTE_S) if per_min else None
         self.urgent = SlidingWindow(URGENT_PER_MIN, MINUTE_S) if per_min else None
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    sender: str
+    place: str
+    end: Callable[[], None]
+
+
+class VisitorLimits:
+    """What the users of the web chat may ask for and keep open; see `adapters.door.Limits`.
+
+    Whoever opens the Unix socket (no address) has no limit of requests and streams.
+
+    Args:
+        streams: Event streams of all users.
+        streams_of_address: The same of one address, or of one /64 network of IPv6.
+    """
+
+    def __init__(
+        self, streams: int = 500, streams_of_address: int = 50, clock: Clock = time.monotonic
+    ) -> None:
+        self._most = streams
+        self._most_of_address = streams_of_address
+        self._requests = SlidingWindow(REQUESTS_PER_SPAN, VISIT_S, clock)
+        self._openings = SlidingWindow(STREAMS_PER_SPAN, VISIT_S, clock)
+        self._streams: list[_Stream] = []
+        self._bytes: dict[str, int] = {}
+
+    def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
+        """Count a request."""
+        if caller.address:
+            _count(self._requests, (visitor.sender, reads))
+
+    @contextmanager
+    def stream(
+        self, visitor: Visitor, caller: Requester, end: Callable[[], None]
+    ) -> Iterator[None]:
+        """Count an event stream while the block runs; the user's oldest ends for one too many."""
+        if not caller.address:
+            yield
+            return
+        _count(self._openings, visitor.sender)
+        opened = _Stream(visitor.sender, network_of(caller.address), end)
+        own = [each for each in self._streams if each.sender == opened.sender]
+        oldest = own[0] if len(own) >= STREAMS_OF_USER else None
+        others = [each for each in self._streams if each is not oldest]
+        of_address = sum(each.place == opened.place for each in others)
+        if len(others) >= self._most or of_address >= self._most_of_address:
+            raise LimitReached("Too many pages are open. Please wait a little.", BUSY_S, busy=True)
+        if oldest is not None:
+            oldest.end()
+        self._streams = [*others, opened]
+        try:
+            yield
+        finally:
+            self._streams = [each for each in self._streams if each is not opened]
+
+    @contextmanager
+    def room(self, visitor: Visitor) -> Iterator[Callable[[int], None]]:
+        """Hand out a function that counts up to so many bytes; they are free after the block.
+
+        What is larger than a limit has to be alone. Owners have their own limit only.
+        """
+        whose, held = visitor.sender, 0
+
+        def reach(size: int) -> None:
+            nonlocal held
+            own, in_all = self._bytes.get(whose, 0) - held, sum(self._bytes.values()) - held
+            is_full = own and own + size > BODY_BYTES_OF_USER
+            if visitor.role != OWNER.role:
+                is_full = is_full or (in_all and in_all + size > BODY_BYTES)
+            if size > held and is_full:
+                text = "Parley is busy with other files and messages."
+                raise LimitReached(text, BUSY_S, busy=True)
+            held = max(held, size)
+            self._bytes[whose] = own + held
+
+        try:
+            yield reach
+        finally:
+            left = self._bytes.pop(whose, 0) - held
+            if left:
+                self._bytes[whose] = left
+
+
+def _count(window: SlidingWindow, whose: Hashable) -> None:
+    wait_s = window.wait_s(whose)
+    if wait_s:
+        text = "Too many requests in a short time. Please wait a little."
+        raise LimitReached(text, int(wait_s) + 1)
+    window.count(whose, object())

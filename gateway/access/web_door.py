@@ -41,7 +41,7 @@ from agent.messages import storable
 from gateway.access.oidc import Identity, Provider, WrongAnswer, entry_for
 from gateway.access.pairing import COMMAND_LINE
 from gateway.access.policy import Access
-from gateway.access.rate_limits import MINUTE_S, SlidingWindow
+from gateway.access.rate_limits import MINUTE_S, SlidingWindow, VisitorLimits
 from gateway.errors import GatewayError, NotFound, StorageError
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
@@ -168,6 +168,9 @@ class WebDoor:
             person chose are limited.
         clock: Monotonic seconds.
         provider: Says who somebody is; None where there is none.
+
+    Attributes:
+        limits: What users may ask for and keep open. Half of the connections may be event streams.
     """
 
     def __init__(
@@ -178,6 +181,9 @@ class WebDoor:
         clock: Clock = time.monotonic,
         provider: Provider | None = None,
     ) -> None:
+        web = access.web
+        most = web.max_connections // 2, web.max_connections_per_address // 2
+        self.limits = VisitorLimits(*most, clock)
         self._provider = provider
         self._database = database
         self._access = access

@@ -3,7 +3,8 @@
 A connection costs a descriptor and memory, and nobody needs a password to open one. So there is
 a limit for each address and one for all, and one below the number of descriptors. Whoever comes
 beyond a limit takes the place of the connection that waits longest without having sent a whole
-request: who asks something gets an answer, however many only wait. Deadlines end the rest:
+request: who asks something gets an answer, however many only wait. The last fifth is a reserve:
+while all others are busy, the guard of the web chat serves owners alone. Deadlines end the rest:
 `IDLE_S` for the head of a request, also of the next one on the same connection, and `BODY_S` or
 `UPLOAD_S` for its body.
 """
@@ -13,8 +14,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from typing import cast
 
 import structlog
@@ -22,6 +22,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 from typing_extensions import override
 
+from adapters.door import network_of
 from agent.processes import descriptors
 
 log = structlog.get_logger()
@@ -48,8 +49,11 @@ _REFUSAL = (
     "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
     f"Content-Length: {len(_TOO_LONG)}\r\nConnection: close\r\n\r\n{_TOO_LONG}"
 ).encode()
-_NET_V6 = 64
-"""Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
+_RESERVE = 5
+"""One of so many connections is for health pages, webhooks and owners while all others are busy.
+
+It is more than asyncio accepts at once: a burst does not displace who has just come.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -146,6 +150,14 @@ class Connections:
             if request is not None:
                 found.is_headed = False
 
+    @property
+    def are_crowded(self) -> bool:
+        """Whether the reserve is all that is left: as many as there are beside it are busy."""
+        shared = self.most - self.most // _RESERVE
+        if len(self._open) <= shared:
+            return False
+        return sum(not each.only_waits for each in self._open.values()) > shared
+
     def takes(self, transport: asyncio.Transport, data: bytes) -> bool:
         """Take note of what comes in; False where it is refused, and the connection closed."""
         found = self._open.get(transport)
@@ -172,20 +184,7 @@ class Connections:
 def _address_of(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
     # The peer may be gone before it was let in.
-    return _counted_as(peer[0]) if peer else ""
-
-
-@lru_cache(maxsize=4096)
-def _counted_as(text: str) -> str:
-    """Return what stands for an address: itself, or of IPv6 its network."""
-    address = ip_address(text.partition("%")[0])
-    if address.version == 4:
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    if address.is_loopback:
-        return str(address)
-    return str(ip_network((address, _NET_V6), strict=False).network_address)
+    return network_of(peer[0]) if peer else ""
 
 
 def _is_in(address: str, networks: Iterable[Network]) -> bool:
@@ -283,10 +282,13 @@ class _Doorway(asyncio.Protocol):
 
 def counting(connections: Connections) -> Middleware:
     """Return the middleware that tells what a connection asks, and ends one whose body is late."""
+    # The web chat's: what is served in the reserve depends on who asks.
+    from adapters.web.requests import CROWDED  # noqa: PLC0415
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:
         connections.asks(request.transport, request)
+        request[CROWDED] = connections.are_crowded
         transport = request.transport
         late_s = UPLOAD_S if request.content_type == "multipart/form-data" else BODY_S
         # A request without a body is complete by now: most need no deadline.

@@ -123,6 +123,11 @@ class GatewayIntake:
             log.warning("update_quarantined", source=update_.source, reason=update_.reason)
         return admissions
 
+    def wait_s(self, platform: str, sender: str) -> float:
+        """Return the seconds until a member may send another message, 0 for now."""
+        window = self._pairing.limits.messages
+        return 0.0 if window is None else window.wait_s((platform, sender))
+
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor."""
         return await self._database.read(arrivals.position, source)

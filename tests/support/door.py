@@ -22,6 +22,7 @@ from adapters.door import (
 )
 from adapters.registry import Host
 from adapters.web.platform import OWN_NAME
+from gateway.access.rate_limits import VisitorLimits
 from tests.support.history import MemoryHistory
 
 TOKEN = "t0ken-of-the-tests-0123456789"
@@ -55,6 +56,7 @@ class MemoryDoor:
         provider: The host of the identity provider.
         errand: What sends browsers there; who comes back with it is ann.
         answers: What came back.
+        limits: What those who are in may ask for.
     """
 
     def __init__(self, token: str = TOKEN) -> None:
@@ -65,6 +67,7 @@ class MemoryDoor:
         self.provider: str | None = None
         self.errand: Errand | ProviderUnreachable = ProviderUnreachable("It is down.")
         self.answers: list[ProviderAnswer] = []
+        self.limits = VisitorLimits()
         self._token = token
 
     def begin(self, visitor: Visitor = OWNER) -> str:

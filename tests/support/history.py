@@ -44,6 +44,7 @@ class MemoryHistory:
     files: dict[int, tuple[str, OutgoingFile]] = field(default_factory=dict)
     verdict: dict[str, Any] = field(default_factory=dict)
     edits: Any = "queued"
+    wait: float = 0.0
 
     async def accept(
         self,
@@ -73,6 +74,10 @@ class MemoryHistory:
         self.on_admitted(message.address.chat, seq, message.text)
         outcome = self.edits if message.kind == "edit" else "queued"
         return Admission(outcome, 1, seq, **self.verdict)
+
+    def wait_s(self, _platform: str, _sender: str) -> float:
+        """Return how long nobody may send a message."""
+        return self.wait
 
     async def position(self, source: str) -> int | None:
         """Return None: the web chat has no cursor."""

@@ -1,11 +1,13 @@
-// Requests to Parley. Every failure is an ApiError; `retry` says whether the same request may help.
+// Requests to Parley. Every failure is an ApiError; `retry` says whether the same request may help,
+// `waitMs` after how long, 0 where Parley does not say.
 
 export class ApiError extends Error {
-  constructor(status, message, code = "", data = {}) {
+  constructor(status, message, code = "", data = {}, waitSeconds = 0) {
     super(message);
     this.status = status;
     this.code = code;
     this.data = data;
+    this.waitMs = waitSeconds * 1000;
     this.retry = status === 0 || status === 408 || status === 429 || status >= 500;
   }
 }
@@ -59,7 +61,10 @@ async function request(method, path, body) {
     signal: AbortSignal.timeout(form ? 600_000 : 30_000),
   });
   const data = await response.json().catch(() => null);
-  if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText, data?.error, data ?? {});
+  if (!response.ok) {
+    const wait = Number(response.headers.get("Retry-After"));
+    throw new ApiError(response.status, data?.message ?? response.statusText, data?.error, data ?? {}, wait);
+  }
   // Cut off on its way: as good as no answer.
   if (data === null && response.status !== 204) throw new ApiError(0, "Parley cannot be reached.");
   return data;

@@ -13,6 +13,7 @@ const STATES = {
   connecting: "Connecting…",
   open: "Connected",
   reconnecting: "Reconnecting…",
+  closed: "Paused: too many windows are open",
   out: "Not signed in",
 };
 const narrow = matchMedia("(max-width: 48rem)");
@@ -20,6 +21,7 @@ const narrow = matchMedia("(max-width: 48rem)");
 let chat = null;
 let chats = [];
 let titleTimer = 0;
+let refreshTimer = 0;
 
 const list = new MessageList({
   onDiscard: (id) => outbox.discard(id),
@@ -33,6 +35,7 @@ const outbox = new Outbox({
     list.accept(message.id, admission.seq);
     if (admission.over) list.close(message.text, admission.over);
   },
+  onDelayed: (message, { message: why, waitMs }) => list.delay(message.id, `${why} Trying again in ${waitMs / 1000} s.`),
   onFailed: (message) => list.fail(message),
   onLoginNeeded: () => account.ask(),
   onChanged: () => list.showPending(outbox.of(chat)),
@@ -120,6 +123,7 @@ function showTitle() {
 }
 
 async function refreshChats() {
+  clearTimeout(refreshTimer);
   try {
     const answer = await listChats();
     chats = answer.chats;
@@ -129,6 +133,7 @@ async function refreshChats() {
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) account.ask(error.code === "sign_in_again" ? error.message : "");
+    else if (error.waitMs) refreshTimer = setTimeout(refreshChats, error.waitMs);
     return;
   }
   showChats();

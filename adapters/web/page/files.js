@@ -1,6 +1,8 @@
 // Files of messages that are not sent yet. They survive a reload like the texts they belong to,
 // where the browser can store them.
 
+const FIRST_PAUSE_MS = 5000;
+const LONGEST_PAUSE_MS = 80_000;
 const held = new Map();
 
 export function hold(id, files) {
@@ -48,6 +50,12 @@ function fileNode(address, file) {
   if (file.picture) {
     const picture = document.createElement("img");
     Object.assign(picture, { src: address, alt: file.name, loading: "lazy" });
+    let pauseMs = FIRST_PAUSE_MS;
+    // Parley may have no room for it now.
+    picture.addEventListener("error", () => {
+      if (pauseMs <= LONGEST_PAUSE_MS) setTimeout(() => (picture.src = address), pauseMs);
+      pauseMs *= 2;
+    });
     link.target = "_blank";
     link.append(picture);
   } else {

@@ -113,6 +113,12 @@ export class MessageList {
     setTimeout(() => this.#dropPending(id), GIVE_UP_MS);
   }
 
+  // It goes out later.
+  delay(id, why) {
+    const entry = this.#pending.get(id);
+    if (entry) this.#setState(entry, "sending", why);
+  }
+
   // An edit was taken, or nobody knows the message any more.
   saved(message, outcome) {
     const known = outcome !== "ignored" && outcome !== "denied";

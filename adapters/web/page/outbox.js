@@ -14,9 +14,9 @@ export class Outbox {
   #running = false;
   #wake = () => {};
 
-  // onAccepted(message, {outcome, seq}), onFailed(message), onLoginNeeded(), onChanged()
-  constructor({ onAccepted, onFailed, onLoginNeeded, onChanged }) {
-    Object.assign(this, { onAccepted, onFailed, onLoginNeeded });
+  // onAccepted(message, {outcome, seq}), onDelayed(message, error), onFailed(message), onLoginNeeded(), onChanged()
+  constructor({ onAccepted, onDelayed, onFailed, onLoginNeeded, onChanged }) {
+    Object.assign(this, { onAccepted, onDelayed, onFailed, onLoginNeeded });
     addEventListener("storage", (event) => event.key === `parley.${KEY}` && onChanged());
   }
 
@@ -66,8 +66,13 @@ export class Outbox {
       } catch (error) {
         if (!(error instanceof ApiError)) throw error;
         if (error.status === 401) return this.onLoginNeeded();
-        if (error.retry) await this.#rest((pause = Math.min(pause * 2 || 500, LONGEST_PAUSE_MS)));
-        else this.#fail(next, error.message);
+        if (!error.retry) {
+          this.#fail(next, error.message);
+          continue;
+        }
+        pause = Math.min(pause * 2 || 500, LONGEST_PAUSE_MS);
+        if (error.waitMs) this.onDelayed(next, error);
+        await this.#rest(error.waitMs || pause);
       }
     }
   }

@@ -1,8 +1,9 @@
 // The event stream of the open chat. After a break it goes on where it was; a hidden page gives its
-// connection back, because browsers allow only six to one server.
+// connection back, because browsers allow only six to one server. Of too many pages the oldest is
+// closed: it waits until it is used, else two pages would close each other for ever.
 
 const LONGEST_PAUSE_MS = 5000;
-const EVENTS = ["item", "preview", "preview_end", "working", "gauge", "synced"];
+const EVENTS = ["item", "preview", "preview_end", "working", "gauge", "synced", "closed"];
 
 export class Stream {
   #source = null;
@@ -10,12 +11,14 @@ export class Stream {
   #pause = 0;
   #chat = null;
   #position = "0-0";
+  #closed = false;
 
-  // onEvent(name, data), onState("connecting" | "open" | "reconnecting"), onBreak() before a retry
+  // onEvent(name, data), onState("connecting" | "open" | "reconnecting" | "closed"), onBreak() before a retry
   constructor({ onEvent, onState, onBreak }) {
     Object.assign(this, { onEvent, onState, onBreak });
     document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.resume()));
-    addEventListener("online", () => this.resume());
+    addEventListener("online", () => this.#closed || this.resume());
+    for (const use of ["focus", "pointerdown", "keydown"]) addEventListener(use, () => this.#closed && this.resume());
   }
 
   open(chat) {
@@ -39,6 +42,7 @@ export class Stream {
 
   #connect() {
     this.pause();
+    this.#closed = false;
     if (document.hidden) return;
     const [inbox, outbox] = this.#position.split("-");
     const source = new EventSource(`/api/chats/${this.#chat}/events?inbox=${inbox}&outbox=${outbox}`);
@@ -50,8 +54,15 @@ export class Stream {
 
   #take(name, event) {
     this.#pause = 0;
+    if (name === "closed") return this.#close();
     if (event.lastEventId) this.#position = event.lastEventId;
     this.onEvent(name, JSON.parse(event.data));
+  }
+
+  #close() {
+    this.pause();
+    this.#closed = true;
+    this.onState("closed");
   }
 
   #retry() {

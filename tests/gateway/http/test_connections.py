@@ -14,6 +14,7 @@ from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from adapters.web.requests import CROWDED
 from gateway.http import connections as module
 from gateway.http import server as server_module
 from gateway.http.connections import Connections
@@ -25,6 +26,11 @@ from tests.support.recording_adapter import Watch
 async def hello(_: web.Request) -> web.Response:
     """Answer anything."""
     return web.Response(text="hello")
+
+
+async def crowded(request: web.Request) -> web.Response:
+    """Tell whether the reserve is all that is left."""
+    return web.Response(text=str(request[CROWDED]))
 
 
 async def swallow(request: web.Request) -> web.Response:
@@ -64,6 +70,7 @@ async def serve(tmp_path: Path, held: Held) -> AsyncIterator[Serve]:
 
     async def start(limits: Connections) -> int:
         routes = [web.get("/", hello), web.post("/", swallow), web.get("/held", held.page)]
+        routes.append(web.get("/crowded", crowded))
         here = Port("127.0.0.1", 0, routes)
         server = HttpServer(here, tmp_path / "s", private=[], connections=limits)
         started.append(server)
@@ -170,6 +177,25 @@ async def test_what_is_being_answered_stays(serve: Serve, held: Held) -> None:
     assert (line["reason"], line["address"]) == ("all", "127.0.0.2")
 
 
+async def test_a_fifth_of_the_connections_is_a_reserve(serve: Serve, held: Held) -> None:
+    """Requests are told where all others are busy; connections that only wait count for nothing."""
+    limits = Connections(10, 10)
+    port = await serve(limits)
+    with ExitStack() as all_of_them:
+        for _ in range(9):
+            all_of_them.enter_context(opened(port, "127.0.0.2"))
+        await counted(limits, 9)
+        assert await ask(port, path="/crowded") == "False"
+    async with asyncio.TaskGroup() as busy:
+        for n in range(8):
+            assert await ask(port, path="/crowded") == "False"
+            busy.create_task(ask(port, f"127.0.0.{n + 1}", "/held"))
+            held.asked.clear()
+            await held.asked.wait()
+        assert await ask(port, path="/crowded") == "True"
+        held.go.set()
+
+
 async def test_a_body_that_is_not_there_yet_is_waiting_too(serve: Serve) -> None:
     """Else whoever announces a body would hold a place."""
     limits = Connections(1, 10)
@@ -227,21 +253,6 @@ async def test_a_proxy_comes_for_many(serve: Serve) -> None:
             all_of_them.enter_context(opened(port))
         await counted(limits, 5)
         assert len(limits._of["127.0.0.1"]) == 5
-
-
-@pytest.mark.parametrize(
-    ("address", "counted_as"),
-    [
-        ("192.0.2.7", "192.0.2.7"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-        ("::1", "::1"),
-    ],
-)
-def test_a_network_of_ipv6_is_one_address(address: str, counted_as: str) -> None:
-    """Its owner chooses the rest at will."""
-    assert module._counted_as(address) == counted_as
 
 
 async def status(connection: socket.socket) -> bytes:
