@@ -161,6 +161,11 @@ class Guard:
                 refusal = _beyond(limit)
             except Refusal as exc:
                 refusal = exc
+            except ConnectionError:
+                if request.transport is not None:
+                    raise
+                # In the middle of its body, or of the answer.
+                refusal = Refusal(400, "connection_closed", "The connection is gone.")
             self._report(request, refusal)
             return answer_to(request, refusal, leads_back=forms)
 

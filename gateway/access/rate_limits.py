@@ -140,7 +140,8 @@ class _Stream:
 class VisitorLimits:
     """What the users of the web chat may ask for and keep open; see `adapters.door.Limits`.
 
-    Whoever opens the Unix socket (no address) has no limit of requests and streams.
+    Owners share no limit with others. Whoever opens the Unix socket (no address) has no limit of
+    requests and streams at all.
 
     Args:
         streams: Event streams of all users.
@@ -176,7 +177,8 @@ class VisitorLimits:
         oldest = own[0] if len(own) >= STREAMS_OF_USER else None
         others = [each for each in self._streams if each is not oldest]
         of_address = sum(each.place == opened.place for each in others)
-        if len(others) >= self._most or of_address >= self._most_of_address:
+        is_full = len(others) >= self._most or of_address >= self._most_of_address
+        if is_full and visitor.role != OWNER.role:
             raise LimitReached("Too many pages are open. Please wait a little.", BUSY_S, busy=True)
         if oldest is not None:
             oldest.end()
@@ -190,7 +192,7 @@ class VisitorLimits:
     def room(self, visitor: Visitor) -> Iterator[Callable[[int], None]]:
         """Hand out a function that counts up to so many bytes; they are free after the block.
 
-        What is larger than a limit has to be alone. Owners have their own limit only.
+        What is larger than a limit has to be alone.
         """
         whose, held = visitor.sender, 0
 

@@ -63,12 +63,14 @@ class _Open:
     Attributes:
         head_bytes: Of the next request's head, as far as it is there.
         is_headed: Whether it is there as a whole, and nobody has begun to answer.
+        answered: The request before, whose body may still come.
         last: The end of what is there, where the mark may begin that ends a head.
     """
 
     transport: asyncio.Transport
     address: str
     request: web.Request | None = None
+    answered: web.Request | None = None
     head_bytes: int = 0
     is_headed: bool = False
     last: bytes = b""
@@ -80,7 +82,8 @@ class _Open:
 
     def takes(self, data: bytes) -> bool:
         """Count what came in; False where a head has become too long. Bodies have other limits."""
-        if self.is_headed or (self.request is not None and self.only_waits):
+        current = self.request or self.answered
+        if self.is_headed or (current is not None and not current.content.is_eof()):
             return True
         seen = self.last + data
         end = seen.find(_HEAD_ENDS)
@@ -146,7 +149,7 @@ class Connections:
         """Note what a connection asks for now."""
         found = self._open.get(transport) if transport is not None else None
         if found is not None:
-            found.request = request
+            found.request, found.answered = request, found.request
             if request is not None:
                 found.is_headed = False
 

@@ -1,20 +1,26 @@
-"""Attack 5 and what is like it: connections, forms and health pages in masses."""
+"""Attack 5 and what is like it: connections, streams, uploads, forms and the like in masses."""
 
 import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from gateway.access.rate_limits import BODY_BYTES_OF_USER, REQUESTS_PER_SPAN, STREAMS_OF_USER
 from gateway.logging.setup import predecessors
 from tests.e2e.conftest import bot_settings
 from tests.support.bot_api import BotApi
+from tests.support.door import bearer
 from tests.support.gateway import serving
+from tests.support.nginx import NGINX, nginx
 from tests.support.process import ParleyProcess
 from tests.support.thorough import amount
 
@@ -188,3 +194,230 @@ async def _asked(http: aiohttp.ClientSession, url: str, host: str) -> Any:
 
 def _commits(conn: Any) -> int:
     return int(conn.exec_driver_sql("SELECT commits FROM identity").scalar_one())
+
+
+SECRET = "s3cret-of-the-proxy"
+HOOK = "https://parley.example/telegram/default"
+STREAMS = amount(200, 1_000)
+GUESTS = {f"guest{n}@example.org": f"guest{n}" for n in range(5)}
+
+
+def behind_a_proxy(api: BotApi, **web: Any) -> dict[str, Any]:
+    """Return settings of a gateway whose proxy says who asks; Telegram calls it."""
+    settings = bot_settings(api)
+    settings["platforms"]["telegram"] |= {
+        "mode": "webhook",
+        "webhook_url": HOOK,
+        "webhook_secret": "hook-s3cret",
+    }
+    proxy = {"auth": "proxy", "proxy_secret": SECRET, "proxy_users": GUESTS}
+    return settings | {"web": {"trusted_proxies": ["127.0.0.1"], **proxy, **web}}
+
+
+def from_proxy(guest: int = 0, address: str = "203.0.113.7") -> dict[str, str]:
+    """Return what the proxy adds to a request of a guest."""
+    return {
+        "Remote-User": f"guest{guest}@example.org",
+        "X-Parley-Proxy": SECRET,
+        "X-Forwarded-For": address,
+        "X-Forwarded-Proto": "https",
+    }
+
+
+async def let_in(parley: ParleyProcess, *guests: int) -> None:
+    """Invite guests."""
+    for each in guests:
+        await parley.run("web", "invite", f"guest{each}", "--role", "guest")
+
+
+class Streams:
+    """Event streams that stay open; use as an async context manager.
+
+    Attributes:
+        statuses: How often each status was the answer; 0 for a connection that was closed.
+        open: Those that were answered with a stream.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.statuses: Counter[int] = Counter()
+        self.open: list[asyncio.StreamReader] = []
+
+    async def __aenter__(self) -> "Streams":
+        self._writers: list[asyncio.StreamWriter] = []
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for each in self._writers:
+            each.transport.abort()
+
+    async def ask(self, headers: dict[str, str]) -> None:
+        """Open one more."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.append(writer)
+        lines = ["GET /api/chats/c1/events HTTP/1.1", "Host: parley.example"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        try:
+            async with asyncio.timeout(60):
+                status = int((await reader.readuntil(b"\r\n\r\n")).split()[1])
+        except (asyncio.IncompleteReadError, ConnectionError):
+            status = 0
+        self.statuses[status] += 1
+        if status == 200:
+            self.open.append(reader)
+
+    async def ask_often(self, count: int, headers: dict[str, str]) -> None:
+        """Open so many more, one after the other."""
+        for _ in range(count):
+            await self.ask(headers)
+
+    async def ended(self, reader: asyncio.StreamReader) -> None:
+        """Wait until a stream was told that it is closed, and has ended."""
+        async with asyncio.timeout(60):
+            await reader.readuntil(b"event: closed\n")
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+
+
+async def undisturbed(parley: ParleyProcess, api: BotApi) -> None:
+    """Check that health, a webhook and an owner are answered."""
+    token = {"Authorization": bearer(parley.home)["Authorization"]}
+    owner = {"X-Forwarded-For": "198.51.100.1", "X-Forwarded-Proto": "https", **token}
+    async with aiohttp.ClientSession(parley.url) as http:
+        for path, headers in (("/healthz", {}), ("/readyz", {}), ("/api/chats", owner)):
+            async with http.get(path, headers=headers) as response:
+                assert (path, response.status) == (path, 200)
+        async with http.get("/api/chats/c1/events", headers=owner) as stream:
+            assert stream.status == 200
+            assert await stream.content.readline() == b"event: gauge\n"
+    hook = {"X-Telegram-Bot-Api-Secret-Token": "hook-s3cret"}
+    update = {"update_id": 1, **api.message_update(ANN, "My name is Ann.")}
+    async with (
+        aiohttp.ClientSession(parley.url, headers=hook) as http,
+        http.post("/telegram/default", json=update) as response,
+    ):
+        assert response.status == 200
+    await api.wait_for(lambda: [it for it in api.shown(ANN) if "Nice to meet you" in it])
+
+
+@pytest.mark.timeout(120)
+async def test_attack_16_streams_of_one_guest(api: BotApi, tmp_path: Path) -> None:
+    """Through a trusted proxy: eight are open, health, a webhook and an owner are answered."""
+    async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
+        await let_in(parley, 0)
+        async with Streams(parley.port) as attack:
+            await attack.ask_often(STREAMS, from_proxy())
+            assert set(attack.statuses) == {200, 429}
+            for reader in attack.open[:-STREAMS_OF_USER]:
+                await attack.ended(reader)
+            await undisturbed(parley, api)
+            assert not any(reader.at_eof() for reader in attack.open[-STREAMS_OF_USER:])
+
+
+@pytest.mark.timeout(120)
+async def test_attack_16_streams_of_many_guests(api: BotApi, tmp_path: Path) -> None:
+    """Of one address, and of many: at most half of the connections are streams."""
+    settings = behind_a_proxy(api, max_connections=40, max_connections_per_address=20)
+    async with ParleyProcess(tmp_path / "home", settings) as parley:
+        await let_in(parley, *range(5))
+        async with Streams(parley.port) as attack:
+            for n in range(12):
+                await attack.ask(from_proxy(n % 2))
+            assert attack.statuses == {200: 10, 503: 2}
+            for n in range(40):
+                await attack.ask(from_proxy(2 + n % 3, f"198.51.100.{n + 2}"))
+            assert attack.statuses == {200: 20, 503: 32}
+            await undisturbed(parley, api)
+
+
+UPLOAD = 20_000_000
+TAKEN = BODY_BYTES_OF_USER // UPLOAD
+
+
+async def begin_upload(port: int, opened: AsyncExitStack) -> asyncio.StreamReader:
+    """Announce a file, and send a tenth of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    # The writer is kept: one that is forgotten closes its connection.
+    opened.callback(lambda: writer.transport.abort())
+    lines = ["POST /api/chats/c1/messages HTTP/1.1", "Host: parley.example", "X-Parley: 1"]
+    lines += [f"{name}: {value}" for name, value in from_proxy().items()]
+    lines += ["Content-Type: multipart/form-data; boundary=x", f"Content-Length: {UPLOAD}"]
+    begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    writer.write("\r\n".join([*lines, "", ""]).encode() + begin + bytes(UPLOAD // 10))
+    return reader
+
+
+async def told(reader: asyncio.StreamReader) -> str:
+    """Return the head of an answer."""
+    async with asyncio.timeout(60):
+        return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def first_answers(readers: Sequence[asyncio.StreamReader], count: int) -> list[str]:
+    """Return the heads of the answers that come first."""
+    heads = [asyncio.create_task(told(each)) for each in readers]
+    try:
+        return [await each for each in islice(asyncio.as_completed(heads), count)]
+    finally:
+        for each in heads:
+            each.cancel()
+        await asyncio.wait(heads)
+
+
+@pytest.mark.timeout(120)
+async def test_attack_17_uploads_in_flight(api: BotApi, tmp_path: Path) -> None:
+    """Of sixty as many are taken as there is room for; the others come again, after 5 s.
+
+    Nothing of those that are taken is left where the process is killed.
+    """
+    async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
+        await let_in(parley, 0)
+        async with AsyncExitStack() as opened:
+            readers = [await begin_upload(parley.port, opened) for _ in range(60)]
+            refused = await first_answers(readers, 60 - TAKEN)
+            assert {head.split()[1] for head in refused} == {"503"}
+            assert all("Retry-After: 5" in head for head in refused)
+            await undisturbed(parley, api)
+            await parley.kill9()
+        assert [each for each in await names(parley.home) if "tmp" in each] == []
+
+
+async def names(folder: Path) -> list[str]:
+    """Return the names of a folder."""
+    return await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
+
+
+async def test_attack_18_a_loop_of_reads(api: BotApi, tmp_path: Path) -> None:
+    """It is told to wait; another user, behind the same address, is not."""
+    async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
+        await let_in(parley, 0, 1)
+        async with aiohttp.ClientSession(parley.url) as http:
+
+            async def status(guest: int) -> int:
+                async with http.get("/api/chats", headers=from_proxy(guest)) as response:
+                    return response.status
+
+            loop = Counter([await status(0) for _ in range(2 * REQUESTS_PER_SPAN)])
+            assert loop[429] > 0
+            assert loop[200] + loop[429] == 2 * REQUESTS_PER_SPAN
+            assert await status(1) == 200
+            await undisturbed(parley, api)
+
+
+if NGINX is not None:
+
+    @pytest.mark.timeout(120)
+    async def test_attack_16_through_nginx(api: BotApi, tmp_path: Path) -> None:
+        """It adds the address; streams that end there end in the browser."""
+        shown = [f"proxy_set_header {name} {value};" for name, value in from_proxy().items()]
+        async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
+            await let_in(parley, 0)
+            rules = " ".join(["proxy_http_version 1.1; proxy_buffering off;", *shown])
+            async with (
+                nginx(tmp_path / "nginx", parley.port, rules) as port,
+                Streams(port) as attack,
+            ):
+                await attack.ask_often(60, {})
+                assert set(attack.statuses) == {200, 429}
+                await attack.ended(attack.open[0])
+                await undisturbed(parley, api)

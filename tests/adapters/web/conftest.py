@@ -1,7 +1,9 @@
 """A served web chat on a real socket."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from adapters.door import OWNER, Visitor
 from adapters.messages import Address, Outgoing
 from adapters.web.adapter import WebAdapter
 from adapters.web.platform import WebSettings
+from adapters.web.requests import CROWDED
 from tests.support.browser import CHROMIUM
 from tests.support.door import MAX_FILE_BYTES, MemoryDoor, web_host
 from tests.support.history import MemoryHistory
@@ -78,7 +81,21 @@ async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
     return (await adapter.send(message)).platform_ref
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Wait for what nobody tells."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+
+
 Serve = Callable[..., Awaitable[Served]]
+
+
+@web.middleware
+async def _crowding(request: web.Request, handler: Any) -> web.StreamResponse:
+    request[CROWDED] = True
+    answer: web.StreamResponse = await handler(request)
+    return answer
 
 
 @asynccontextmanager
@@ -94,12 +111,14 @@ async def serving() -> AsyncIterator[Serve]:
         history: MemoryHistory | None = None,
         door: MemoryDoor | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
+        home: Path | None = None,
+        crowded: bool = False,
         **settings: Any,
     ) -> Served:
         history, door = history or MemoryHistory(), door or MemoryDoor()
-        host = web_host(history, door, max_file_bytes=max_file_bytes)
+        host = web_host(history, door, max_file_bytes=max_file_bytes, home=home)
         adapter = WebAdapter(WebSettings(**settings), host, ping_s=ping_s)
-        app = web.Application()
+        app = web.Application(middlewares=[_crowding] if crowded else [])
         app.add_routes(adapter.routes())
         client = TestClient(TestServer(app, port=port or free_port()))
         await client.start_server()

@@ -2,17 +2,20 @@
 
 import asyncio
 import socket
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.base import ChatItem
+from adapters.door import Visitor
 from adapters.messages import Address, Choice, MessageRef, OutgoingFile
 from adapters.web.events import Hub, Position, page_html, positions
+from gateway.access.rate_limits import VisitorLimits
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import Event, listen
-from tests.support.door import TOKEN
+from tests.support.door import TOKEN, MemoryDoor
 
 C1 = MessageRef(Address("web", "default", "c1"))
 
@@ -235,6 +238,29 @@ async def test_a_gone_client_is_forgotten(serve: Serve, monkeypatch: pytest.Monk
     async with asyncio.timeout(30):
         await gone.wait()
     assert hub._chats["c1"].listeners == set()
+
+
+async def test_a_ninth_stream_closes_the_oldest(chat: Served) -> None:
+    """Whose page is told, so that it does not come back by itself; all others go on."""
+    async with AsyncExitStack() as opened:
+        streams = [await opened.enter_async_context(listen(chat, f"c{n}")) for n in range(9)]
+        assert (await streams[0].until("closed"))[-1].data == {}
+        assert await streams[0].ended()
+        for n, stream in enumerate(streams[1:], 1):
+            await chat.answer(f"answer {n}", chat=f"c{n}")
+            assert f"answer {n}" in (await stream.one("item")).data["html"]
+
+
+async def test_a_stream_that_there_is_no_room_for_comes_again(serve: Serve) -> None:
+    """It has not begun: a page tries again after a pause."""
+    door = MemoryDoor()
+    door.limits = VisitorLimits(1, 1)
+    served = await serve(door=door)
+    async with listen(served) as stream:
+        await stream.until("synced")
+        served.sign_in(Visitor("gina", "gina", "guest"))
+        async with served.client.get("/api/chats/c1/events") as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "5")
 
 
 def test_nothing_is_kept_for_a_chat_that_nobody_looks_at() -> None:

@@ -1,10 +1,16 @@
 """Files that the web chat hands out."""
 
+import socket
+from contextlib import ExitStack
+
+import aiohttp
 import pytest
 
 from adapters.errors import FetchDelayed
 from adapters.messages import OutgoingFile
-from tests.adapters.web.conftest import Serve, Served
+from gateway.access.rate_limits import BODY_BYTES_OF_USER
+from tests.adapters.web.conftest import Serve, Served, until
+from tests.support.door import TOKEN
 
 PNG = OutgoingFile("a.png", "image/png", b"\x89PNG")
 HTML = OutgoingFile('ä "x".html', "text/html", b"<script>alert(1)</script>")
@@ -61,3 +67,36 @@ async def test_a_file_that_cannot_be_had_now_is_asked_for_again(
     async with chat.client.get("/api/chats/c1/files/1") as response:
         assert response.status == 503
         assert (await response.json())["error"] == "file_delayed"
+
+
+async def test_a_file_that_is_not_taken_counts(chat: Served) -> None:
+    """It is in memory until then: there is room for so many bytes of one user at once."""
+    size = BODY_BYTES_OF_USER // 2 - 1
+    chat.history.keep("c1", OutgoingFile("a.zip", "", bytes(size)))
+    asks = f"GET /api/chats/c1/files/1 HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\n"
+    asks += f"Authorization: Bearer {TOKEN}\r\n\r\n"
+    limits, path = chat.door.limits, "/api/chats/c1/files/1"
+    with ExitStack() as opened:
+        for _ in range(2):
+            lazy = opened.enter_context(socket.create_connection(("127.0.0.1", chat.port), 30))
+            lazy.sendall(asks.encode())
+        await until(lambda: limits._bytes.get("web") == 2 * size)
+        async with chat.client.get(path) as response:
+            assert (response.status, response.headers["Retry-After"]) == (503, "5")
+    await until(lambda: not limits._bytes)
+    async with chat.client.head(path) as response:
+        assert (response.status, response.headers["Content-Length"]) == (200, str(size))
+    async with chat.client.get(path) as response:
+        assert (response.status, len(await response.read())) == (200, size)
+
+
+async def test_who_takes_a_file_too_slowly_gets_no_more_of_it(
+    chat: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends, and what was held for it is free."""
+    monkeypatch.setattr("adapters.web.adapter.SEND_S", 0.0)
+    chat.history.keep("c1", OutgoingFile("a.zip", "", bytes(30_000_000)))
+    with pytest.raises(aiohttp.ClientError):
+        async with chat.client.get("/api/chats/c1/files/1") as response:
+            await response.read()
+    assert chat.door.limits._bytes == {}

@@ -19,6 +19,7 @@ from adapters.door import (
 from adapters.web.adapter import WebAdapter
 from adapters.web.guard import names_loopback
 from adapters.web.platform import WebSettings
+from gateway.access import rate_limits
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import listen
 from tests.support.door import TOKEN, MemoryDoor, web_host
@@ -462,3 +463,50 @@ async def test_no_link_leads_to_the_provider(serve: Serve) -> None:
         assert response.status == 403
     async with served.client.post("/api/sign-in/oidc", data=b"a=b") as response:
         assert response.status == 403
+
+
+GINA = Visitor("gina", "gina", "guest")
+
+
+async def test_a_loop_of_requests_is_told_to_wait(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs get 429 and how long, people a page that says so; others are not disturbed."""
+    monkeypatch.setattr(rate_limits, "REQUESTS_PER_SPAN", 3)
+    served = await serve()
+    served.sign_in(GINA)
+    assert [await status(served) for _ in range(4)] == [200, 200, 200, 429]
+    async with served.client.get("/api/me", headers={"Accept": "text/html"}) as response:
+        assert int(response.headers["Retry-After"]) in range(1, 12)
+        assert "<h1>Please wait a little</h1>" in await response.text()
+    assert await served.post("hi") == 202
+    assert await status(served, "/") == 200
+    assert await status(served, Authorization=f"Bearer {TOKEN}") == 200
+
+
+async def test_the_reserve_of_connections_is_for_owners(serve: Serve) -> None:
+    """And for the page that they sign in on; others are told when to come again."""
+    served = await serve(crowded=True)
+    assert [await status(served, path) for path in ("/", "/api/sign-in", "/api/me")] == [200] * 3
+    served.sign_in(GINA)
+    async with served.client.get("/api/chats/c1/events") as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "10")
+        assert (await response.json())["error"] == "busy"
+    assert await served.post("hi") == 503
+
+
+async def test_a_provider_is_not_asked_in_the_reserve(serve: Serve) -> None:
+    """Anybody can be led to it, and it may take long to answer."""
+    door = MemoryDoor()
+    door.provider, door.errand = "id.example", Errand("https://id.example/", "s")
+    served = await serve(crowded=True, door=door)
+    async with served.client.post("/api/sign-in/oidc", json={}) as response:
+        assert response.status == 503
+    assert (await status(served, BACK), door.answers) == (503, [])
+
+
+async def test_what_is_posted_to_sign_in_is_short(chat: Served) -> None:
+    """Anybody may post it, so that little of it is kept."""
+    body = {"token": "x" * 10_000}
+    async with chat.client.post("/api/sign-in", json=body) as response:
+        assert (response.status, (await response.json())["error"]) == (413, "body_too_large")

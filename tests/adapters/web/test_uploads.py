@@ -1,15 +1,28 @@
 """Messages that come with files."""
 
+import asyncio
+import errno
 import json
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
-from tests.adapters.web.conftest import Serve, Served
+from adapters.door import OWNER, Visitor
+from adapters.web import files
+from gateway.access.rate_limits import BODY_BYTES_OF_USER
+from tests.adapters.web.conftest import Serve, Served, until
+from tests.support.door import MAX_FILE_BYTES, TOKEN
 
 PATH = "/api/chats/c1/messages"
 MARK = {"X-Parley": "1"}
+JSON = {"Content-Type": "application/json"}
 
 
 def form(text: str | None = "look", key: str = "m1", **files: bytes) -> aiohttp.FormData:
@@ -129,3 +142,173 @@ async def test_a_form_of_another_site_is_refused(chat: Served) -> None:
     async with chat.client.post(PATH, data=form(a_txt=b"x")) as response:
         assert response.status == 403
     assert chat.history.messages == []
+
+
+BEGIN = b'--x\r\nContent-Disposition: form-data; name="id"\r\n\r\nm1\r\n'
+FILE = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.txt"\r\n\r\n'
+END = b"\r\n--x--\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def begun(chat: Served, announced: int, sent: bytes = b"") -> AsyncIterator[Streams]:
+    """Announce a form of so many bytes, and send the beginning of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", chat.port)
+    lines = [
+        f"POST {PATH} HTTP/1.1",
+        f"Host: 127.0.0.1:{chat.port}",
+        f"Authorization: Bearer {TOKEN}",
+        "X-Parley: 1",
+        "Content-Type: multipart/form-data; boundary=x",
+        f"Content-Length: {announced}",
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode() + sent)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def head(reader: asyncio.StreamReader) -> str:
+    """Return the first line and the headers of an answer."""
+    async with asyncio.timeout(30):
+        return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+async def test_announced_bytes_count_at_once(chat: Served) -> None:
+    """Of one user: what is one too many is refused before a byte of it comes, and told when."""
+    count = BODY_BYTES_OF_USER // MAX_FILE_BYTES
+    async with AsyncExitStack() as opened:
+        for _ in range(count):
+            await opened.enter_async_context(begun(chat, MAX_FILE_BYTES, BEGIN))
+        await until(lambda: chat.door.limits._bytes.get("web") == count * MAX_FILE_BYTES)
+        async with begun(chat, MAX_FILE_BYTES) as (reader, _):
+            told = await head(reader)
+        assert told.startswith("HTTP/1.1 503 ")
+        assert "Retry-After: 5" in told
+    await until(lambda: not chat.door.limits._bytes)
+    assert (await post(chat, form(a_txt=b"x")))[0] == 202
+
+
+async def test_bytes_that_nobody_announced_count_as_they_come(chat: Served) -> None:
+    """In pieces without a length; a text as well as a form."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield BEGIN + FILE
+        for _ in range(5):
+            yield b"a" * 100_000
+        yield END
+
+    with chat.door.limits.room(OWNER) as reach:
+        reach(BODY_BYTES_OF_USER - 300_000)
+        kind = {"Content-Type": "multipart/form-data; boundary=x"}
+        status, answer = await post(chat, pieces(), **kind)
+        assert (status, answer["error"]) == (503, "busy")
+        status, answer = await post(chat, json.dumps({"id": "m1", "text": "x" * 150_000}), **JSON)
+        assert status == 202
+        reach(BODY_BYTES_OF_USER - 100_000)
+        status, answer = await post(chat, json.dumps({"id": "m2", "text": "x" * 150_000}), **JSON)
+        assert (status, answer["error"]) == (503, "busy")
+
+
+async def test_what_is_announced_too_large_is_not_read(chat: Served) -> None:
+    """The answer comes before the body."""
+    async with begun(chat, MAX_FILE_BYTES + 2_000_000) as (reader, _):
+        assert (await head(reader)).startswith("HTTP/1.1 413 ")
+
+
+async def test_the_rate_is_looked_at_before_the_body(chat: Served) -> None:
+    """Of a member; an owner has none."""
+    chat.history.wait = 12.3
+    assert (await post(chat, form(a_txt=b"x")))[0] == 202
+    chat.sign_in(Visitor("ann", "ann", "member"))
+    async with chat.client.post(PATH, data=form(key="m2", a_txt=b"x"), headers=MARK) as response:
+        assert (response.status, response.headers["Retry-After"]) == (429, "13")
+    assert len(chat.history.messages) == 1
+    assert await chat.post("/stop", key="m3") == 202
+
+
+def spooled(folder: Path) -> list[int]:
+    """Return the descriptors of files in a folder that have no name there."""
+    found = []
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            if each.readlink().is_relative_to(folder):
+                found.append(int(each.name))
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    """Return what a folder has."""
+    return [each.name for each in folder.iterdir()]
+
+
+async def test_above_a_megabyte_files_wait_on_the_disk(serve: Serve, tmp_path: Path) -> None:
+    """For their user alone, and without a name: even a kill leaves nothing behind."""
+    chat = await serve(home=tmp_path)
+    content = os.urandom(files.SPOOL_BYTES + 200_000)
+    body = BEGIN + FILE + content + END
+    async with begun(chat, len(body), body[:-5]) as (reader, writer):
+        await until(lambda: spooled(tmp_path))
+        [descriptor] = spooled(tmp_path)
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o600
+        assert names(tmp_path) == []
+        writer.write(body[-5:])
+        assert (await head(reader)).startswith("HTTP/1.1 202 ")
+    assert chat.history.messages[0].attachments[0].content == content
+    assert spooled(tmp_path) == []
+    async with begun(chat, len(body), body[:-5]):
+        await until(lambda: spooled(tmp_path))
+    await until(lambda: not spooled(tmp_path))
+    assert names(tmp_path) == []
+
+
+async def test_a_full_disk_is_told(chat: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page tries again in a minute."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "_write", full)
+    async with chat.client.post(PATH, data=form(a_txt=b"x"), headers=MARK) as response:
+        assert (response.status, response.headers["Retry-After"]) == (503, "60")
+        assert "No space left on device" in (await response.json())["message"]
+
+
+async def test_few_messages_are_in_memory_as_a_whole(
+    chat: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While they are stored; others wait on the disk until it is their turn."""
+    go, accept, storing = asyncio.Event(), chat.history.accept, list[str]()
+
+    async def slowly(messages: Any) -> Any:
+        storing.append(messages[0].dedupe_key)
+        await go.wait()
+        return await accept(messages)
+
+    read, reads = files.Uploads._read, list[None]()
+
+    async def counted(*given: Any) -> None:
+        await read(*given)
+        reads.append(None)
+
+    monkeypatch.setattr(chat.history, "accept", slowly)
+    monkeypatch.setattr(files.Uploads, "_read", counted)
+    async with asyncio.TaskGroup() as tasks:
+        posts = [tasks.create_task(post(chat, form(key=f"m{n}", a_txt=b"x"))) for n in range(4)]
+        # All four are read: those that are not stored wait for it.
+        await until(lambda: len(reads) == 4 and len(storing) >= files.WHOLE_AT_ONCE)
+        assert len(storing) == files.WHOLE_AT_ONCE
+        go.set()
+    assert [each.result()[0] for each in posts] == [202] * 4
+
+
+async def test_who_goes_away_in_the_middle_is_noted_in_one_line(chat: Served) -> None:
+    """It is no error of Parley's; what was held is free."""
+    with capture_logs() as logs:
+        async with begun(chat, MAX_FILE_BYTES, BEGIN + FILE + bytes(100_000)):
+            await until(lambda: chat.door.limits._bytes)
+        await until(lambda: not chat.door.limits._bytes and logs)
+    assert [line["code"] for line in logs] == ["connection_closed"]

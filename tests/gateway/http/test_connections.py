@@ -70,7 +70,7 @@ async def serve(tmp_path: Path, held: Held) -> AsyncIterator[Serve]:
 
     async def start(limits: Connections) -> int:
         routes = [web.get("/", hello), web.post("/", swallow), web.get("/held", held.page)]
-        routes.append(web.get("/crowded", crowded))
+        routes.append(web.route("*", "/crowded", crowded))
         here = Port("127.0.0.1", 0, routes)
         server = HttpServer(here, tmp_path / "s", private=[], connections=limits)
         started.append(server)
@@ -383,3 +383,14 @@ async def test_a_body_is_no_head(serve: Serve) -> None:
             said += await received(asking)
         asking.sendall(head_of(30_000))
         assert await status(asking) == b"200"
+
+
+async def test_a_body_that_nobody_reads_is_no_head(serve: Serve) -> None:
+    """It was answered before it came; the next request on the connection is answered, too."""
+    port = await serve(Connections())
+    head = "POST /crowded HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    with opened(port, sent=head.encode()) as asking:
+        assert (await received(asking)).startswith(b"HTTP/1.1 200 ")
+        asking.setblocking(True)
+        asking.sendall(b"a" * 100_000 + head_of(1_000))
+        assert (await received(asking)).startswith(b"HTTP/1.1 200 ")
