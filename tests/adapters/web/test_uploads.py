@@ -12,7 +12,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from structlog.testing import capture_logs
 
 from adapters.door import OWNER, Visitor
 from adapters.web import files
@@ -303,12 +302,3 @@ async def test_few_messages_are_in_memory_as_a_whole(
         assert len(storing) == files.WHOLE_AT_ONCE
         go.set()
     assert [each.result()[0] for each in posts] == [202] * 4
-
-
-async def test_who_goes_away_in_the_middle_is_noted_in_one_line(chat: Served) -> None:
-    """It is no error of Parley's; what was held is free."""
-    with capture_logs() as logs:
-        async with begun(chat, MAX_FILE_BYTES, BEGIN + FILE + bytes(100_000)):
-            await until(lambda: chat.door.limits._bytes)
-        await until(lambda: not chat.door.limits._bytes and logs)
-    assert [line["code"] for line in logs] == ["connection_closed"]
