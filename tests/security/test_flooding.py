@@ -301,7 +301,7 @@ async def undisturbed(parley: ParleyProcess, api: BotApi) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_attack_16_streams_of_one_guest(api: BotApi, tmp_path: Path) -> None:
+async def test_attack_20_streams_of_one_guest(api: BotApi, tmp_path: Path) -> None:
     """Through a trusted proxy: eight are open, health, a webhook and an owner are answered."""
     async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
         await let_in(parley, 0)
@@ -315,7 +315,7 @@ async def test_attack_16_streams_of_one_guest(api: BotApi, tmp_path: Path) -> No
 
 
 @pytest.mark.timeout(120)
-async def test_attack_16_streams_of_many_guests(api: BotApi, tmp_path: Path) -> None:
+async def test_attack_20_streams_of_many_guests(api: BotApi, tmp_path: Path) -> None:
     """Of one address, and of many: at most half of the connections are streams."""
     settings = behind_a_proxy(api, max_connections=40, max_connections_per_address=20)
     async with ParleyProcess(tmp_path / "home", settings) as parley:
@@ -369,7 +369,7 @@ async def first_answers(readers: Sequence[asyncio.StreamReader], count: int) -> 
 
 
 @pytest.mark.timeout(120)
-async def test_attack_17_uploads_in_flight(api: BotApi, tmp_path: Path) -> None:
+async def test_attack_21_uploads_in_flight(api: BotApi, tmp_path: Path) -> None:
     """Of sixty as many are taken as there is room for; the others come again, after 5 s.
 
     Those that are taken and then break off are noted in one line each, and leave no file.
@@ -392,7 +392,7 @@ async def names(folder: Path) -> list[str]:
     return await asyncio.to_thread(lambda: [each.name for each in folder.iterdir()])
 
 
-async def test_attack_18_a_loop_of_reads(api: BotApi, tmp_path: Path) -> None:
+async def test_attack_22_a_loop_of_reads(api: BotApi, tmp_path: Path) -> None:
     """It is told to wait; another user, behind the same address, is not."""
     async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
         await let_in(parley, 0, 1)
@@ -412,7 +412,7 @@ async def test_attack_18_a_loop_of_reads(api: BotApi, tmp_path: Path) -> None:
 if NGINX is not None:
 
     @pytest.mark.timeout(120)
-    async def test_attack_16_through_nginx(api: BotApi, tmp_path: Path) -> None:
+    async def test_attack_20_through_nginx(api: BotApi, tmp_path: Path) -> None:
         """It adds the address; streams that end there end in the browser."""
         shown = [f"proxy_set_header {name} {value};" for name, value in from_proxy().items()]
         async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
