@@ -4,6 +4,7 @@ import asyncio
 import base64
 import re
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,10 @@ from playwright.async_api import FilePayload, Page, Route, expect
 from adapters.door import OWNER, Visitor
 from adapters.messages import Address, Choice, MessageRef
 from adapters.web.platform import WebSettings
+from gateway.access import rate_limits
+from gateway.access.rate_limits import STREAMS_OF_USER
 from tests.adapters.web.conftest import Serve, Served, serving
+from tests.adapters.web.streams import listen
 from tests.support.browser import in_the_browser, page
 from tests.support.door import COMMANDS, TOKEN
 from tests.support.history import MemoryHistory
@@ -781,3 +785,34 @@ async def test_the_newest_message_can_be_edited(chat: Served) -> None:
             await tab.reload()
     first, edit = chat.history.messages
     assert (edit.kind, edit.text, edit.message_ref) == ("edit", "hello", first.message_ref)
+
+
+async def test_of_too_many_windows_the_oldest_waits_until_it_is_used(chat: Served) -> None:
+    """It says so, stays as it is, and goes on after a click; it closes no other by itself."""
+    async with page() as tab, AsyncExitStack() as others:
+        await open_chat(tab, chat)
+        for n in range(STREAMS_OF_USER):
+            await others.enter_async_context(listen(chat, f"other{n}"))
+        await expect(tab.locator("#connection")).to_have_text("Paused: too many windows are open")
+        await tab.evaluate("dispatchEvent(new Event('online'))")
+        await chat.answer("news")
+        assert len(chat.door.limits._streams) == STREAMS_OF_USER
+        await tab.click("#composer")
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        await expect(tab.locator('article[data-who="parley"] .body')).to_have_text("news")
+
+
+async def test_a_message_that_there_is_no_room_for_is_sent_later(
+    chat: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says why and when, and is sent once."""
+    monkeypatch.setattr(rate_limits, "BUSY_S", 1)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        with chat.door.limits.room(OWNER) as reach:
+            reach(rate_limits.BODY_BYTES_OF_USER)
+            await say(tab, "hello")
+            busy = "Parley is busy with other files and messages. Trying again in 1 s."
+            await expect(tab.locator('article[data-state="sending"] .state')).to_have_text(busy)
+        await expect(tab.locator(TAKEN)).to_have_count(1)
+        assert len(chat.history.messages) == 1
