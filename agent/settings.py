@@ -419,7 +419,8 @@ class McpServerSettings(Section):
 
     `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
     they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
-    as commands are; `network`, `readable` and `writable` name more.
+    as commands are; `network`, `readable` and `writable` name more. null: confined where one of
+    these three is set, or where the home had the server before programs ran unconfined.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
@@ -429,7 +430,7 @@ class McpServerSettings(Section):
     args: tuple[str, ...] = ()
     env: dict[str, SecretStr] = {}
     cwd: Path | None = None
-    confined: bool = True
+    confined: bool | None = None
     network: bool = False
     readable: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
@@ -446,6 +447,21 @@ class McpServerSettings(Section):
         if url is not None and not url.startswith(("http://", "https://")):
             raise ValueError("must begin with http:// or https://")
         return url
+
+    @property
+    def is_confined_by_word(self) -> bool:
+        """Whether its settings say that it is confined."""
+        named = not self.model_fields_set.isdisjoint({"network", "readable", "writable"})
+        return self.confined is True or (self.confined is None and named)
+
+    def with_walls(self, *, was_here: bool) -> "McpServerSettings":
+        """Return the settings with `confined` decided.
+
+        Args:
+            was_here: Whether the home had it before programs ran unconfined.
+        """
+        is_confined = self.is_confined_by_word or (self.confined is None and was_here)
+        return self.model_copy(update={"confined": is_confined})
 
     @model_validator(mode="after")
     def _one_of_two(self) -> "McpServerSettings":

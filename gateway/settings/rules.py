@@ -333,7 +333,7 @@ def _terminal(settings: Settings) -> Iterator[Contradiction]:
 def _programs(settings: Settings) -> Iterator[Contradiction]:
     """Yield the same of programs of MCP servers, and paths that could never match anything."""
     for name, server in settings.tools.mcp.items():
-        if server.command is None or not server.confined:
+        if server.command is None or server.confined is False:
             continue
         named = (*server.readable, *server.writable, *([server.cwd] if server.cwd else []))
         key = f"tools.mcp.{name}"

@@ -51,6 +51,8 @@ AuditKind = Literal[
     "settings_changed",
     "settings_reloaded",
     "account_restarted",
+    "mcp_agreed",
+    "mcp_refused",
     "pruned",
 ]
 """What can happen; docs/audit.md has a row for each."""

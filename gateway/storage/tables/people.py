@@ -126,3 +126,22 @@ audit_head = Table(
     Column("seq", Whole, nullable=False),
     Column("hash", Text, nullable=False),
 )
+
+# MCP servers of homes that are older than unconfined programs: these stay confined. The name "" is
+# there from the migration to the first start, which enters the servers of its settings.
+mcp_confined = Table("mcp_confined", metadata, Column("name", Text, primary_key=True))
+
+# Texts of MCP servers' tools that give orders, and what an owner has said of them.
+mcp_text = Table(
+    "mcp_text",
+    metadata,
+    Column("digest", Text, primary_key=True),
+    Column("server", Text, nullable=False),
+    Column("tool", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("state", Word, nullable=False),  # asked | agreed | refused
+    Column("told_at", Double),  # when an owner was shown it; NULL: none could be
+    Column("by", Text, nullable=False, server_default=""),  # "platform:sender id"
+    Column("at", Double, nullable=False),
+)

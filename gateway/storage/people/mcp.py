@@ -1,0 +1,143 @@
+"""What is on record of MCP servers: which stay confined, and what owners said of tools' texts.
+
+`mcp_confined` names the servers of homes that were in use before programs ran unconfined. Names are
+never taken out: a replica that starts with older settings would find its server unconfined.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from sqlalchemy import Connection, delete, select, update
+
+from agent.tools.registry import HeldTool
+from gateway.errors import NotFound
+from gateway.storage import audit_log, sharing
+from gateway.storage.audit_log import AuditEntry
+from gateway.storage.queue import leases
+from gateway.storage.schema import mcp_confined, mcp_text, now_s
+
+EVERY = ""
+"""Stands for all servers in `confined`: the home was in use, and has not been started since."""
+ID_CHARS = 12
+"""Hexadecimal digits of a digest by which owners name a text."""
+
+
+class McpRecord(NamedTuple):
+    """What a start goes by: `confined`, and the digests of `agreed`."""
+
+    confined: frozenset[str]
+    agreed: frozenset[str]
+
+
+UNKNOWN = McpRecord(frozenset({EVERY}), frozenset())
+"""Where there is no record no program runs with fewer walls than it may have had."""
+Verdict = Literal["agreed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolText:
+    """The text of a server's tool that gives orders.
+
+    Attributes:
+        state: "asked", "agreed" or "refused".
+        by: Who decided, "platform:sender id"; empty for nobody yet.
+        told: Whether an owner was shown it.
+    """
+
+    held: HeldTool
+    state: str
+    by: str
+    told: bool
+
+    @property
+    def id(self) -> str:
+        """What owners call it by."""
+        return self.held.digest[:ID_CHARS]
+
+
+def confined(conn: Connection) -> frozenset[str]:
+    """Return the servers that stay confined without a word in their settings; see `EVERY`."""
+    return frozenset(conn.scalars(select(mcp_confined.c.name)))
+
+
+def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
+    """Return what is on record; the first start after the upgrade enters these servers."""
+    # Of two replicas that begin at once the second one finds what the first one has entered.
+    leases.one_at_a_time(conn)
+    if EVERY in (known := confined(conn)):
+        conn.execute(delete(mcp_confined).where(mcp_confined.c.name == EVERY))
+        if new := sorted({*names} - known):
+            conn.execute(mcp_confined.insert(), [{"name": name} for name in new])
+    return McpRecord(confined(conn), agreed(conn))
+
+
+def agreed(conn: Connection) -> frozenset[str]:
+    """Return the digests of the texts to which an owner has agreed."""
+    state = mcp_text.c.state == "agreed"
+    return frozenset(conn.scalars(select(mcp_text.c.digest).where(state)))
+
+
+def note(conn: Connection, held: Iterable[HeldTool]) -> None:
+    """Enter texts that are not known yet; an undecided earlier text of the same tool goes."""
+    leases.one_at_a_time(conn)
+    known = frozenset(conn.scalars(select(mcp_text.c.digest)))
+    for each in held:
+        if each.digest in known:
+            continue
+        same_tool = (mcp_text.c.server == each.server, mcp_text.c.tool == each.tool)
+        conn.execute(delete(mcp_text).where(*same_tool, mcp_text.c.state == "asked"))
+        values = {"digest": each.digest, "server": each.server, "tool": each.tool}
+        values |= {"why": each.why, "text": each.text, "state": "asked"}
+        conn.execute(mcp_text.insert().values(values | {"at": now_s()}))
+
+
+def texts(conn: Connection) -> list[ToolText]:
+    """Return all texts, by server and tool; of one tool the newest last."""
+    order = (mcp_text.c.server, mcp_text.c.tool, mcp_text.c.at)
+    return [
+        ToolText(
+            HeldTool(row.digest, row.server, row.tool, row.why, row.text),
+            *(row.state, row.by, row.told_at is not None),
+        )
+        for row in conn.execute(select(mcp_text).order_by(*order))
+    ]
+
+
+def text_of(conn: Connection, name: str) -> ToolText:
+    """Return the text that owners call by this id.
+
+    Raises:
+        NotFound: There is none.
+    """
+    found = [each for each in texts(conn) if each.id == name.strip().lower()]
+    if not found:
+        raise NotFound("There is no tool with this id; `/mcp` lists those that wait.")
+    return found[0]
+
+
+def mark_told(conn: Connection, digests: Collection[str]) -> None:
+    """Note that an owner was shown these texts."""
+    conn.execute(update(mcp_text).where(mcp_text.c.digest.in_(digests)).values(told_at=now_s()))
+
+
+def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
+    """Note what an owner says of a text, on record in the audit log; a later word counts.
+
+    Args:
+        name: The first characters of its digest, `ToolText.id`.
+        by: Who says so, "platform:sender id".
+
+    Raises:
+        NotFound: There is no such text.
+    """
+    text = text_of(conn, name)
+    here = mcp_text.c.digest == text.held.digest
+    conn.execute(update(mcp_text).where(here).values(state=verdict, by=by, at=now_s()))
+    kind: audit_log.AuditKind = "mcp_agreed" if verdict == "agreed" else "mcp_refused"
+    subject, detail = f"{text.held.server}: {text.held.tool}", {"digest": text.held.digest}
+    audit_log.append(conn, AuditEntry(kind, by=by, subject=subject[:200], detail=detail))
+    if conn.dialect.name == "postgresql":
+        # Every replica reads its settings again, and what owners have agreed to with them.
+        sharing.announce(conn, "secrets")
+    return ToolText(text.held, verdict, by, text.told)

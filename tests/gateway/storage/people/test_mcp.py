@@ -1,0 +1,92 @@
+"""What is on record of MCP servers: which stay confined, what owners said of tools' texts."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from agent.tools.registry import HeldTool
+from gateway.errors import NotFound
+from gateway.storage import audit_log, maintenance, schema
+from gateway.storage.audit_log import AuditEntry
+from gateway.storage.people import mcp
+from tests.support.storage import Store, outdated_file
+
+HELD = HeldTool("ab" * 32, "files", "read", "it speaks of all other tools", "Before any other tool")
+
+
+def changed(digest: str) -> HeldTool:
+    """Return another text of the same tool."""
+    return HeldTool(digest * 32, "files", "read", "why", "Before all other tools")
+
+
+def test_a_new_home_has_no_server_that_stays_confined(store: Store) -> None:
+    """Its first start finds none, whatever its settings name."""
+    assert store.run(mcp.at_start, ["files"]) == (frozenset(), frozenset())
+
+
+def test_an_agreement_counts_for_one_text(store: Store) -> None:
+    """It is on record who gave it; a later word takes it back."""
+    store.run(mcp.note, [HELD])
+    assert [(each.state, each.told) for each in store.run(mcp.texts)] == [("asked", False)]
+    store.run(mcp.decide, HELD.digest[:12].upper(), "agreed", "telegram:u1")
+    assert store.run(mcp.agreed) == {HELD.digest}
+    store.run(mcp.note, [HELD, changed("cd")])
+    assert [each.state for each in store.run(mcp.texts)] == ["agreed", "asked"]
+    assert store.run(mcp.agreed) == {HELD.digest}
+    store.run(mcp.decide, HELD.digest[:12], "refused", "telegram:u2")
+    assert store.run(mcp.agreed) == frozenset()
+    said = [(row.kind, row.text()["by"]) for row in store.run(audit_log.listed, 5)]
+    assert said == [("mcp_refused", "telegram:u2"), ("mcp_agreed", "telegram:u1")]
+
+
+def test_of_a_tool_that_changes_again_and_again_one_text_waits(store: Store) -> None:
+    """The newest: the table does not grow with each start of a server that wants it to."""
+    for digest in ("01", "02", "03"):
+        store.run(mcp.note, [changed(digest)])
+    assert [each.held.digest for each in store.run(mcp.texts)] == ["03" * 32]
+
+
+def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
+    """An id that is not there, or is only the beginning of one."""
+    store.run(mcp.note, [HELD])
+    for name in ("", "ab", "ff" * 6):
+        with pytest.raises(NotFound):
+            store.run(mcp.decide, name, "agreed", "telegram:u1")
+
+
+@pytest.fixture
+def old_file(store: Store, tmp_path: Path) -> Path:
+    """A home of the version before, whose audit log has the settings of two starts."""
+    file = outdated_file(tmp_path / "old.db", "0030")
+    for settings in (
+        {"tools.mcp": '{"gone":{"command":"npx"}}', "web.port": "1"},
+        {"tools.mcp": '{"files":{"command":"npx","env":{"KEY":"sha256:1"}}}'},
+        {"tools.mcp": '{"masked'},
+    ):
+        detail = {"changed": {}, "settings": settings}
+        store.run(audit_log.append, AuditEntry("settings_changed", detail=detail))
+    rows = [tuple(row) for row in store.rows(schema.audit_log)]
+    with closing(sqlite3.connect(file)) as raw, raw:
+        marks = ", ".join("?" * len(rows[0]))
+        raw.executemany(f"INSERT INTO audit_log VALUES ({marks})", rows)  # noqa: S608 - own marks
+        raw.execute("UPDATE audit_head SET seq = ?, hash = ?", (rows[-1][0], rows[-1][-1]))
+    return file
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+def test_servers_of_a_home_in_use_stay_confined(migrated: Store) -> None:
+    """Those of its settings at any start before, and those at the first start after."""
+    assert maintenance.check(migrated.path) == []
+    assert migrated.run(mcp.confined) == {"", "files", "gone"}
+    assert migrated.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
+    later = migrated.run(mcp.at_start, ["later", "files"])
+    assert later.confined == {"files", "gone", "new"}
+
+
+@pytest.mark.usefixtures("sqlite_alone")
+def test_a_start_without_servers_makes_none_unconfined(migrated: Store) -> None:
+    """One with other settings, once, is the first start after the upgrade."""
+    migrated.run(mcp.at_start, [])
+    assert "files" in migrated.run(mcp.at_start, ["files"]).confined
