@@ -1,0 +1,165 @@
+"""Why a server's program did not start, in words that name the key of its settings that fixes it.
+
+Derived from what the program wrote to stderr and from the error of its start. Programs say such
+things in the words of the C library, of Node, Python, uv, curl and shells. Walls show as a file
+that is there and cannot be read, as a name that is not found, or as a connection that is refused.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from agent.settings import McpServerSettings
+
+_PATH = r"""['"`]?(?P<path>/[^'"`:,;\n]{1,300})"""
+_WRITES = re.compile(r"read-only file system|EROFS|\bmkdir\b|\bunlink\b|\bsymlink\b", re.IGNORECASE)
+_FILES = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:EACCES|EPERM|EROFS|ENOENT)[^\n/]{{0,80}}{_PATH}",
+        rf"(?:permission denied|no such file or directory)[^\n/]{{0,20}}{_PATH}",
+        rf"read-only file system[^\n/]{{0,20}}{_PATH}",
+        rf"cannot find (?:module|package)[^\n/]{{0,10}}{_PATH}",
+        rf"can't open file[^\n/]{{0,10}}{_PATH}",
+        rf"failed to (?:open|create|read|query)[^\n/]{{0,60}}{_PATH}",
+        rf"{_PATH}['\"`]?: (?:permission denied|no such file|read-only file system|not found)",
+    )
+)
+_HOST = r"(?P<host>[a-z0-9](?:[a-z0-9-]{0,62}\.)+[a-z]{2,24})"
+_HOSTS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"(?:ENOTFOUND|EAI_AGAIN|could not resolve host:?|lookup)\s{{1,3}}{_HOST}",
+        rf"(?:https?|wss?)://{_HOST}",
+        rf"host=['\"]{_HOST}",
+    )
+)
+_NO_NETWORK = re.compile(
+    r"\b(?:ENOTFOUND|EAI_AGAIN|ENETUNREACH|ECONNREFUSED|ETIMEDOUT)\b|connect E(?:ACCES|PERM)"
+    r"|could not resolve|(?:name|nodename) [^\n]{0,40}not known|name resolution|dns error"
+    r"|failed to lookup address|network is unreachable|getaddrinfo|client error \(connect\)"
+    r"|tcp connect error|failed to fetch|error sending request|Max retries exceeded",
+    re.IGNORECASE,
+)
+_CERTIFICATE = re.compile(
+    r"SELF_SIGNED_CERT|UNABLE_TO_\w*_CERT\w*|self[- ]signed certificate|CERTIFICATE_VERIFY_FAILED"
+    r"|UnknownIssuer|invalid peer certificate|unable to get local issuer",
+    re.IGNORECASE,
+)
+_VARIABLE = r"\b(?P<name>[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,6})\b"
+_NEEDED = r"(?:required|not set|missing|must be set|must be provided|undefined|not found)"
+_VARIABLES = (
+    re.compile(rf"KeyError: '{_VARIABLE}'"),
+    re.compile(rf"{_VARIABLE}[^\n]{{0,60}}{_NEEDED}"),
+    re.compile(rf"{_NEEDED}[^\n]{{0,60}}{_VARIABLE}"),
+)
+_NO_MODULE = re.compile(
+    r"No module named '?(?P<python>[\w.]{1,80})"
+    r"|Cannot find (?:package|module) '(?P<node>[^/'.][^']{0,80})"
+)
+_NO_PROGRAM = re.compile(
+    r"(?:env|sh|exec|sh: \d+): ['\"]?(?P<program>[\w.+-]{1,60})['\"]?:"
+    r" (?:No such file|not found|Permission)"
+)
+_DENIED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
+_MODES = re.compile(r"(?:set permissions|chmod)[^\n]{0,300}not permitted", re.IGNORECASE)
+_LATE = re.compile(r"TimeoutError")
+
+
+def remedy_of(name: str, server: McpServerSettings, reason: str, said: str) -> str:
+    """Return what kept a program from starting and which key fixes it; empty where that is unknown.
+
+    Args:
+        name: Of the server, as in `tools.mcp`.
+        server: `confined` is decided (`McpServerSettings.with_walls`).
+        reason: The error of the start.
+        said: The end of what the program wrote to stderr.
+    """
+    if server.command is None:
+        return ""
+    told = _remedies(f"tools.mcp.{name}", server, server.command, f"{reason}\n{said}")
+    return next(told, "")
+
+
+def _remedies(key: str, server: McpServerSettings, command: str, text: str) -> Iterator[str]:
+    """Yield what may have been the cause, the likeliest first."""
+    if not command.startswith("/") and f"directory: '{command}'" in text:
+        yield f"there is no program {command} on the PATH: install it, or name its full path"
+    if _CERTIFICATE.search(text):
+        yield (
+            "a host's certificate was not accepted: where a proxy here has its own, name its file"
+            f" in `{key}.env` (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)"
+        )
+    if _NO_NETWORK.search(text):
+        yield _no_network(key, server, text)
+    yield from _files(key, server, text)
+    for pattern in _VARIABLES:
+        if found := pattern.search(text):
+            yield f"the variable {found['name']} is missing: `{key}.env: {{{found['name']}: …}}`"
+    if found := _NO_MODULE.search(text):
+        module = found["python"] or found["node"]
+        place = f", or name the folder in `{key}.readable`" if _has_walls(server) else ""
+        yield f"the module {module} was not found: install it for `{command}`{place}"
+    if found := _NO_PROGRAM.search(text):
+        yield _no_program(key, server, found["program"])
+    yield from _vague(key, server, command, text)
+
+
+def _vague(key: str, server: McpServerSettings, command: str, text: str) -> Iterator[str]:
+    """Yield what may have been the cause where the text names no file, host or module."""
+    if _has_walls(server) and _MODES.search(text):
+        yield (
+            "behind its walls it cannot set modes of files, as unpacking does: install it before"
+            f" (`uv tool install`) and name its folder in `{key}.readable`"
+        )
+    if _has_walls(server) and _DENIED.search(text):
+        folder = Path(shutil.which(command) or command).parent
+        yield (
+            "a file that it does not name could not be read: it may need the folder of its program,"
+            f" `{key}.readable: [{folder}]`"
+        )
+    if _LATE.search(text) and _has_walls(server) and not server.network:
+        yield (
+            f"it did not list its tools within {server.start_timeout_s:g} s and has no network: a"
+            f" program that downloads needs `{key}.network: true`"
+        )
+    if _LATE.search(text):
+        yield (
+            f"it did not list its tools within {server.start_timeout_s:g} s: a first start that"
+            f" downloads takes longer, `{key}.start_timeout_s` gives it more time"
+        )
+
+
+def _no_network(key: str, server: McpServerSettings, text: str) -> str:
+    found = next((match for each in _HOSTS if (match := each.search(text))), None)
+    what = f"the host {found['host']}" if found else "the network"
+    if _has_walls(server) and not server.network:
+        return f"{what} was not reached: it has no network, `{key}.network: true` gives it one"
+    return f"{what} was not reached from this machine"
+
+
+def _files(key: str, server: McpServerSettings, text: str) -> Iterator[str]:
+    for pattern in _FILES:
+        for match in pattern.finditer(text):
+            path = Path(match["path"].rstrip(" .)]"))
+            line = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
+            is_write = _WRITES.search(line) is not None
+            place = path if path.is_dir() else path.parent
+            if not _has_walls(server):
+                is_there = os.access(path, os.F_OK)
+                yield f"{path} {'may not be read by this user' if is_there else 'does not exist'}"
+            elif is_write:
+                yield f"{path} could not be written: `{key}.writable: [{place}]`"
+            elif os.access(path, os.F_OK):
+                yield f"{path} could not be read: `{key}.readable: [{place}]`"
+
+
+def _no_program(key: str, server: McpServerSettings, program: str) -> str:
+    place = f" and its folder is in `{key}.readable`" if _has_walls(server) else ""
+    return f"the program {program} was not found: see that it is on the PATH in `{key}.env`{place}"
+
+
+def _has_walls(server: McpServerSettings) -> bool:
+    return server.confined is not False

@@ -1,0 +1,144 @@
+"""Why a program did not start: which file or host it was, and which key fixes it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.settings import McpServerSettings
+from agent.tools.mcp.failures import remedy_of
+
+THERE = Path(__file__)
+FOLDER = THERE.parent
+READ = f"{THERE} could not be read: `tools.mcp.s.readable: [{FOLDER}]`"
+NETWORK = "it has no network, `tools.mcp.s.network: true` gives it one"
+CONFINED = [
+    (f"Error: EACCES: permission denied, open '{THERE}'", READ),
+    (f"node: internal: Error: EACCES: permission denied, lstat '{THERE}'\n    at ...", READ),
+    (f"PermissionError: [Errno 13] Permission denied: '{THERE}'", READ),
+    (f"python3: can't open file '{THERE}': [Errno 13] Permission denied", READ),
+    (f"Error: Cannot find module '{THERE}'", READ),
+    (f"error: failed to open file `{THERE}`: Permission denied (os error 13)", READ),
+    (f"sh: 1: {THERE}: Permission denied", READ),
+    (f"ENOENT: no such file or directory, open '{THERE}'", READ),
+    (
+        f"Error: EROFS: read-only file system, open '{THERE}'",
+        f"{THERE} could not be written: `tools.mcp.s.writable: [{FOLDER}]`",
+    ),
+    (
+        "EACCES: permission denied, mkdir '/srv/notes/new'",
+        "/srv/notes/new could not be written: `tools.mcp.s.writable: [/srv/notes]`",
+    ),
+    (
+        (
+            "npm error request to https://registry.example.org/x failed, reason: getaddrinfo"
+            " EAI_AGAIN registry.example.org"
+        ),
+        f"the host registry.example.org was not reached: {NETWORK}",
+    ),
+    (
+        (
+            "error: Failed to fetch: `https://pypi.example.org/simple/x/`\n  Caused by: dns error\n"
+            "  Caused by: failed to lookup address information: Name or service not known"
+        ),
+        f"the host pypi.example.org was not reached: {NETWORK}",
+    ),
+    (
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        f"the network was not reached: {NETWORK}",
+    ),
+    (
+        "curl: (6) Could not resolve host: example.org",
+        f"the host example.org was not reached: {NETWORK}",
+    ),
+    ("Error: connect EACCES 192.0.2.7:443", f"the network was not reached: {NETWORK}"),
+    (
+        "ModuleNotFoundError: No module named 'encodings'",
+        (
+            "the module encodings was not found: install it for `program`, or name the folder in"
+            " `tools.mcp.s.readable`"
+        ),
+    ),
+    (
+        "/usr/bin/env: 'node': No such file or directory",
+        (
+            "the program node was not found: see that it is on the PATH in `tools.mcp.s.env` and"
+            " its folder is in `tools.mcp.s.readable`"
+        ),
+    ),
+]
+EITHER = [
+    (
+        "KeyError: 'API_TOKEN'",
+        "the variable API_TOKEN is missing: `tools.mcp.s.env: {API_TOKEN: …}`",
+    ),
+    (
+        "Error: GITHUB_PERSONAL_ACCESS_TOKEN is not set",
+        (
+            "the variable GITHUB_PERSONAL_ACCESS_TOKEN is missing:"
+            " `tools.mcp.s.env: {GITHUB_PERSONAL_ACCESS_TOKEN: …}`"
+        ),
+    ),
+    (
+        "  cause: invalid peer certificate: UnknownIssuer",
+        (
+            "a host's certificate was not accepted: where a proxy here has its own, name its file"
+            " in `tools.mcp.s.env` (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)"
+        ),
+    ),
+    ("something else", ""),
+]
+UNCONFINED = [
+    ("getaddrinfo ENOTFOUND example.org", "the host example.org was not reached from this machine"),
+    (
+        f"PermissionError: [Errno 13] Permission denied: '{THERE}'",
+        f"{THERE} may not be read by this user",
+    ),
+    ("Error: Cannot find module '/srv/gone.js'", "/srv/gone.js does not exist"),
+    ("Cannot find package 'zod'", "the module zod was not found: install it for `program`"),
+]
+
+
+def remedy(said: str, reason: str = "MCPError: Connection closed", **options: Any) -> str:
+    """Return what is told of a program that wrote this."""
+    server = McpServerSettings.model_validate({"command": "program", "confined": True, **options})
+    return remedy_of("s", server, reason, said)
+
+
+@pytest.mark.parametrize(("said", "told"), CONFINED + EITHER)
+def test_behind_walls_the_key_is_named(said: str, told: str) -> None:
+    """In the words of Node, Python, uv, curl and a shell."""
+    assert remedy(said) == told
+
+
+@pytest.mark.parametrize(("said", "told"), UNCONFINED + EITHER)
+def test_without_walls_no_key_of_walls_is_named(said: str, told: str) -> None:
+    """They would change nothing."""
+    assert remedy(said, confined=False) == told
+
+
+def test_what_the_start_itself_tells_counts_as_well() -> None:
+    """A program that is not there, or may not be run, and one that takes long."""
+    gone = "FileNotFoundError: [Errno 2] No such file or directory: 'npx'"
+    assert "there is no program npx" in remedy("", gone, command="npx")
+    denied = f"PermissionError: [Errno 13] Permission denied: '{THERE}'"
+    assert remedy("", denied) == READ
+    assert "needs `tools.mcp.s.network: true`" in remedy("", "TimeoutError")
+    late = remedy("", "TimeoutError", network=True)
+    assert "`tools.mcp.s.start_timeout_s` gives it more time" in late
+    told = remedy("failed to set permissions for file `a.so`: Operation not permitted")
+    assert told.startswith("behind its walls it cannot set modes of files")
+    told = remedy("error: Permission denied (os error 13)", command="/opt/uv/bin/uvx")
+    assert told.endswith("the folder of its program, `tools.mcp.s.readable: [/opt/uv/bin]`")
+
+
+def test_a_network_that_is_open_is_not_to_blame() -> None:
+    """Behind walls that let it out."""
+    told = remedy("getaddrinfo ENOTFOUND example.org", network=True)
+    assert told == "the host example.org was not reached from this machine"
+
+
+def test_an_address_has_no_program() -> None:
+    """Nothing can be told of it."""
+    server = McpServerSettings(url="https://example.org/mcp")
+    assert remedy_of("s", server, "getaddrinfo ENOTFOUND example.org", "") == ""
