@@ -412,7 +412,7 @@ _MARKUP = (
     r"\[/?INST\]|<</?SYS>>",
     r"</?(?:memory-context|parley-data|system-reminder|system-prompt|system_prompt)\b[^<>]{0,200}>",
 )
-_PRIVATE_FILES = (
+PRIVATE_FILES = (
     r"(?:\.env\b(?!\.(?:example|sample|template|dist|test))|\.netrc\b|\.pgpass\b|\.npmrc\b"
     r"|\.pypirc\b|\.aws/credentials|\.kube/config|\.docker/config\.json|\.ssh/(?!config\b|known_hosts\b)"
     r"|id_rsa\b(?!\.pub)|id_ed25519\b(?!\.pub)|id_ecdsa\b(?!\.pub)|/etc/(?:passwd|shadow)\b)"
@@ -436,11 +436,11 @@ _CARRIED = (
     # A key in its own header is how services are called.
     rf"{_CLIENT}(?:(?!{_HEADER}|{_CLIENT})[^\n]){{0,300}}?(?:{_KEY_VARIABLE})[^\n]{{0,200}}",
     (
-        rf"{_CLIENT}(?:(?!{_CLIENT})[^\n]){{0,300}}?(?:{_PRIVATE_FILES}|\$\((?:cat|env|printenv)\b|`(?:cat|env|printenv)\b)"
+        rf"{_CLIENT}(?:(?!{_CLIENT})[^\n]){{0,300}}?(?:{PRIVATE_FILES}|\$\((?:cat|env|printenv)\b|`(?:cat|env|printenv)\b)"
         r"[^\n]{0,200}"
     ),
     (
-        rf"{_READER}(?:(?!{_READER})[^\n|;&]){{0,100}}?{_PRIVATE_FILES}"
+        rf"{_READER}(?:(?!{_READER})[^\n|;&]){{0,100}}?{PRIVATE_FILES}"
         r"[^\n]{0,200}"
     ),
     rf"\b(?:printenv|env|set)\s*\|\s*{_CLIENT}[^\n]{{0,200}}",

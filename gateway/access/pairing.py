@@ -56,7 +56,16 @@ _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
 Kind = Literal[
-    "bound", "requested", "approved", "denied", "revoked", "promoted", "limited", "invited", "link"
+    "bound",
+    "requested",
+    "approved",
+    "denied",
+    "revoked",
+    "promoted",
+    "limited",
+    "invited",
+    "link",
+    "tool",
 ]
 
 
@@ -69,6 +78,7 @@ class Happening:
     """Something for the log, once it is committed.
 
     Attributes:
+        kind: Of "tool" (another tool of an MCP server is offered, or is not) the audit log tells.
         by: Whoever decided: "platform:sender id", "command line"; "" for nobody.
     """
 

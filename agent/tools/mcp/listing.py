@@ -11,7 +11,7 @@ Values are coerced where nothing is lost ("42" for an integer), as those of buil
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from agent.errors import ToolError
 from agent.safety.threats import scan
+from agent.tools.mcp.orders import NAMED, orders_in
 
 MAX_NAME_CHARS = 64
 """Longest name of a tool. Source: Anthropic and OpenAI, `^[a-zA-Z0-9_-]{1,64}$`."""
@@ -40,6 +41,7 @@ MAX_TOOLS = 128
 MAX_DEFINITIONS = 512
 """Of one server that are looked at; `tools` in its settings may choose among them."""
 
+_Reader = Callable[[Any, int], str]
 _TOO_LARGE = f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 # Source: https://docs.anthropic.com/en/api/messages, input_schema.
@@ -47,8 +49,6 @@ _PROPERTY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _REFUSED_AT_ROOT = ("oneOf", "anyOf", "allOf")
 # Of no use to a model, or different at every start.
 _DROPPED = frozenset({"$schema", "$id", "$comment", "title"})
-# The keys in here are names, not keywords.
-_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LITERAL = frozenset({"enum", "const", "default", "examples", "required", "dependentRequired"})
 
 
@@ -59,6 +59,9 @@ class Offered:
     Attributes:
         name: As the model knows it; `server_name` as the server does.
         removed: How many suspicious spans were taken out of its texts.
+        orders: Why an owner must agree before it is offered; empty for most tools.
+        digest: Of server, tool, description and schema as they came: another text, another digest.
+        text: What an owner reads: description and schema as they came.
     """
 
     name: str
@@ -66,6 +69,9 @@ class Offered:
     description: str
     schema: dict[str, Any]
     removed: int = 0
+    orders: tuple[str, ...] = ()
+    digest: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def listing_of(
         allowed: Names of those that are wanted; None for all. The others are not mentioned.
     """
     definitions = list(definitions)[:MAX_DEFINITIONS]
+    own = frozenset(map(_name, definitions))
     tools: dict[str, Offered] = {}
     skipped: list[Skipped] = []
     left_bytes = MAX_LISTING_BYTES
@@ -101,7 +108,7 @@ def listing_of(
         name = _name(definition)
         if allowed is not None and name not in allowed:
             continue
-        offered = _offered(server, definition, left_bytes)
+        offered = _offered(server, definition, left_bytes, own)
         left_bytes -= min(_size(_schema(definition)) or 0, MAX_RAW_BYTES)
         if isinstance(offered, Offered) and (other := tools.get(offered.name)):
             offered = Skipped(name, f"is called {offered.name}, as {other.server_name!r} is")
@@ -134,7 +141,10 @@ def _schema(definition: Any) -> Any:
     return definition.get("inputSchema") if isinstance(definition, dict) else None
 
 
-def _offered(server: str, definition: Any, left_bytes: int) -> Offered | Skipped:
+def _offered(
+    server: str, definition: Any, left_bytes: int, own: Collection[str]
+) -> Offered | Skipped:
+    """Return a tool as the model sees it; `own` are the names of all tools of its server."""
     name = _name(definition)
     if not name:
         return Skipped("(no name)", "it has no name")
@@ -144,12 +154,26 @@ def _offered(server: str, definition: Any, left_bytes: int) -> Offered | Skipped
     if (wrong := misfit(schema) or _problem(schema)) is not None:
         return Skipped(name, wrong)
     cleaned = _Cleaned()
-    description = cleaned.text(definition.get("description"), MAX_DESCRIPTION_CHARS)
-    plain: dict[str, Any] = cleaned.schema(schema)
-    plain.setdefault("properties", {})
+    description, plain = _shown(definition, cleaned.text)
     if (_size(plain) or 0) > MAX_SCHEMA_BYTES:
         return Skipped(name, _TOO_LARGE)
-    return Offered(tool_name(server, name), name, description, plain, cleaned.removed)
+    said, came = _shown(definition, _cut)
+    orders = orders_in(said, came, own)
+    if cleaned.removed and not orders:
+        orders = ("it has a suspicious passage",)
+    digest = hashlib.sha256(orjson.dumps([server, name, said, came])).hexdigest()
+    text = f"{said}\n{orjson.dumps(came, option=orjson.OPT_INDENT_2).decode()}"
+    return Offered(
+        *(tool_name(server, name), name, description, plain, cleaned.removed),
+        *(orders, digest, text),
+    )
+
+
+def _shown(definition: Any, read: _Reader) -> tuple[str, dict[str, Any]]:
+    """Return description and schema of a tool, in a fixed order, each text as `read` has it."""
+    schema: dict[str, Any] = _in_order(_schema(definition), read)
+    schema.setdefault("properties", {})
+    return read(definition.get("description"), MAX_DESCRIPTION_CHARS), schema
 
 
 def misfit(schema: Any) -> str | None:
@@ -256,34 +280,42 @@ class _Cleaned:
     def __init__(self) -> None:
         self.removed = 0
 
-    def text(self, text: Any, most_chars: int = MAX_SCHEMA_BYTES) -> str:
+    def text(self, text: Any, most_chars: int) -> str:
         """Return a text without suspicious spans, cut to a length."""
-        if not isinstance(text, str):
-            return ""
-        found = scan(text[:most_chars].encode("utf-8", "replace").decode().strip())
+        found = scan(_cut(text, most_chars))
         self.removed += len(found.findings)
-        return found.text if len(text) <= most_chars else f"{found.text[:most_chars]} …"
+        return found.text
 
-    def schema(self, node: Any) -> Any:
-        """Return a schema in a fixed order, without what is of no use to a model."""
-        if isinstance(node, list):
-            return [self.schema(item) for item in node]
-        if not isinstance(node, dict):
-            return node
-        plain = {key: self._value(key, node[key]) for key in sorted(node) if key not in _DROPPED}
-        if plain.get("type") == "array":
-            # OpenAI refuses an array that says nothing about its items.
-            plain.setdefault("items", {})
-        return plain
 
-    def _value(self, key: str, value: Any) -> Any:
-        if key == "description":
-            return self.text(value)
-        if key in _NAMED and isinstance(value, Mapping):
-            return {name: self.schema(value[name]) for name in sorted(value)}
-        if key == "required" and isinstance(value, list):
-            return sorted(value, key=str)
-        return value if key in _LITERAL else self.schema(value)
+def _cut(text: Any, most_chars: int) -> str:
+    """Return a text cut to a length; nothing for what is not a text."""
+    if not isinstance(text, str):
+        return ""
+    plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
+    return plain if len(text) <= most_chars else f"{plain} …"
+
+
+def _in_order(node: Any, read: _Reader) -> Any:
+    """Return a schema in a fixed order, without what is of no use to a model."""
+    if isinstance(node, list):
+        return [_in_order(item, read) for item in node]
+    if not isinstance(node, dict):
+        return node
+    plain = {key: _value(key, node[key], read) for key in sorted(node) if key not in _DROPPED}
+    if plain.get("type") == "array":
+        # OpenAI refuses an array that says nothing about its items.
+        plain.setdefault("items", {})
+    return plain
+
+
+def _value(key: str, value: Any, read: _Reader) -> Any:
+    if key == "description":
+        return read(value, MAX_SCHEMA_BYTES)
+    if key in NAMED and isinstance(value, Mapping):
+        return {name: _in_order(value[name], read) for name in sorted(value)}
+    if key == "required" and isinstance(value, list):
+        return sorted(value, key=str)
+    return value if key in _LITERAL else _in_order(value, read)
 
 
 _SAME_RULES = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False)

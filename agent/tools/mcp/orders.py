@@ -1,0 +1,92 @@
+"""Which texts of an MCP server's tool give orders to the model, beyond what the tool is for.
+
+A description says what its own tool does. One that names tools which are not its server's, places
+where secrets lie, or a passage set apart by tags is shown to an owner first. These rules need no
+language but one: that a text speaks of all other tools is found in English. The threat scan is the
+other half. Both read the description and everything in the schema together, so that an order in
+pieces is found.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from agent.safety.threats import PRIVATE_FILES, scan
+
+_TAG = re.compile(r"</\s{0,5}[A-Za-z][\w-]{0,40}\s{0,5}>")
+_PRIVATE = re.compile(
+    r"(?:~|\$\{?HOME\}?|%USERPROFILE%)[/\\]\S{1,40}|(?<![\w.])/(?:etc|proc|root)/\S{1,40}"
+    rf"|parley\.(?:db|yaml)\b|{PRIVATE_FILES}",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"[A-Za-z0-9]{1,40}(?:[_-][A-Za-z0-9]{1,40}){1,10}")
+_ALL_TOOLS = re.compile(
+    r"\b(?:any|all|every|each|other|another)\b[^\w.!?]{1,8}(?:[\w'-]{1,20}[^\w.!?]{1,8}){0,3}"
+    r"tools?\b",
+    re.IGNORECASE,
+)
+_END = " \t\r\n.!?…"
+NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+"""Keywords of a schema below which the keys are names that the server chose."""
+_WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
+
+
+def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
+    """Return why an owner must read a tool's texts first, a few words each; empty for most tools.
+
+    Args:
+        schema: As the model sees it, before suspicious spans were taken out.
+        own: Names of all tools of its server.
+    """
+    described = [description, *_texts(schema, names=False)]
+    everything = [description, *_texts(schema, names=True)]
+    # Pieces end without a full stop: an order that goes on in the next piece is one.
+    readings = [" ".join(each.strip(_END) for each in some) for some in (described, everything)]
+    whole = "\n".join(everything)
+    found = []
+    if kinds := sorted({kind for reading in (*readings, whole) for kind in scan(reading).counts}):
+        found.append(f"the threat scan found: {', '.join(kinds)}")
+    if names := sorted(_other_tools(whole, own)):
+        found.append(f"it names tools of others: {', '.join(names[:5])}")
+    if any(map(_ALL_TOOLS.search, readings)):
+        found.append("it speaks of all other tools")
+    if private := _PRIVATE.search(whole):
+        found.append(f"it names a private place: {private.group()[:40]}")
+    if _TAG.search(whole):
+        found.append("it has a passage between tags")
+    return tuple(found)
+
+
+def _other_tools(text: str, own: Collection[str]) -> set[str]:
+    """Return the names of Parley's own tools, and of tools of other servers, that a text has."""
+    # Imported late: the catalog imports every tool, and most gateways have no server.
+    from agent.tools.catalog import BUILTIN  # noqa: PLC0415
+
+    return {
+        name
+        for name in _NAME.findall(text)
+        if name not in own and (name in BUILTIN or name.startswith("mcp_"))
+    }
+
+
+def _texts(node: Any, *, names: bool) -> Iterator[str]:
+    """Yield the descriptions in a schema, in order; with `names` all that a model reads in it."""
+    if isinstance(node, str) and names:
+        yield node
+    elif isinstance(node, list):
+        for item in node:
+            yield from _texts(item, names=names)
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _below(key, value, names=names)
+
+
+def _below(key: str, value: Any, *, names: bool) -> Iterator[str]:
+    if key == "description" and isinstance(value, str):
+        yield value
+    elif key in NAMED and isinstance(value, dict):
+        for name, each in value.items():
+            yield from [name] if names else []
+            yield from _texts(each, names=names)
+    elif key not in _WORDS_OF_SCHEMAS:
+        yield from _texts(value, names=names)

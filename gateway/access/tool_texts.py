@@ -1,0 +1,113 @@
+"""Texts of MCP tools that give orders: an owner reads each once and agrees, or refuses.
+
+In a chat (`/mcp`), with `parley mcp` or in the console. Until then the tool is not offered to the
+model. What was agreed to counts for this text alone: another text is another question.
+"""
+
+import re
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+
+from adapters.messages import Choice
+from agent import messages
+from agent.tools.registry import HeldTool
+from gateway.access.pairing import Decision, Happening
+from gateway.access.policy import Owners
+from gateway.storage.people import mcp
+from gateway.storage.people.mcp import ToolText, Verdict
+
+SHOWN_CHARS = 3_000
+"""Longest text that a chat shows; a longer one has no buttons: it would be agreed to unread."""
+TOLD_ONE_BY_ONE = 5
+"""Texts that owners are shown at one start; `/mcp` lists the others."""
+MORE = "More tools of MCP servers wait for you than I show one by one: `/mcp` lists them."
+NOTHING = "No tool of an MCP server waits for you."
+_STATES = {"asked": "waits for you", "agreed": "offered", "refused": "not offered"}
+
+
+def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[int]:
+    """Enter texts that are new and show them to owners, each once; returns the chats told."""
+    mcp.note(conn, held)
+    now = {each.digest for each in held}
+    new = [each for each in mcp.texts(conn) if each.held.digest in now and _waits(each)]
+    chats = owners.chats(conn, owners.everybody(conn)) if new else []
+    told = set()
+    for chat in chats:
+        for each in new[:TOLD_ONE_BY_ONE]:
+            key = f"mcp:{each.held.digest}:{chat.id}"
+            if owners.say(conn, chat, key, notice(each), choices(each)):
+                told.add(chat.id)
+        if len(new) > TOLD_ONE_BY_ONE:
+            owners.say(conn, chat, f"mcp:{new[-1].held.digest}:more:{chat.id}", MORE)
+    if chats:
+        mcp.mark_told(conn, [each.held.digest for each in new])
+    return told
+
+
+def _waits(text: ToolText) -> bool:
+    return text.state == "asked" and not text.told
+
+
+def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decision:
+    """Note an owner's word about a text.
+
+    Raises:
+        NotFound: There is no such text.
+    """
+    text = mcp.decide(conn, name, verdict, by)
+    is_offered = "is offered from now on" if verdict == "agreed" else "is not offered"
+    happened = Happening("tool", text.held.server, text.held.tool, by)
+    return Decision(f"{_named(text)} {is_offered}.", happened=happened)
+
+
+def notice(text: ToolText) -> str:
+    """Return what an owner is shown about a tool."""
+    asked = (
+        f"The MCP server {messages.quoted(text.held.server)} has a tool"
+        f" {messages.quoted(text.held.tool)} whose description may give me orders"
+        f" ({messages.quoted(text.held.why)}). I do not use it until you agree."
+    )
+    shown = seen(text.held.text)
+    ways = f"`/mcp approve {text.id}` offers it, `/mcp deny {text.id}` does not."
+    if len(shown) > SHOWN_CHARS:
+        where = "Read it in the console (MCP servers) or with `parley mcp list`."
+        return f"{asked}\n\nIts text is too long to show here. {where}"
+    return f"{asked} This is its text:\n\n{_as_code(shown)}\n\n{ways}"
+
+
+def choices(text: ToolText) -> tuple[Choice, ...]:
+    """Return the buttons below it."""
+    if len(seen(text.held.text)) > SHOWN_CHARS:
+        return ()
+    return (
+        Choice("Approve", f"/mcp approve {text.id}"),
+        Choice("Deny", f"/mcp deny {text.id}"),
+    )
+
+
+def list_text(texts: Sequence[ToolText]) -> str:
+    """Return the answer to `/mcp`."""
+    lines = [
+        f"- {_named(each)}, `{each.id}`: {_STATES[each.state]} ({messages.quoted(each.held.why)})"
+        for each in texts
+    ]
+    return "\n".join(lines) or NOTHING
+
+
+def seen(text: str) -> str:
+    """Return a text in which characters that nobody sees are written out."""
+    return "".join(
+        each if each.isprintable() or each == "\n" else f"<U+{ord(each):04X}>" for each in text
+    )
+
+
+def _named(text: ToolText) -> str:
+    return f"{messages.quoted(text.held.tool)} of {messages.quoted(text.held.server)}"
+
+
+def _as_code(text: str) -> str:
+    """Return a text as a block of code, which it cannot end."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"

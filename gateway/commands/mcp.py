@@ -1,0 +1,39 @@
+"""`/mcp`: an owner reads which tools of MCP servers wait for agreement, and decides.
+
+The same as `parley mcp` and the console's page (gateway/access/tool_texts.py).
+"""
+
+from gateway.access import tool_texts
+from gateway.commands.pair import DIRECT_ONLY
+from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
+from gateway.errors import NotFound
+from gateway.storage.people import mcp
+
+USAGE = "`/mcp approve ID` offers a tool, `/mcp deny ID` does not, `/mcp show ID` shows its text."
+
+
+@Command("mcp", "decide which tools of MCP servers I may use", IMMEDIATE, 135, owner_only=True)
+def decide_tools(context: CommandContext) -> CommandResult:
+    """List the tools whose texts give orders, or decide about one; in direct chats alone."""
+    if not context.is_private:
+        return CommandResult(DIRECT_ONLY)
+    try:
+        return _decided(context)
+    except NotFound as exc:
+        return CommandResult(str(exc))
+
+
+def _decided(context: CommandContext) -> CommandResult:
+    """Do what stands behind the command."""
+    conn = context.conn
+    match context.argument.lower().split():
+        case []:
+            return CommandResult(f"{tool_texts.list_text(mcp.texts(conn))}\n\n{USAGE}")
+        case ["show", name]:
+            text = mcp.text_of(conn, name)
+            return CommandResult(tool_texts.notice(text), choices=tool_texts.choices(text))
+        case [("approve" | "deny") as verb, name]:
+            verdict: mcp.Verdict = "agreed" if verb == "approve" else "refused"
+            decision = tool_texts.decide(conn, name, verdict, context.sender)
+            return CommandResult(decision.text, happened=decision.happened)
+    return CommandResult(USAGE)
