@@ -71,6 +71,7 @@ from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
 from gateway.storage.database import Database, location_of
 from gateway.storage.migrations import open_locked
+from gateway.storage.people import mcp
 from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
@@ -89,6 +90,7 @@ from gateway.wiring import (
     open_tools,
     registered,
     toolless_warnings,
+    unconfined_warning,
     with_told_windows,
 )
 
@@ -212,7 +214,11 @@ async def run(
         plugins = load_plugins(settings.plugins, settings.home)
         journal.tell_of_the_one_before()
         opened = open_locked(location_of(settings), settings.home)
-        async with opened as database, open_tools(settings) as foreign:
+        named = (whole or settings).tools.mcp
+        async with (
+            opened as database,
+            open_tools(settings, await database.write(mcp.at_start, named)) as foreign,
+        ):
             agent = build_agent(settings, line, plugins, foreign)
             start_checks.note(agent.recovery.rests, checked)
             accounts = build_accounts(settings)
@@ -280,9 +286,12 @@ async def _welcome(
 ) -> Welcome:
     """Return what is said once there is a port."""
     database, model = gateway.database, gateway.intake.rules.model(None)
+    if origin.held:
+        await gateway.intake.show_tools(origin.held)
     code = await owner_code(database, settings, gateway.replica.id)
     link = await database.write(web_door.new_link) if settings.web.enabled else None
     warnings = start_warnings(origin.plugins.missing_guards, model)
+    warnings += unconfined_warning(origin.foreign)
     return Welcome(
         port=0,
         caching=caching_text(agent.models[0], agent.caching),
@@ -500,7 +509,10 @@ async def assembled(
     )
     reloading = Reloading(settings, mind, parts, origin)
     health, operator = (
-        Health(database, replica, supervised, Watch(database, adapters, traffic, replica)),
+        Health(
+            *(database, replica, supervised, Watch(database, adapters, traffic, replica)),
+            lambda: {each.name: each.problem or "" for each in origin.foreign.states()},
+        ),
         Operator(
             *(database, wakeups, intake.tell_approved, door, reloading),
             intake.answer_as_owner,

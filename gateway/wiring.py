@@ -9,7 +9,7 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,7 +33,13 @@ from agent.plugins.active import Plugins
 from agent.plugins.engines import resolve
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
-from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
+from agent.settings import (
+    AuxiliaryModelSettings,
+    CachingSettings,
+    McpServerSettings,
+    ModelSettings,
+    ToolSettings,
+)
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
@@ -61,6 +67,8 @@ from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
 from gateway.storage.database import Database, DatabaseServer, location_of
+from gateway.storage.people import mcp
+from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
 
 log = structlog.get_logger()
@@ -208,6 +216,16 @@ def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
         for model in first
         if isinstance(model, Negotiating) and "no_tools" in model.mode.quirks
     )
+
+
+def unconfined_warning(foreign: ServedTools) -> tuple[str, ...]:
+    """Return what a start says of MCP programs without walls; nothing where there is none."""
+    names = [each.name for each in foreign.states() if each.is_confined is False]
+    if not names:
+        return ()
+    log.warning("mcp_unconfined", servers=names)
+    named = ", ".join(names)
+    return (f"MCP programs that run unconfined, as Parley itself does: {named} (docs/mcp.md)",)
 
 
 def build_agent(
@@ -574,14 +592,39 @@ def accounts_of(*adapters: Adapter) -> Accounts:
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
 
 
-def open_tools(settings: Settings) -> AbstractAsyncContextManager[ServedTools]:
+def open_tools(
+    settings: Settings, record: McpRecord = UNKNOWN
+) -> AbstractAsyncContextManager[ServedTools]:
     """Return what connects to the enabled servers, and yields their tools while it is open.
 
     Entering takes as long as the slowest server needs, `start_timeout_s` at most.
     """
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(NO_SERVERS)
-    return mcp_tools(settings.tools.mcp, settings.home, settings.tools.sandbox)
+    servers = with_walls(settings, record.confined)
+    return mcp_tools(servers, settings.home, settings.tools.sandbox, record.agreed)
+
+
+def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
+    """Return the MCP servers with `confined` decided where their settings leave it open.
+
+    Args:
+        confined: What is on record (`gateway.storage.people.mcp.confined`).
+    """
+    return {
+        name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)
+        for name, server in settings.tools.mcp.items()
+    }
+
+
+def unconfined_in(settings: Settings, confined: Collection[str]) -> list[str]:
+    """Return the enabled MCP servers whose programs run without walls; see `with_walls`."""
+    are_there_walls = settings.tools.sandbox.backend != "none"
+    return sorted(
+        name
+        for name, each in with_walls(settings, confined).items()
+        if each.enabled and each.command and not (each.confined and are_there_walls)
+    )
 
 
 async def registered(database: Database, beginning: Beginning) -> Replica:

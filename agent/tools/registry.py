@@ -385,6 +385,24 @@ class Lacking:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldTool:
+    """A tool of a server whose texts give orders: offered once an owner has agreed to them.
+
+    Attributes:
+        digest: Of server, tool and texts; what the owner agrees to.
+        tool: As the server calls it.
+        why: What was found in its texts.
+        text: They, as they came: what others wrote.
+    """
+
+    digest: str
+    server: str
+    tool: str
+    why: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServerState:
     """How a server of tools (MCP) stands at a moment.
 
@@ -394,6 +412,8 @@ class ServerState:
         remembered: Whether its tools are those of an earlier start.
         tools: (name, effect, description) of those in use.
         skipped: (name, reason) of those that are left out.
+        held: Those that are offered once an owner has agreed.
+        is_confined: Whether its program runs behind walls; None where it is no program.
     """
 
     name: str
@@ -402,12 +422,20 @@ class ServerState:
     remembered: bool
     tools: Sequence[tuple[str, str, str]] = ()
     skipped: Sequence[tuple[str, str]] = ()
+    held: Sequence[HeldTool] = ()
+    is_confined: bool | None = None
 
 
 class ServedTools(tuple[Tool, ...]):
-    """The tools of servers, beside how those stand at any time (`states`)."""
+    """The tools of servers that are offered.
+
+    Attributes:
+        states: Returns how the servers stand now.
+        agreeing: Returns what is offered where owners have agreed to these digests.
+    """
 
     states: Callable[[], Sequence[ServerState]] = staticmethod(tuple)
+    agreeing: Callable[[Collection[str]], "ServedTools"] = staticmethod(lambda _: ServedTools())
 
 
 NO_SERVERS = ServedTools()

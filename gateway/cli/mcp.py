@@ -1,8 +1,9 @@
 """`parley mcp`: what the MCP servers of the settings offer, and what is wrong with them."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
 
 import structlog
 import typer
@@ -12,10 +13,15 @@ from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
-from gateway.cli.common import AsJson, settings_of
+from gateway.access import tool_texts
+from gateway.cli.common import AsJson, act, opened, settings_of
 from gateway.cli.output import out, say, show_json, table
+from gateway.errors import GatewayError
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
+from gateway.storage.database import location_of
+from gateway.storage.people import mcp
+from gateway.wiring import unconfined_in, with_walls
 
 DESCRIPTION_CHARS = 80
 
@@ -30,26 +36,66 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
     """
     settings = settings_of(context)
     off = sorted(name for name, server in settings.tools.mcp.items() if not server.enabled)
+    confined, states = _on_record(settings)
     # What goes wrong is in the reports.
     with structlog.testing.capture_logs():
-        reports = asyncio.run(_reports(settings)) if len(off) < len(settings.tools.mcp) else ()
+        reports = (
+            asyncio.run(_reports(settings, confined)) if len(off) < len(settings.tools.mcp) else ()
+        )
     redactor = Redactor(secret_values(settings))
     if json:
-        show_json({"servers": [_as_data(each, settings, redactor) for each in reports], "off": off})
+        servers_ = [_as_data(each, settings, redactor, states) for each in reports]
+        show_json({
+            "servers": servers_,
+            "off": off,
+            "unconfined": unconfined_in(settings, confined),
+        })
     else:
-        _show(reports, off, settings, redactor)
+        _show(reports, off, settings, redactor, states)
+        if reports and (names := unconfined_in(settings, confined)):
+            say(f"! unconfined, as docs/mcp.md says: {', '.join(names)}", "yellow")
     if any(report.problem for report in reports):
         raise typer.Exit(1)
 
 
-async def _reports(settings: Settings) -> Sequence[ServerReport]:
+ToolId = Annotated[str, typer.Argument(metavar="ID", help="Of a tool, from `parley mcp list`.")]
+
+
+@mcp_app.command("approve")
+def mcp_approve(context: typer.Context, tool: ToolId) -> None:
+    """Offer a tool whose text gives orders; it counts for this text alone."""
+    say(act(settings_of(context), "approve-tool", tool)["text"].replace("`", ""))
+
+
+@mcp_app.command("deny")
+def mcp_deny(context: typer.Context, tool: ToolId) -> None:
+    """Do not offer a tool whose text gives orders."""
+    say(act(settings_of(context), "deny-tool", tool)["text"].replace("`", ""))
+
+
+def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
+    """Return which servers stay confined, and what owners said of texts, by digests."""
+    location = location_of(settings)
+    if isinstance(location, Path) and not location.exists():
+        return (), {}
+    try:
+        with opened(settings) as conn:
+            return mcp.confined(conn), {each.held.digest: each.state for each in mcp.texts(conn)}
+    except GatewayError:
+        # An older version's, or not to be had: no program runs with less than it had.
+        return mcp.UNKNOWN.confined, {}
+
+
+async def _reports(settings: Settings, confined: Collection[str]) -> Sequence[ServerReport]:
     async with servers.connected(
-        settings.tools.mcp, settings.home, settings.tools.sandbox
+        with_walls(settings, confined), settings.home, settings.tools.sandbox
     ) as started:
         return [each.report() for each in started]
 
 
-def _as_data(report: ServerReport, settings: Settings, redactor: Redactor) -> dict[str, Any]:
+def _as_data(
+    report: ServerReport, settings: Settings, redactor: Redactor, states: Mapping[str, str]
+) -> dict[str, Any]:
     read_only = settings.tools.mcp[report.name].read_only
     return {
         "name": report.name,
@@ -62,6 +108,9 @@ def _as_data(report: ServerReport, settings: Settings, redactor: Redactor) -> di
                 "effect": _effect(tool, read_only),
                 "description": tool.description,
                 "removed": tool.removed,
+                "orders": tool.orders,
+                "state": states.get(tool.digest, "asked") if tool.orders else "offered",
+                "text": tool.text if tool.orders else "",
             }
             for tool in report.listing.tools
         ],
@@ -81,12 +130,14 @@ def _show(
     off: Sequence[str],
     settings: Settings,
     redactor: Redactor,
+    states: Mapping[str, str],
 ) -> None:
     if not reports:
         say("No MCP server is enabled (tools.mcp).")
         return
     for report in reports:
         _show_server(report, settings.tools.mcp[report.name].read_only, redactor)
+        _show_held(report, states)
     for name in off:
         say(f"{name}: off", "dim")
 
@@ -108,6 +159,17 @@ def _show_server(report: ServerReport, read_only: Sequence[str], redactor: Redac
         say(f"! {skipped.server_name} is left out: {redactor.text(skipped.reason)}", "yellow")
     if removed := sum(tool.removed for tool in report.listing.tools):
         say(f"! {removed} suspicious spans were taken out of its texts", "yellow")
+
+
+def _show_held(report: ServerReport, states: Mapping[str, str]) -> None:
+    """Print the tools whose texts give orders, with all that they say."""
+    for tool in report.listing.tools:
+        state = states.get(tool.digest, "asked")
+        if tool.orders and state != "agreed":
+            name = tool.digest[: mcp.ID_CHARS]
+            why = "; ".join(tool.orders)
+            say(f"! {tool.server_name} ({name}) is not offered, {state}: {why}", "yellow")
+            say(tool_texts.seen(tool.text))
 
 
 def _first_line(text: str) -> str:

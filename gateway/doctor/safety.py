@@ -2,12 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agent.plugins.finding import available
 from agent.processes import sandbox
 from gateway.doctor.checks import Examined, Sight, check
+from gateway.storage.people import mcp
+from gateway.wiring import unconfined_in
 
 BUILT_IN_ENGINES = ("compressor", "rounds", "lcm")
 
@@ -93,7 +95,7 @@ def _holds(examined: Examined) -> Iterator[Sight]:
     programs = [each for each in tools.mcp.values() if each.enabled and each.command]
     if off := sandbox.why_off(tools):
         yield Sight("wrong", off)
-    if any(each.confined for each in programs) and isinstance(
+    if any(each.is_confined_by_word for each in programs) and isinstance(
         reason := sandbox.choose(tools.sandbox), str
     ):
         yield Sight("wrong", f"MCP programs are not started: no wall works here ({reason})")
@@ -112,15 +114,45 @@ def _programs(examined: Examined) -> Iterator[Sight]:
 
 
 @check(
+    "mcp-connected",
+    "MCP servers are connected",
+    why="Otherwise calls of their tools fail.",
+    remedy="Do what the line says; `parley mcp list` shows the end of what the program wrote.",
+    needs="gateway",
+)
+def _connected(examined: Examined) -> Iterator[Sight]:
+    servers = examined.said.get("servers")
+    for name, problem in servers.items() if isinstance(servers, Mapping) else ():
+        if problem:
+            yield Sight("wrong", f"{name}: {problem}")
+
+
+@check(
     "mcp-confined",
     "MCP programs are confined to their directories",
-    why="An unconfined one can do whatever Parley can.",
-    remedy="Set `confined: true`, and name what it needs in `readable`, `writable` and `network`.",
+    why="An unconfined one may do whatever Parley may, as in other clients.",
+    remedy="Nothing, if you trust these programs. Else set `confined: true`, and name what they"
+    " need in `readable`, `writable` and `network`.",
+    needs="database",
 )
 def _mcp_confined(examined: Examined) -> Iterator[Sight]:
-    for name, server in examined.settings.tools.mcp.items():
-        if server.enabled and server.command and not server.confined:
-            yield Sight("warning", f"{name} is not confined")
+    if names := unconfined_in(examined.settings, mcp.confined(examined.database)):
+        yield Sight("note", f"unconfined: {', '.join(names)}")
+
+
+@check(
+    "mcp-held",
+    "No tool of an MCP server waits for an owner",
+    why="Its description may give the model orders: it is not offered until an owner agrees.",
+    remedy="Read it with `/mcp`, `parley mcp list` or in the console, and approve or deny it.",
+    needs="database",
+)
+def _held(examined: Examined) -> Iterator[Sight]:
+    servers = examined.settings.tools.mcp
+    for each in mcp.texts(examined.database):
+        server = servers.get(each.held.server)
+        if each.state == "asked" and server is not None and server.enabled:
+            yield Sight("warning", f"{each.held.server}: {each.held.tool}: {each.held.why}")
 
 
 @check(

@@ -21,7 +21,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import InboundMessage
 from agent.settings import Section
-from gateway.access import pairing, web_door
+from gateway.access import pairing, tool_texts, web_door
 from gateway.access.pairing import COMMAND_LINE, Decision
 from gateway.access.web_door import NewLink, SignedOut, WebDoor
 from gateway.agent_ports.search import Indexer
@@ -98,6 +98,8 @@ ACTIONS: dict[str, Action] = {
     "revoke-member": pairing.revoke,
     "make-owner": lambda conn, target, by: pairing.set_role(conn, target, "owner", by),
     "make-member": lambda conn, target, by: pairing.set_role(conn, target, "member", by),
+    "approve-tool": lambda conn, name, by: tool_texts.decide(conn, name, "agreed", by),
+    "deny-tool": lambda conn, name, by: tool_texts.decide(conn, name, "refused", by),
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
@@ -123,6 +125,10 @@ class Reloads(Protocol):
 
     async def reload(self) -> SettingsReloaded:
         """Read settings and secrets again, and go by them; what is wrong changes nothing."""
+        ...
+
+    def notify(self) -> None:
+        """Reload soon: settings, secrets or what owners have agreed to are others now."""
         ...
 
     async def renew_secrets(self) -> Reloaded:
@@ -187,6 +193,7 @@ class Operator:
             self.wakeups.outbox(result.conversation)
         if isinstance(result, Decision) and result.happened is not None:
             pairing.report(result.happened)
+            self.settings.notify()
             self.door.forget()
             await self.tell_approved()
         if isinstance(result, NewLink | SignedOut):

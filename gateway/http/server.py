@@ -9,7 +9,7 @@ import asyncio
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -200,11 +200,21 @@ def _runner(routes: Sequence[web.RouteDef], *middlewares: Any) -> web.AppRunner:
 
 
 class Health:
-    """The health routes of a running gateway."""
+    """The health routes of a running gateway.
+
+    Args:
+        servers: Returns why each MCP server is not connected, by names; "" for one that is.
+    """
 
     def __init__(
-        self, database: Database, replica: Replica, adapters: Sequence[Supervised], watch: Watch
+        self,
+        database: Database,
+        replica: Replica,
+        adapters: Sequence[Supervised],
+        watch: Watch,
+        servers: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        self._servers = servers
         self._database = database
         self.replica = replica
         self.adapters = adapters
@@ -270,6 +280,7 @@ class Health:
             "descriptors": "scarce" if scarce else "free",
             "adapters": adapters,
             "accounts": accounts,
+            "servers": dict(self._servers()),
         }
 
     async def database_state(self) -> str:

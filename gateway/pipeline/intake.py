@@ -17,8 +17,10 @@ from adapters.base import Renderer
 from adapters.messages import Address, Admission, Cursor, InboundMessage, MessageRef, Move, Poison
 from agent import spans
 from agent.messages import clean_text, storable
-from gateway.access import pairing
-from gateway.access.pairing import Pairing
+from agent.tools.registry import HeldTool
+from gateway.access import pairing, tool_texts
+from gateway.access.pairing import Happening, Pairing
+from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
@@ -43,6 +45,7 @@ class GatewayIntake:
 
     Attributes:
         roles: Called where somebody may do something else than before.
+        tools: Called where other tools of MCP servers may be offered, or shown to other owners.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class GatewayIntake:
         self._wakeups = wakeups
         self._traffic = traffic
         self.roles: Hint[[]] = Hint()
+        self.tools: Hint[[]] = Hint()
         self._rate_per_min = rules.access.settings.rate_per_min
         self._pairing = Pairing(rules.access, AdmissionLimits(self._rate_per_min), renderers)
 
@@ -99,9 +103,7 @@ class GatewayIntake:
             _log(message, admission, trace)
             self._wake(message, admission)
         for happening in after.happened:
-            pairing.report(happening)
-            if happening.kind in pairing.OF_ROLES:
-                self.roles()
+            self._tell(happening)
         for conversation_id, seq in after.stops:
             self._wakeups.stop(conversation_id, seq)
             # A turn that waits for a person does not run: it is claimed once more, to be ended.
@@ -145,6 +147,12 @@ class GatewayIntake:
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
 
+    async def show_tools(self, held: Sequence[HeldTool]) -> None:
+        """Show owners the texts of tools that they have not seen yet."""
+        owners = Owners(self.rules.access, self._renderers)
+        for conversation_id in await self._database.write(tool_texts.announce, owners, held):
+            self._wakeups.outbox(conversation_id)
+
     async def answer_as_owner(self, owner: InboundMessage, number: int, said: str) -> ReplyOutcome:
         """Take an answer that an owner gives in the console; the turn that waits goes on.
 
@@ -160,6 +168,13 @@ class GatewayIntake:
         for conversation_id in told:
             self._wakeups.outbox(conversation_id)
         return outcome
+
+    def _tell(self, happening: Happening) -> None:
+        pairing.report(happening)
+        if happening.kind in pairing.OF_ROLES:
+            self.roles()
+        if happening.kind in {"tool", "bound", "promoted"}:
+            self.tools()
 
     def _fences(self, cursors: Sequence[Cursor]) -> list[ReceivingFence]:
         """Return what the move of these cursors is fenced with; nothing where one process is alone.

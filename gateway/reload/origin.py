@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agent.plugins.active import Plugins
 from agent.settings import ReferencedSecret
-from agent.tools.registry import NO_SERVERS, ServedTools
+from agent.tools.registry import NO_SERVERS, HeldTool, ServedTools
 from agent.turn.state import Agent
 from gateway.agent_ports.budgets import refuse_unpriced
 from gateway.lifecycle.start_checks import Finding
@@ -100,14 +100,25 @@ class AgentOrigin:
     line: Sequence[Configured] = ()
     source: Source | None = None
 
+    @property
+    def held(self) -> Sequence[HeldTool]:
+        """The tools of servers that are offered once an owner has agreed to their texts."""
+        return [each for state in self.foreign.states() for each in state.held]
+
     async def remade(
-        self, source: Source, running: Settings, settings: Settings, before: Agent
+        self,
+        source: Source,
+        running: Settings,
+        settings: Settings,
+        before: Agent,
+        foreign: ServedTools,
     ) -> Remade:
         """Return what follows from settings; models that did not change stay the same objects.
 
         Args:
             source: What was read before.
             settings: What it is to go by.
+            foreign: The tools of servers that are offered from now on.
 
         Raises:
             SettingsError: They cannot be gone by; nothing was changed.
@@ -122,7 +133,7 @@ class AgentOrigin:
         if any(getattr(plain, name) != getattr(settings, name) for name in ("model", "auxiliary")):
             told, more = await with_told_windows(settings)
             findings += more
-        agent = build_agent(settings, line, self.plugins, self.foreign)
+        agent = build_agent(settings, line, self.plugins, foreign)
         # What was a secret stays one: people may have seen it in an old message.
         agent.calls.redactor.learn(secret_values(running))
         recovery = replace(agent.recovery, rests=before.recovery.rests)

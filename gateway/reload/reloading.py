@@ -21,6 +21,7 @@ from adapters.base import Adapter
 from adapters.errors import AdapterError
 from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
+from agent.tools.registry import ServedTools, Tool
 from gateway.agent_ports.files import StoredFiles
 from gateway.agent_ports.questions import Timeouts
 from gateway.errors import NotFound, SettingsError, StorageError
@@ -40,6 +41,7 @@ from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.marks import mark_of
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
+from gateway.storage.people import mcp
 from gateway.wiring import models_of
 
 log = structlog.get_logger()
@@ -96,6 +98,7 @@ class Reloading:
         self._origin = origin
         self._one = asyncio.Lock()
         self._asked = asyncio.Event()
+        parts.intake.tools.listen(self._asked.set)
         self._rests_until = time.monotonic()
         self._untold = 0.0, SettingsReloaded()
         self._retired: asyncio.Queue[tuple[TurnKit, Sequence[ChatModel]]] = asyncio.Queue()
@@ -220,9 +223,11 @@ class Reloading:
         new = effective(before.settings, found.settings)
         adapters: list[Finding] = []
         findings: tuple[Finding, ...] = ()
-        if new != before.settings:
-            remade = await self._origin.remade(source, self.settings, new, self.mind.agent)
+        foreign = await self._offered()
+        if new != before.settings or _names(foreign) != _names(self._origin.foreign):
+            remade = await self._origin.remade(source, self.settings, new, self.mind.agent, foreign)
             await self._go_by(remade)
+            self._origin.foreign = foreign
             findings = remade.findings
         source.loaded = replace(found, settings=new)
         if new != before.settings:
@@ -241,6 +246,17 @@ class Reloading:
             ),
             secrets=secrets,
         )
+
+    async def _offered(self) -> ServedTools:
+        """Return the tools of servers to whose texts owners have agreed; show them those not seen.
+
+        Without a held tool nothing is asked of the database.
+        """
+        origin = self._origin
+        if not (held := origin.held):
+            return origin.foreign
+        await self._parts.intake.show_tools(held)
+        return origin.foreign.agreeing(await self._parts.shared.database.read(mcp.agreed))
 
     async def _go_by(self, remade: Remade) -> None:
         """Make what turns go by, and have all parts go by it at once."""
@@ -418,6 +434,10 @@ async def _close(model: ChatModel) -> None:
         await model.close()
     except Exception as exc:
         log.exception("model_not_closed", model=model.label, error=str(exc))
+
+
+def _names(tools: Sequence[Tool]) -> list[str]:
+    return [each.name for each in tools]
 
 
 def _both(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:

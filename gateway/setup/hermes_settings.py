@@ -212,7 +212,7 @@ def _servers(told: Any, found: SettingsFound) -> None:
         chosen = _section(server.get("tools"))
         block |= {"tools": chosen["include"]} if chosen.get("include") else {}
         _set(found.tree, ("tools", "mcp", name), block)
-        note = f"tools.mcp.{name}: confined to a directory of its own"
+        note = f"tools.mcp.{name}: runs unconfined, as it did; `confined: true` changes that"
         found.lines.append(Line("settings", f"mcp_servers.{name}", "taken", note))
         for kind in ("env", "headers"):
             for key, value in _section(server.get(kind)).items():

@@ -41,7 +41,8 @@ class Quarters:
         Raises:
             OSError: It cannot be confined, or has no directory.
         """
-        if not server.confined:
+        # Undecided is confined: whoever starts a program has to decide (`with_walls`).
+        if server.confined is False:
             return Walls("none", "" if server.cwd is None else str(server.cwd))
         chosen = choose(self.sandbox)
         if isinstance(chosen, str):

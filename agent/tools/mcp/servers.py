@@ -9,7 +9,7 @@ when it was lost; results become text for the model here.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +40,7 @@ from agent.errors import ToolError
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp import transports
+from agent.tools.mcp.failures import remedy_of
 from agent.tools.mcp.listing import (
     MAX_TOOLS,
     Listing,
@@ -50,7 +51,7 @@ from agent.tools.mcp.listing import (
 )
 from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.transports import Watched
-from agent.tools.registry import ServedTools, ServerState, Tool
+from agent.tools.registry import HeldTool, ServedTools, ServerState, Tool
 
 log = structlog.get_logger()
 
@@ -89,16 +90,25 @@ async def mcp_tools(
     servers: Mapping[str, McpServerSettings],
     home: Path,
     sandbox: SandboxSettings = AUTO,
+    agreed: Collection[str] = (),
 ) -> AsyncIterator[ServedTools]:
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
+
+    Args:
+        agreed: Digests of texts to which an owner has agreed (`agent.tools.registry.HeldTool`).
 
     Yields:
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
     async with connected(servers, home, sandbox) as started:
-        tools = ServedTools(_distinct(started).values())
-        tools.states = lambda: [each.state() for each in started]
-        yield tools
+        yield _served(started, agreed)
+
+
+def _served(started: Sequence["Server"], agreed: Collection[str]) -> ServedTools:
+    tools = ServedTools(_distinct(started, agreed).values())
+    tools.states = lambda: [each.state() for each in started]
+    tools.agreeing = partial(_served, started)
+    return tools
 
 
 @asynccontextmanager
@@ -130,12 +140,17 @@ async def connected(
         raise failures.exceptions[0] from failures
 
 
-def _distinct(servers: Iterable["Server"]) -> dict[str, Tool]:
+def _distinct(servers: Iterable["Server"], agreed: Collection[str]) -> dict[str, Tool]:
     """Return the tools of all servers by name; the first of a name has it."""
     tools: dict[str, Tool] = {}
     for server in servers:
         for offered in server.listing.tools:
-            if offered.name in tools:
+            if offered.orders and offered.digest not in agreed:
+                why = "; ".join(offered.orders)
+                log.warning(
+                    "mcp_tool_held", server=server.name, tool=offered.server_name, reason=why
+                )
+            elif offered.name in tools:
                 reason = f"another server's tool is called {offered.name}"
                 _tell_skipped(server.name, Skipped(offered.server_name, reason))
             else:
@@ -158,6 +173,7 @@ class Server:
         self.listing = Listing()
         self.connection = Connection(name, server, quarters, self._on_listed)
         self._server = server
+        self._quarters = quarters
         self._memory = quarters.folder / f"{name}.json"
         self._definitions: list[Any] | None = None
         self._settled = False
@@ -189,9 +205,21 @@ class Server:
         told = self.report()
         return ServerState(
             *(told.name, told.problem, told.said, told.remembered),
-            [(each.name, self._effect(each), each.description) for each in told.listing.tools],
+            [
+                (each.name, self._effect(each), each.description)
+                for each in told.listing.tools
+                if not each.orders
+            ],
             [(each.server_name, each.reason) for each in told.listing.skipped],
+            [held(self.name, each) for each in told.listing.tools if each.orders],
+            self._is_confined,
         )
+
+    @property
+    def _is_confined(self) -> bool | None:
+        has_walls = self._quarters.sandbox.backend != "none"
+        is_kept = self._server.confined is not False and has_walls
+        return None if self._server.command is None else is_kept
 
     def _effect(self, offered: Offered) -> Literal["read", "side_effect"]:
         return "read" if offered.server_name in self._server.read_only else "side_effect"
@@ -240,6 +268,12 @@ class Server:
             new.replace(self._memory)
         except (OSError, TypeError) as exc:
             log.warning("mcp_memory_unusable", server=self.name, error=str(exc))
+
+
+def held(server: str, offered: Offered) -> HeldTool:
+    """Return what an owner is asked about a tool whose texts give orders."""
+    why = "; ".join(offered.orders)
+    return HeldTool(offered.digest, server, offered.server_name, why, offered.text)
 
 
 def _kept(definition: Any) -> Any:
@@ -296,6 +330,9 @@ class Connection:
                 reason = reason_of(exc)
             # Once it was connected, what it writes may hold what people said.
             self.said = "" if self.problem is None else tail.text.strip()
+            if self.problem is not None:
+                remedy = remedy_of(self.name, self._server, reason, tail.kept)
+                reason = f"{reason}: {remedy}" if remedy else reason
             self.problem = reason
             self.tried.set()
             tool = self._unanswered
@@ -311,7 +348,8 @@ class Connection:
         """
         client = self._client
         if client is None:
-            raise ToolError(f"the MCP server {self.name} is not connected now; try again later")
+            why = f"the MCP server {self.name} is not connected now; try again later"
+            raise ToolError(f"{why} ({self.problem})")
         self._unanswered = tool
         try:
             result = await client.call_tool(tool, arguments)

@@ -1,13 +1,14 @@
 """How messages go to an MCP server and come back: over a program's pipes, or over HTTP.
 
-Both are like the SDK's own transports, but bounded. A program sees PATH, HOME and what its settings
-give, a message has a longest length, and what a program writes to stderr does not reach the
-terminal. `Watched` looks at what has come before the SDK does: that refuses a listing as a whole
-where one tool in it is malformed, checks results by patterns that a server wrote, and does not tell
-when a connection has ended while nothing is asked.
+Both are like the SDK's own transports, but bounded. A program sees PATH, HOME, LANG, TMPDIR and
+what its settings give, a message has a longest length, and what a program writes to stderr does not
+reach the terminal. `Watched` looks at what has come before the SDK does: that refuses a listing as
+a whole where one tool in it is malformed, checks results by patterns that a server wrote, and does
+not tell when a connection has ended while nothing is asked.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -17,7 +18,6 @@ import anyio
 import httpx2
 import structlog
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
@@ -44,10 +44,11 @@ Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle
 """
 CONNECT_WITHIN_S = 30.0
 """How long connecting over HTTP may take."""
-_INHERITED = ("PATH", "HOME")
+_INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 """What a program gets of Parley's own environment."""
 _STDERR_CHUNK = 4_096
 _TAIL_CHARS = 500
+_KEPT_CHARS = 8_000
 
 Incoming: TypeAlias = SessionMessage | Exception
 
@@ -133,20 +134,23 @@ def _bare(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class Tail:
-    """The end of what a program said to stderr."""
+    """The end of what a program said to stderr.
+
+    Attributes:
+        kept: As much of it as is searched for why the program did not start.
+    """
 
     def __init__(self) -> None:
-        self._kept = ""
+        self.kept = ""
 
     @property
     def text(self) -> str:
         """The end of what was added, from a word on."""
-        return end_of(self._kept, _TAIL_CHARS)
+        return end_of(self.kept, _TAIL_CHARS)
 
     def add(self, text: str) -> None:
         """Take note of more."""
-        # One character too many tells that there were more.
-        self._kept = (self._kept + text)[-_TAIL_CHARS - 1 :]
+        self.kept = (self.kept + text)[-_KEPT_CHARS:]
 
 
 @asynccontextmanager
@@ -194,9 +198,8 @@ async def _end(program: KeptProgram) -> None:
 
 def environment(server: McpServerSettings) -> dict[str, str]:
     """Return what the program finds in its environment."""
-    inherited = get_default_environment()
-    given = {key: value.get_secret_value() for key, value in server.env.items()}
-    return {key: inherited[key] for key in _INHERITED if key in inherited} | given
+    inherited = {key: value for key in _INHERITED if (value := os.getenv(key))}
+    return inherited | {key: value.get_secret_value() for key, value in server.env.items()}
 
 
 def at_home(walls: Walls, server: McpServerSettings) -> dict[str, str]:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from agent.plugins import engines, finding
 from agent.plugins.engines import EngineInfo
 from agent.plugins.finding import PluginInfo
+from gateway.access import tool_texts
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
-from gateway.errors import GatewayError, SettingsError
+from gateway.errors import GatewayError, NotFound, SettingsError
 from gateway.lifecycle.rotation import SettingsReloaded
 from gateway.logging.recent import MOST_LINES, RECENT, LineFilter, Tally, newest, tallied
 from gateway.settings.changes import located
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry
+from gateway.storage.people import mcp
 
 SETTINGS = f"{HOME}/settings"
 ACCOUNTS = f"{HOME}/settings/accounts"
@@ -136,15 +138,31 @@ async def plugins(ask: Ask) -> Result:
 async def servers(ask: Ask) -> Result:
     """Show how each MCP server stands, what it said last, and its tools."""
     off = [name for name, each in ask.inside.settings.tools.mcp.items() if not each.enabled]
+    texts = await ask.inside.database.read(mcp.texts)
     return Shown(
         "mcp.html",
         {
+            "texts": {each.held.digest: each for each in texts},
+            "seen": tool_texts.seen,
             "servers": ask.inside.looks.servers(),
             "off": sorted(off),
             "lost": _failures("mcp_lost", "server"),
             "late": _failures("tool_timed_out", "tool"),
         },
     )
+
+
+@action(SERVERS)
+async def decide_tool(ask: Ask) -> Result:
+    """Offer a tool whose text gives orders, or do not."""
+    what, name = ask.form.get("do", ""), ask.form.get("whom", "")
+    if what not in {"approve-tool", "deny-tool"}:
+        raise GatewayError("Nothing was chosen that can be done.")
+    try:
+        decision = await ask.inside.operator.act(what, name, ask.by)
+    except NotFound as exc:
+        return Moved(SERVERS, str(exc).replace("`", ""), failed=True)
+    return Moved(SERVERS, decision.text.replace("`", ""))
 
 
 def _failures(event: str, by: str) -> dict[str, Tally]:

@@ -53,13 +53,18 @@ def test_tools_and_what_is_left_out_are_listed(listed: Callable[..., Result]) ->
     assert "\x1b" not in result.out
     assert "! bad is left out: its schema is not one of an object" in result.out
     assert "! 2 suspicious spans were taken out of its texts" in result.out
-    assert lines[-1] == ["t:", "off"]
+    assert lines[-2] == ["t:", "off"]
+    assert lines[-1][1] == "unconfined,"
+    assert "! act (" in result.out
+    assert attack in result.out
     found = json.loads(listed(servers, "--json").out)
     [server] = found["servers"]
     assert [(tool["name"], tool["effect"]) for tool in server["tools"]] == [
         ("mcp_s_act", "side_effect"),
         ("mcp_s_look", "read"),
     ]
+    assert [tool["state"] for tool in server["tools"]] == ["asked", "asked"]
+    assert found["unconfined"] == ["s"]
     assert (server["problem"], server["skipped"][0]["name"], found["off"]) == (None, "bad", ["t"])
 
 
@@ -86,7 +91,7 @@ def test_what_is_too_long_is_cut_between_words(listed: Callable[..., Result]) ->
     lines = listed({"s": broken}).out.splitlines()
     said = lines[0].partition("(it said: …")[2].partition(")")[0].split()
     assert said == words[-len(said) :]
-    assert lines[-1].endswith("written down, Finds whatever was written down, Finds…")
+    assert lines[-2].endswith("written down, Finds whatever was written down, Finds…")
 
 
 def test_without_servers_there_is_nothing_to_list(listed: Callable[..., Result]) -> None:

@@ -29,8 +29,10 @@ def test_help_lists_every_command() -> None:
 
 
 def test_help_tells_an_owner_more() -> None:
-    """One line, behind the others."""
-    assert help_text(to_owner=True) == f"{EVERYBODYS}\n- `/pair`: decide who may write to me"
+    """Two lines, behind the others."""
+    pair, tools = help_text(to_owner=True).removeprefix(EVERYBODYS).split("\n")[1:]
+    assert pair == "- `/pair`: decide who may write to me"
+    assert tools == "- `/mcp`: decide which tools of MCP servers I may use"
 
 
 def test_the_menus_are_the_same_list() -> None:

@@ -22,7 +22,16 @@ from gateway.commands.registry import (
 ALL = commands(with_owners=True)
 ALIASES = {word: each for word, each in by_word().items() if word != each.name}
 ROUTES = {
-    (IMMEDIATE, "at once"): {"stop", "status", "usage", "insights", "help", "memory", "pair"},
+    (IMMEDIATE, "at once"): {
+        "stop",
+        "status",
+        "usage",
+        "insights",
+        "help",
+        "mcp",
+        "memory",
+        "pair",
+    },
     (REPLY, "at once"): {"approve", "deny", "answer"},
     (QUEUED, "queued"): {"retry"},
     (NEW_BEGINNING, "queued"): {"new"},
@@ -148,7 +157,7 @@ def test_the_routes() -> None:
 def test_what_else_the_pipeline_asks_of_commands() -> None:
     """Urgent ones have a limit of their own; others than owners do not know those of owners."""
     assert {each.name for each in ALL if each.urgent} == {"stop", "status"}
-    assert {each.name for each in ALL if each.owner_only} == {"pair"}
+    assert {each.name for each in ALL if each.owner_only} == {"mcp", "pair"}
 
 
 @pytest.mark.parametrize("command", ALL, ids=lambda each: each.name)

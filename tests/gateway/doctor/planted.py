@@ -105,7 +105,21 @@ setting(
     "terminal-network", "warning", tools={"enabled": ["terminal"], "terminal": {"network": True}}
 )
 setting("mcp-programs", "wrong", tools__mcp={"files": {"command": "no-such-program-of-mcp"}})
-setting("mcp-confined", "warning", tools__mcp={"files": {"command": "sh", "confined": False}})
+
+
+@fault("mcp-held", "warning")
+def _held(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.set(tools__mcp={"files": {"command": "sh"}})
+    text = {"digest": "ab", "server": "files", "tool": "read", "why": "orders", "text": "Before"}
+    patient.enter(schema.mcp_text, **text, state="asked", by="", at=1.0)
+
+
+@fault("mcp-connected", "wrong")
+def _not_connected(patient: Patient, _: pytest.MonkeyPatch) -> None:
+    patient.running = {**READY, "servers": {"files": "MCPError: Connection closed", "notes": ""}}
+
+
+setting("mcp-confined", "note", tools__mcp={"files": {"command": "sh"}})
 setting("mcp-encrypted", "warning", tools__mcp={"files": {"url": "http://tools.example.org/"}})
 setting(
     "fetch-private",

@@ -70,11 +70,13 @@ async def test_its_tools_run(program: Program, journal: Journal, tmp_path: Path)
 async def test_it_sees_no_more_of_the_environment_than_it_needs(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PATH, HOME, and what its settings give."""
+    """PATH, HOME, LANG, TMPDIR, and what its settings give."""
     monkeypatch.setenv("PARLEY_MODEL__API_KEY", "sk-secret")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with mcp_tools({"s": program(env={"TOKEN": "t-123"})}, tmp_path) as tools:
         seen = json.loads(await run(tools, "env"))
-    assert seen.keys() - {"LC_CTYPE"} == {"PATH", "HOME", "TOKEN"}
+    assert seen.keys() - {"LC_CTYPE"} == {"PATH", "HOME", "LANG", "TMPDIR", "TOKEN"}
     assert seen["TOKEN"] == "t-123"
 
 
