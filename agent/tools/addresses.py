@@ -47,10 +47,15 @@ _FILES = frozenset({
 """Top-level domains with which names of files end: "README.md" is no address."""
 
 
-def canonical(text: str) -> str:
-    """Return an address in the form in which two are compared; empty for what is none."""
+def canonical(text: str, page: str = "") -> str:
+    """Return an address in the form in which two are compared; empty for what is none.
+
+    Args:
+        text: The address; with a page also a relative one, as that page has it.
+        page: The page's address.
+    """
     try:
-        url = URL(text.strip())
+        url = URL(page).join(URL(text.strip())) if page else URL(text.strip())
         if url.scheme not in {"http", "https"} or not url.host or url.raw_user is not None:
             return ""
         # What stands behind the user's "@" may be empty as well.
@@ -86,19 +91,12 @@ def links_in(text: str, page: str) -> frozenset[str]:
         text: Of the page; each link in parentheses behind its words, or as HTML.
         page: Its address.
     """
-    found = {_joined(page, link) for link in islice(_links(text), MAX_LINKS)}
+    found = {canonical(link, page) for link in islice(_links(text), MAX_LINKS)}
     return frozenset(found - {""})
 
 
 def _links(text: str) -> Iterator[str]:
     return (match["shown"] or match["html"] for match in _LINK.finditer(text))
-
-
-def _joined(page: str, link: str) -> str:
-    try:
-        return canonical(str(URL(page).join(URL(link))))
-    except ValueError:
-        return ""
 
 
 def _readings(found: str) -> Iterator[str]:
