@@ -351,14 +351,10 @@ class DelegationSettings(Section):
 
 
 class MemorySettings(Section):
-    """How much the tool `memory` keeps for a sender, or for a shared conversation.
-
-    `standing`: whether what people ask for once and for all, and facts that they tell, are kept.
-    """
+    """How much is kept for a sender, or for a shared conversation."""
 
     max_chars: int = Field(default=2_200, ge=0)
-    profile_max_chars: int = Field(default=1_400, ge=0)
-    standing: bool = True
+    profile_max_chars: int = Field(default=4_000, ge=0)
 
 
 class PluginSettings(Section):

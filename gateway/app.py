@@ -34,6 +34,7 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, stored_files
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
+from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
 from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
@@ -478,11 +479,11 @@ async def assembled(
     door = _door(database, access, links, intake)
     chats = ChatHistory(database, intake.facts, links, files)
     adapters = _replaceable(accounts.connect(intake, chats, door))
-    await intake.tell_approved()
-    await _warn_of_lost_accounts(database, adapters)
+    note_chats = NoteChats(Owners(access, accounts.renderers), wakeups)
+    await _tell_at_the_start(database, adapters, intake, note_chats)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    reader = build_memory_reader(settings, mind.agent, mind.readers, database, access, budgets)
+    reader = build_memory_reader(settings, mind.agent, mind.readers, database, budgets, note_chats)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups, files),
@@ -499,7 +500,7 @@ async def assembled(
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
-    burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
+    burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
     delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
@@ -626,8 +627,15 @@ async def _closed_at_the_end(
         yield
 
 
-async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:
-    """Say which conversations nobody can reach: an account was renamed, or taken out."""
+async def _tell_at_the_start(
+    database: Database,
+    adapters: Mapping[Account, Adapter],
+    intake: GatewayIntake,
+    note_chats: NoteChats,
+) -> None:
+    """Tell people what has happened to them meanwhile; log the conversations nobody can reach."""
+    await intake.tell_approved()
+    await note_chats.tell_unconfirmed(database)
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
             log.warning(

@@ -49,6 +49,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.search import Meanings
+from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
 from gateway.alerts.webhook import AlertWebhook
@@ -380,7 +381,7 @@ def build_readers(settings: Settings) -> list[Configured]:
         SettingsError: One of them lacks its key, or the block cannot be used.
     """
     block, name = settings.auxiliary.memory, "auxiliary.memory"
-    if not (block.is_set and settings.tools.memory.standing):
+    if not block.is_set:
         return []
     line = {name: _auxiliary(block, settings)}
     line |= {f"{name}.fallbacks.{number}": each for number, each in enumerate(block.fallbacks)}
@@ -393,22 +394,26 @@ def build_memory_reader(
     agent: Agent,
     models: Sequence[ChatModel],
     database: Database,
-    access: Access,
     budgets: Budgets,
+    chats: NoteChats,
 ) -> MemoryReader | None:
-    """Return who reads for the memory what rules do not find; None where no model does.
+    """Return the reader for the notebook, or None if no model is named for it.
 
     Args:
         agent: Knows which models are left alone for a while.
         models: Of `build_readers`; whoever has built them closes them.
-        database: Where people's words are, and what is remembered of them.
-        budgets: They hold for it, too.
+        database: Where people's words are, and their notes.
+        budgets: They count for it, too.
+        chats: What it notes is shown there.
     """
     if not models:
         return None
     redact, rests = redactor_of(settings).text, agent.recovery.rests
     limit_s = settings.auxiliary.memory.timeout_s
-    return MemoryReader(database, access, budgets, Summariser(models, limit_s, redact, rests=rests))
+    return MemoryReader(
+        *(database, budgets, Summariser(models, limit_s, redact, rests=rests), chats),
+        settings.tools.memory.profile_max_chars,
+    )
 
 
 def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:

@@ -1,6 +1,6 @@
 """The threat scan: takes out of a text what tries to instruct the model, hide, or carry data off.
 
-For texts that others wrote and that enter the prompt: memory, context files, skills. It works on
+For texts that others wrote and that enter the prompt: notes, context files, skills. It works on
 spans: each becomes a mark that says what stood there, and the rest of the text stays. It is one
 of several hedges (what it lets through is still framed as data), so it would rather miss a clever
 attack than cut a harmless page to pieces.
@@ -493,3 +493,40 @@ _BY_KIND: tuple[tuple[Kind, tuple[re.Pattern[str], ...]], ...] = (
 )
 PATTERNS = tuple((kind, pattern) for kind, patterns in _BY_KIND for pattern in patterns)
 """By kind, the one that explains most first: spans that overlap become one of the first kind."""
+
+
+_FILE_ENDS = (
+    "avif|bmp|css|csv|docx|gif|html|ini|jpeg|jpg|js|json|jsx|log|mp3|mp4|odt|pdf|png|pptx|toml|ts"
+    "|tsx|txt|wav|xlsx|xml|yaml|yml"
+)
+"""Names of files end with these, and no host does. Source: IANA's list of top-level domains."""
+_DOT = r"(?:\.|\[\.\]|\(\.\)|\u3002|\uff61)"
+_LABEL = r"[^\W_](?:[\w-]*[^\W_])?"
+_DATE = re.compile(r"(?<!\d)(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4})(?!\d)")
+_DELICATE = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"[a-z][a-z\d+-]*:/{1,2}\S|\b(?:data|javascript|mailto|tel|sms):\S|\bwww\.",
+        # A host, also that of a mail address.
+        rf"(?<!\w){_LABEL}{_DOT}(?!(?:{_FILE_ENDS})\b)(?:{_LABEL}{_DOT})*[^\W\d_]{{2,}}(?!\w)",
+        r"\w@\w|\blocalhost\b|[a-z][\w-]*:\d{2,5}\b",
+        r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])|(?:[\da-f]{1,4}:){2,7}:?[\da-f]{1,4}|::\d",
+        # A command: an option, a path, quoting, a pipe or a substitution of a shell.
+        r"(?<!\S)--?[a-z][\w-]*|(?<!\S)(?:~|\.{1,2})?/[\w.~-]|\b[a-z]:\\|`|\$[({\w]|&&|\||;\s*\S+\s-",
+        # An account: an IBAN, a number of seven digits, a long word of letters and digits.
+        r"\b[a-z]{2}\d{2}(?:[ -]?[a-z\d]{2,4}){3,8}\b",
+        r"(?:\d[\s()./-]{0,3}){6}\d",
+        r"\b(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{16,}\b",
+    )
+)
+_PROGRAM = re.compile(
+    r"(?<![\w-])(?:bash|chmod|chown|curl|npx|powershell|rm|scp|ssh|sudo|uvx|wget|xargs)(?![\w-])"
+)
+
+
+def is_delicate(text: str) -> bool:
+    """Whether a text holds a URL, a host, a command, an account number or a phone number."""
+    # What is not seen could part them, and wide letters and digits look like plain ones.
+    seen = "".join(each for each in text if unicodedata.category(each) != "Cf")
+    plain = _DATE.sub(" ", unicodedata.normalize("NFKC", seen))
+    return any(found.search(plain) for found in (*_DELICATE, _PROGRAM))

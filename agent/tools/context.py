@@ -333,7 +333,7 @@ class SearchQuery:
     """What is searched for; times are ISO 8601, `until` not included.
 
     Attributes:
-        text: Words; empty, where all topics or facts are wanted.
+        text: Words; empty, where all topics are wanted.
     """
 
     text: str
@@ -403,15 +403,6 @@ class Timeline:
     scope: str
 
 
-@dataclass(frozen=True, slots=True)
-class KnownFact:
-    """What somebody has told, in their words; times are ISO 8601, `until` empty while it holds."""
-
-    text: str
-    at: str
-    until: str = ""
-
-
 class Searcher(Protocol):
     """Searches what the turn may see.
 
@@ -425,13 +416,6 @@ class Searcher(Protocol):
 
     async def timeline(self, query: SearchQuery) -> Timeline:
         """Return topics: those in which the words were found, else the longest."""
-        ...
-
-    async def facts(self, query: SearchQuery) -> Sequence[KnownFact]:
-        """Return the facts that hold one of the words, else all; oldest first, the newest of many.
-
-        They are those of the conversation's memory.
-        """
         ...
 
 

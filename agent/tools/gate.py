@@ -19,6 +19,7 @@ from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.ports import DecidedVerdict, Decision
 from agent.safety.redaction import MASK, Redactor
+from agent.safety.threats import is_delicate
 from agent.tools import policy
 from agent.tools.context import (
     Inquiry,
@@ -109,6 +110,8 @@ class ApprovalRules:
             policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
             policy.FETCH: destination != "none",
             policy.RECALLED: destination not in {"none", "listed"} and rights.read.recalled,
+            policy.DELICATE: name == "memory"
+            and is_delicate(str(arguments_of(call).get("content") or "")),
         }
         return Facts(
             tool=name,

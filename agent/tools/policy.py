@@ -34,10 +34,11 @@ DESTINATIONS = frozenset(get_args(Destination))
 ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
-FETCH, RECALLED = "@fetch", "@recalled"
+DELICATE, FETCH, RECALLED = "@delicate", "@fetch", "@recalled"
 """Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
-that later prompts hold; sends words of the model to a host; does so after a tool of the turn has
-returned what was said or kept elsewhere."""
+that later prompts hold; writes one with an address, a command, an account or phone number;
+sends words of the model to a host; does so after a tool of the turn has returned what was said or
+kept elsewhere."""
 FETCHING = frozenset({FETCH_URL})
 """Tools of the class `FETCH`. A call of one that names no address leads to a new one."""
 MOST_LINKS = 5
@@ -143,6 +144,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(name="default.skills", then="ask_owner", tool="skill_manage"),
     Rule(name="default.skills-guests", then="deny", tool="skill_manage", role="guest"),
     Rule(name="default.skills-members", then="deny", tool="skill_manage", role="member"),
+    Rule(name="default.notes-delicate", then="ask", tool=DELICATE),
     Rule(name="tainted-notes", then="ask", tool=NOTES, tainted=True),
     Rule(name="tainted-fetch", then="ask", tool=FETCH, tainted=True, destination="new"),
     Rule(name="tainted-recalled", then="ask", tool=RECALLED, tainted=True),

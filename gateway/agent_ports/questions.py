@@ -144,11 +144,14 @@ class Inquiries:
         who = Answerer(role=self._access.weakest(conn, [by]))
         return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
+    def renderer(self, turn: Turn) -> Renderer:
+        """Return what renders texts for the chat of a turn."""
+        address = turn.lease.address
+        return self._adapters[address.platform, address.account].render
+
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""
-        address = turn.lease.address
-        render = self._adapters[address.platform, address.account].render
-        text = self._text(found, question, turn)
+        render, text = self.renderer(turn), self._text(found, question, turn)
         return _asked(render, f"inquiry:{found.id}", text, _choices(found), turn.reply_to)
 
     def tell_owners(self, conn: Connection, found: Question, question: str, turn: Turn) -> set[int]:

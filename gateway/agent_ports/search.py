@@ -19,12 +19,11 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.tools.context import Findings, Hit, KnownFact, Searcher, SearchQuery, Timeline, TopicLine
+from agent.tools.context import Findings, Hit, Searcher, SearchQuery, Timeline, TopicLine
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
-from gateway.storage.people import remembered
 from gateway.storage.schema import iso_time
 from gateway.storage.search import index, topics, vectors
 from gateway.storage.search import query as search
@@ -234,19 +233,6 @@ class ConversationSearcher(Searcher):
         shown = topics.longest(found, query.limit)
         lines = tuple(_topic_line(each, scope, self.conversation) for each in shown)
         return Timeline(lines, len(found) - len(shown), _in_words(scope, missing))
-
-    @override
-    async def facts(self, query: SearchQuery) -> Sequence[KnownFact]:
-        """Return the facts of the conversation's scope."""
-        rows = await self.database.read(remembered.facts_of, self.conversation)
-        wanted = topics.stems_of(query.text)
-        kept = [
-            row for row in rows if not wanted or not wanted.isdisjoint(topics.stems_of(row.text))
-        ]
-        return [
-            KnownFact(row.text, iso_time(row.at), iso_time(row.ended_at) if row.ended_at else "")
-            for row in kept[-query.limit :]
-        ]
 
     async def _nearness(
         self, scope: Scope, text: str, only: SearchLimits

@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import Connection
 from typing_extensions import override
 
+from adapters.base import Renderer
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
 from agent.ports import Origin
@@ -39,8 +40,9 @@ from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.agent_ports.told_notes import removal_of
 from gateway.errors import SettingsError, StorageUnavailable
-from gateway.storage.conversation import sessions, turns
+from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
@@ -57,6 +59,7 @@ class TurnNotebook:
         scope: Whose notes these are (`gateway.storage.people.notebook.scope_of`).
         may_act: Whether everybody whose words the turn is about may act: else nobody's words may
             become notes, which others will read.
+        render: Of the turn's chat.
     """
 
     database: Database
@@ -64,6 +67,7 @@ class TurnNotebook:
     settings: MemorySettings
     scope: str
     may_act: bool
+    render: Renderer
 
     async def todo(self) -> Sequence[TodoItem]:
         """Return the list."""
@@ -92,9 +96,17 @@ class TurnNotebook:
         self._require_harmless(add or "")
         limits = {"memory": self.settings.max_chars, "user": self.settings.profile_max_chars}
         change = Change(self.scope, target, remove, add, limits[target])
-        notes = await self.database.write(notebook.change_notes, self.turn, change)
+        notes = await self.database.write(self._change, change)
         log.info("notes_changed", target=target, notes=len(notes), chars=sum(map(len, notes)))
         return notes
+
+    def _change(self, conn: Connection, change: Change) -> list[str]:
+        """Change the notes; of one that goes the chat is told at once, of a new one at the end."""
+        changed = notebook.change_notes(conn, self.turn, change)
+        if changed.removed is not None and change.add is None:
+            told = removal_of(self.render, changed.removed)
+            turn_journal.notify(conn, self.turn, told)
+        return changed.notes
 
     def _require_harmless(self, text: str) -> None:
         """Refuse what would instruct every later prompt that holds it."""
@@ -246,7 +258,8 @@ class Toolkit:
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
         rights = await self.database.read(rights_of_turn, self.access, turn)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
-        book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act)
+        render = self.inquiries.renderer(turn)
+        book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act, render)
         return ToolContext(
             conversation=str(conversation),
             reader=Reader(self.database, conversation),

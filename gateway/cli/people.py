@@ -305,7 +305,8 @@ def memory_list(
     if json:
         show_lines(map(asdict, notes))
         return
-    rows = [(note.id, note.scope, note.target, note.at, note.text) for note in notes]
+    about = {note.id: f"{note.target}, waits" if note.waits else note.target for note in notes}
+    rows = [(note.id, note.scope, about[note.id], note.at, note.text) for note in notes]
     show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes", after)
     show_next(following)
 
@@ -315,6 +316,6 @@ def memory_remove(
     context: typer.Context,
     which: Annotated[str, typer.Argument(help="Id of a note, or a scope for all its notes.")],
 ) -> None:
-    """Erase a note, or all of a scope; prompts that hold it keep it until `/new`."""
+    """Erase a note, or all of a scope; prompts lose it with the next turn."""
     removed: int = act(settings_of(context), "remove-memory", which)
     say(f"{removed} {'note' if removed == 1 else 'notes'} erased")

@@ -30,6 +30,7 @@ from agent.errors import ToolError
 from agent.messages import ChatMessage, storable
 from agent.prompt.skills import BadSkill, Skill, SkillShelf
 from agent.prompt.system import (
+    PinnedNote,
     PromptFacts,
     SourcedText,
     SystemPrompt,
@@ -43,7 +44,7 @@ from agent.turn.state import Agent
 from gateway.access.policy import Access
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import PromptBase, Session
-from gateway.storage.people import notebook, remembered
+from gateway.storage.people import notebook
 
 log = structlog.get_logger()
 
@@ -336,11 +337,12 @@ class Prompts:
         owned = here.user is not None and self.access.weakest(conn, [scope]) == "owner"
         facts = replace(
             of_root(conn, session, self._of_files(fixed), self.timezone),
-            memory=_clean(notebook.notes_of(conn, scope, "memory"), "memory"),
             profile=self.files.current.profile if owned else None,
-            noted=_clean(notebook.notes_of(conn, scope, "user"), "memory"),
             external=tuple(_cleaned(told) for told in self.external()),
-            standing=remembered.standing(conn, scope),
+            notes=tuple(
+                PinnedNote(_scanned(text, "memory").text, day)
+                for text, day in notebook.kept(conn, scope)
+            ),
             platform_hint=_hint_of(here.platform),
             shared=here.user is None,
         )
@@ -412,10 +414,6 @@ def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] 
     operator = (settings.ephemeral or "").strip()
     own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
     return memory_context([*own, *map(_cleaned, recalled)])
-
-
-def _clean(texts: Sequence[str], source: str) -> tuple[str, ...]:
-    return tuple(_scanned(text, source).text for text in texts)
 
 
 def _cleaned(told: SourcedText) -> SourcedText:

@@ -5,7 +5,7 @@ the growing answer and the last word of a turn to where people see them.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from adapters.base import Adapter
@@ -23,14 +23,18 @@ from agent.errors import (
     RateLimited,
     SpendLimitReached,
 )
+from agent.messages import ChatMessage
 from agent.money.costs import format_usd
 from agent.safety.redaction import Redactor
+from agent.tools.builtin.notebook import MEMORY
 from agent.turn.state import TurnResult
+from gateway.agent_ports.told_notes import lines_of
 from gateway.pipeline.preview import LiveAnswer, PreviewMessage, ToolLines
 from gateway.signals import Wakeups
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
+from gateway.storage.people import notebook
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 from gateway.storage.queue.sending import Due
@@ -150,6 +154,19 @@ class TurnChat:
                 choices=(TRY_AGAIN,) if is_failure else (),
             ),
             text,
+        )
+
+    async def new_notes(self, own: Iterable[ChatMessage]) -> list[OutboxPart]:
+        """Return the rows that tell of the notes which the turn has made, each with its undo.
+
+        Args:
+            own: The turn's messages; nothing is read if the tool `memory` was not called in them.
+        """
+        calls = (call for message in own for call in message.get("tool_calls") or ())
+        if all(call["function"]["name"] != MEMORY.name for call in calls):
+            return []
+        return lines_of(
+            self.adapter.render, await self.database.read(notebook.written_in, self.turn.id)
         )
 
     def ended(self, reaction: Reaction, due: Due | None = None) -> None:

@@ -21,7 +21,6 @@ from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import MadeOnce, Toolkit
 from gateway.commands import registry
 from gateway.commands.registry import TurnContext, TurnServices
-from gateway.context.learning import learned_in
 from gateway.context.memory import Finished, Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
@@ -119,8 +118,9 @@ class TurnRunner:
 
     async def bury(self, turn: Turn, end: TurnEnd) -> None:
         """Make a dead letter of a turn and tell its chat."""
-        parts = await self.chats.of(turn).parts("buried", notices.GAVE_UP)
-        end = await self._with_learned(turn, end)
+        chat = self.chats.of(turn)
+        parts = await chat.parts("buried", notices.GAVE_UP)
+        parts += await chat.new_notes(turn.messages)
         await self.database.write(turn_journal.bury, turn, parts, end)
         # The attempt that was counted for this run is not made.
         tell_buried(self.chats.wakeups, turn, max(turn.attempt - 1, turn.deaths), end.error)
@@ -166,14 +166,14 @@ class TurnRunner:
         """Bring a turn to its end and commit it."""
         try:
             done = await self._think(journal, chat)
-            parts = await chat.parts(done.kind, done.text)
-            end = await self._with_learned(journal.turn, done.end)
+            end, parts = done.end, await chat.parts(done.kind, done.text)
+            said = [entry.message for entry in journal.recorded]
+            parts += await chat.new_notes([*journal.turn.messages, *said])
             committed = await self.database.write(
                 turn_journal.commit_and_release, journal.turn, done.messages, parts, end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
-            end = await self._with_learned(journal.turn, end)
             totals = await self._cancel(journal.turn, chat, end)
             return CommittedTurn(end, Committed(totals))
         except (asyncio.CancelledError, LeaseLost):
@@ -188,16 +188,6 @@ class TurnRunner:
         self.work.context.views.add(journal.turn.session, newer)
         answer = done.text if done.kind == "answer" else ""
         return CommittedTurn(end, committed, answer)
-
-    async def _with_learned(self, turn: Turn, end: TurnEnd) -> TurnEnd:
-        """Return the end of a turn with what its people have said that is to be remembered.
-
-        However it ended: they have said it.
-        """
-        if not self.work.toolkit.memory.standing:
-            return end
-        learned = await learned_in(self.database, self.work.access, turn)
-        return end if learned is None else replace(end, learned=learned)
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -251,6 +241,7 @@ class TurnRunner:
             # Nothing is delivered that would end its trace.
             trace = spans.trace_of(turn.lease.conversation, turn.first_seq)
             spans.record_root(trace, turn.asked[0].at, outcome="cancelled")
+        parts += await chat.new_notes(own)
         return await self.database.write(turn_journal.cancel, turn, partial, parts, end)
 
 

@@ -30,8 +30,11 @@ RENAMED: dict[KeyPath, KeyPath] = {
     ("compression", "summary_model"): ("auxiliary", "compression", "model"),
     ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
 }
-IMAGE: KeyPath = ("tools", "sandbox", "image")
-"""A key of earlier versions that means nothing any more."""
+FORMER: tuple[tuple[str, str, str], ...] = (
+    ("tools", "sandbox", "image"),
+    ("tools", "memory", "standing"),
+)
+"""Keys of earlier versions that mean nothing any more."""
 OF_NAME = "[key]"
 """Stands in pydantic's place of an error behind a name in a map that is wrong itself."""
 _SHOWN_CHARS = 60
@@ -94,9 +97,11 @@ class Sources:
         """Replace what earlier versions knew by what is used instead, with a warning each."""
         tools = _map(tree.get("tools"))
         sandbox, terminal, servers = (_map(tools.get(k)) for k in ("sandbox", "terminal", "mcp"))
-        if "image" in sandbox:
-            del sandbox["image"]
-            self._tell_former(IMAGE, "it has no effect any more; remove it")
+        for _, block, name in FORMER:
+            if name in _map(tools.get(block)):
+                del tools[block][name]
+                path = ("tools", block, name)
+                self._tell_former(path, "it has no effect any more; remove it")
         if sandbox.get("backend") == "container":
             sandbox["backend"] = "auto"
             told = "there are no containers any more; auto is used, bubblewrap or else Landlock"
@@ -159,7 +164,7 @@ class Sources:
             self._add_text(variable, key, path, environ[variable])
         elif secret := self._secret_of_file(path):
             self._add_secret_file(variable, secret, environ)
-        elif path in RENAMED or path == IMAGE:
+        elif path in RENAMED or path in FORMER:
             self._add_all(iter([(path, environ[variable])]), variable)
         else:
             self.problems.append(f"{variable}: unknown variable{self._meant(variable, path)}")

@@ -36,6 +36,7 @@ AuditKind = Literal[
     "pairing_denied",
     "member_revoked",
     "member_role_changed",
+    "memory_kept",
     "memory_removed",
     "memory_changed",
     "forgotten",

@@ -38,7 +38,7 @@ from gateway.storage.migrations import (
     require_database,
     schema_revision,
 )
-from gateway.storage.people import notebook, remembered
+from gateway.storage.people import notebook
 from gateway.storage.queue import outbox as outbox_rows
 from gateway.storage.schema import (
     alias,
@@ -223,7 +223,7 @@ def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -
     audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
     # Other chats of its person must not begin with words that are to be erased.
-    remembered.forget(conn, conversation_id)
+    notebook.forget_found(conn, conversation_id)
     # By its keys, which go as well.
     keys = select(alias.c.session_key).where(alias.c.conversation == conversation_id)
     conn.execute(delete(chat_preview).where(chat_preview.c.session_key.in_(keys)))

@@ -32,7 +32,6 @@ from agent.models.images import handle_of
 from agent.view.view import ViewPlan, dump_plan
 from gateway.storage.conversation import attachments, conversations, sessions
 from gateway.storage.conversation.transcript import END, shown_ranges, without
-from gateway.storage.people.remembered import FOUND
 from gateway.storage.schema import (
     UNSENT,
     attachment,
@@ -190,7 +189,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
     # Commands, and what was never answered; what was answered goes with its messages. So does what
     # was found in people's words; the agent's notes stay.
     "transcript": (
-        Sweep(memory, memory.c.target.in_(FOUND), _bytes_of(memory.c.text, memory.c.value)),
+        Sweep(memory, memory.c.conversation.is_not(None), _bytes_of(memory.c.text, memory.c.value)),
         Sweep(
             inbox,
             and_(

@@ -1,6 +1,6 @@
 """MCP servers that stay confined, and texts of their tools that an owner reads first
 
-Revision: 0032, follows 0030.
+Revision: 0032, follows 0031.
 """
 
 import json
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic import context, op
 
 revision = "0032"
-down_revision = "0030"
+down_revision = "0031"
 branch_labels = None
 depends_on = None
 

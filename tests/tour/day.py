@@ -32,6 +32,7 @@ COMPARED = """For a long weekend with four people I would mix two of them:
 
 **Day passes for the first two days, bikes on Sunday along the river.** Shall I make a plan?"""
 KEEP = "From now on give prices in euros, and call me Ann."
+NOTED = "wants prices in euros, and is called Ann"
 KEPT = "Gladly, Ann: all prices in euros from here on."
 TASK = "Write the plan for Sunday into sunday.md."
 PLAN = """# Sunday
@@ -44,7 +45,7 @@ WRITTEN = "Done: `sunday.md` has three stops, from the bikes at 10 to lunch at t
 
 
 async def day(home: Path, shoot: Shoot) -> None:
-    """Have the owner sign in, ask, give a standing instruction, approve a file, look around.
+    """Have the owner sign in, ask, give a preference, approve a file, look around.
 
     Args:
         home: PARLEY_HOME.
@@ -85,13 +86,15 @@ def _settings(url: str) -> dict[str, object]:
 
 
 async def _talk(tab: Page, model: AnthropicServer, shoot: Shoot) -> None:
-    model.script(Reply(text=COMPARED), Reply(text=KEPT))
+    noted = ("memory", {"action": "add", "target": "user", "content": NOTED})
+    model.script(Reply(text=COMPARED), Reply(calls=(noted,)), Reply(text=KEPT))
     await _say(tab, QUESTION, answers=1)
     await expect(tab.locator("table")).to_be_visible()
     await expect(tab.locator("#title")).to_contain_text(QUESTION[:20])
     await shoot(tab, "chat")
-    await _say(tab, KEEP, answers=2)
-    await _say(tab, "/memory", answers=3)
+    await _say(tab, KEEP, answers=3)
+    await expect(tab.get_by_role("button", name="Undo")).to_be_visible()
+    await _say(tab, "/memory", answers=4)
     await shoot(tab, "memory")
 
 

@@ -136,7 +136,7 @@ class HistorySearchArguments(Arguments):
     until: str | None = None
     neighbours: int = Field(3, ge=0, le=3, description="Shown around each")
     order: Literal["best", "time"] = "best"
-    show: Literal["messages", "topics", "facts"] = "messages"
+    show: Literal["messages", "topics"] = "messages"
 
 
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
@@ -154,7 +154,7 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
     if arguments.show != "messages":
         # In people's words of other days, and of their other chats.
         await context.rights.read.note_earlier(of_scope=True)
-        return "\n".join(await told_of(context.services.searcher, arguments.show, query))
+        return "\n".join(await topics_told(context.services.searcher, query))
     if not query.text:
         raise ToolError("query is required: words to look for")
     findings = await context.services.searcher.search(query)
@@ -171,15 +171,8 @@ def _said_at(hit: Hit) -> tuple[str, int, int]:
     return at, hit.conversation, hit.seq
 
 
-async def told_of(
-    searcher: Searcher, show: Literal["topics", "facts"], query: SearchQuery
-) -> list[str]:
-    """Return the lines that the model reads of topics or facts."""
-    return await (_topics if show == "topics" else _facts)(searcher, query)
-
-
-async def _topics(searcher: Searcher, query: SearchQuery) -> list[str]:
-    """Return a line for each topic, oldest first."""
+async def topics_told(searcher: Searcher, query: SearchQuery) -> list[str]:
+    """Return the lines that the model reads: one for each topic, oldest first."""
     found = await searcher.timeline(query)
     if not found.topics:
         return ["No topic was found.", f"[{found.scope}]"]
@@ -196,17 +189,6 @@ def _topic(each: TopicLine) -> str:
     return (
         f"{days} #{each.first_seq}-#{each.last_seq}, {each.messages} messages{place}: {each.text}"
     )
-
-
-async def _facts(searcher: Searcher, query: SearchQuery) -> list[str]:
-    """Return a line for each fact, oldest first."""
-    found = await searcher.facts(query)
-    if not found:
-        return ["No fact was noted. Search the messages instead."]
-    return [
-        f"{each.at[:10]}{f', held until {each.until[:10]}' if each.until else ''}: {each.text}"
-        for each in found
-    ]
 
 
 def answer_of(findings: Findings, query: str) -> str:
@@ -326,9 +308,9 @@ SESSION_SEARCH = Tool(
     name="session_search",
     description=(
         "Finds messages by their words: in this conversation, also those no longer in view, and"
-        " from a direct chat in the same sender's others; never other people's. Topics, and facts"
-        " with their dates, come oldest first, without a query all. read_conversation reads on from"
-        " a number (#12) of this conversation."
+        " from a direct chat in the same sender's others; never other people's. Topics come oldest"
+        " first, without a query all. read_conversation reads on from a number (#12) of this"
+        " conversation."
     ),
     effect="read",
     arguments=HistorySearchArguments,

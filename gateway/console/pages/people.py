@@ -206,8 +206,9 @@ async def memory(ask: Ask) -> Result:
 
 
 _KINDS = {
-    "instruction": "standing instruction",
-    "fact": "fact",
+    "instruction": "made by rules, waits for a yes",
+    "fact": "made by rules, waits for a yes",
+    "offer": "offered, waits for a yes",
     "user": "note about the person",
     "memory": "note",
 }
@@ -221,4 +222,4 @@ async def forget(ask: Ask) -> Result:
         await ask.inside.operator.act("remove-memory", str(number), ask.by)
     except NotFound:
         return Moved(MEMORY, f"Entry {number} was forgotten before.", failed=True)
-    return Moved(MEMORY, f"Entry {number} is forgotten. Prompts lose it when they begin anew.")
+    return Moved(MEMORY, f"Entry {number} is forgotten. Prompts lose it with the next turn.")

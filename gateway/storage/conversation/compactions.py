@@ -19,7 +19,7 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.people import notebook, remembered
+from gateway.storage.people import notebook
 from gateway.storage.reports import ledger
 from gateway.storage.schema import (
     compaction,
@@ -69,15 +69,15 @@ def compact(
 ) -> Session:
     """Split the session of a running turn; the turn goes on in the child that is returned.
 
-    The child's system prompt has the standing words that hold now: between two compactions what
-    was said since stands in the view anyway, and the prompt must keep its bytes.
+    The child's system prompt has the notes of now: between two compactions what was said since is
+    in the view anyway, and the prompt must keep its bytes.
 
     Raises:
         LeaseLost: Another worker has the conversation, it has moved on from the turn's session, or
             the turn has ended; the caller's transaction must write nothing.
         TurnCancelled: Its user stopped the turn; nothing was written.
     """
-    parent, plan = _with_standing(conn, current), compaction.plan
+    parent, plan = _with_notes(conn, current), compaction.plan
     # What was written ahead of a summary that is not written yet stays valid.
     only_pruned = plan.summaries == parent.plan.summaries
     try:
@@ -98,12 +98,12 @@ def compact(
     return child
 
 
-def _with_standing(conn: Connection, current: Turn) -> Session:
-    """Return a turn's segment with the standing words that hold now; a child's as it is."""
+def _with_notes(conn: Connection, current: Turn) -> Session:
+    """Return a turn's segment with the notes of now; a child's unchanged."""
     if current.lease.parent is not None:
         return current.session
     scope = notebook.scope_of(conn, current.lease.conversation)
-    prompt = current.session.prompt.with_standing(remembered.standing(conn, scope))
+    prompt = current.session.prompt.with_notes(notebook.pinned(conn, scope))
     return sessions.with_prompt(conn, current.session, prompt)
 
 

@@ -7,7 +7,7 @@ lies beside the reference in the segment's row.
 """
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -30,12 +30,13 @@ from sqlalchemy import (
 from agent.messages import ChatMessage
 from agent.ports import ModelCall, Origin, PlannerState
 from agent.prefix import Prefix
-from agent.prompt.system import SystemPrompt
+from agent.prompt.system import FORMER_NOTES, NOTES_LAYER, PinnedNote, SystemPrompt
 from agent.view.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import (
     compaction,
+    conversation,
     now_s,
     prompt_base,
     prompt_text,
@@ -321,8 +322,11 @@ def split(
 
 
 def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
-    """Return a segment as one with another prompt, which a child inherits; that base is entered."""
-    if prompt == parent.prompt:
+    """Return a segment as one with another prompt, which a child inherits; that base is entered.
+
+    Also where the prompt is the same: a note that was undone may have taken its base away.
+    """
+    if parent.base_id is None:
         return parent
     base = SharedBase(prompt.split()[0], parent.tools, parent.prompt_inputs)
     return replace(
@@ -331,6 +335,29 @@ def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Sess
         system_prompt=prompt.text,
         prompt_layers=prompt.layers,
     )
+
+
+def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[PinnedNote]) -> None:
+    """Write the notes in the prompts of conversations anew: one of them was taken out.
+
+    Prompts without notes keep their bytes.
+    """
+    ids = select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
+    rows = conn.execute(with_base(session).where(session.c.id.in_(ids)).order_by(session.c.id))
+    for segment in map(in_row, rows.all()):
+        prompt = segment.prompt.with_notes(notes)
+        if not segment.prompt.has_notes or prompt == segment.prompt:
+            continue
+        fresh = with_prompt(conn, segment, prompt)
+        values = {
+            "settled_id": segment.id,
+            "new_base": fresh.base_id,
+            "new_own": prompt.split()[1],
+            "new_moved": NOTES_LAYER,
+        }
+        conn.execute(_SET_BASE, values)
+        if segment.base_id is not None:
+            release_bases(conn, {segment.base_id})
 
 
 def end(conn: Connection, session_id: int, reason: str) -> bool:
@@ -398,7 +425,7 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
     """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
-    conversation that is under way.
+    conversation that is under way, unless that holds notes of a version which made some by rules.
 
     Returns:
         The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
@@ -420,6 +447,8 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
     known = session.prompt_inputs or {}
     # An input that only this version knows is no reason to move what an older one has begun.
     changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
+    if any(name in FORMER_NOTES for name, _ in session.prompt_layers):
+        changed.append(NOTES_LAYER)
     return changed if base.tools == session.tools else ["tools", *changed]
 
 

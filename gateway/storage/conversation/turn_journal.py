@@ -22,8 +22,6 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
-from gateway.storage.people import remembered
-from gateway.storage.people.remembered import Learned
 from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
@@ -341,14 +339,12 @@ class TurnEnd:
             end; None where all calls are booked by then.
         chosen: The model that the conversation is to use from now on, "" for the default; None
             where that stays as it is.
-        learned: What its people have said that is to be remembered; None for nothing.
     """
 
     outcome: str
     call: ModelCall | None = None
     error: str | None = None
     chosen: str | None = None
-    learned: Learned | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -503,8 +499,6 @@ def _close(
         is_last: Whether the transaction ends with it, as far as nothing has to be ended besides.
     """
     inbox.finish_turn(conn, current.lease.conversation, current.id, state)
-    if end.learned is not None:
-        remembered.learn(conn, current.lease.conversation, end.learned)
     values = {
         "in_conversation": current.lease.conversation,
         "closed_id": current.id,

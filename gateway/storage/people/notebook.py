@@ -1,38 +1,65 @@
-"""What the agent keeps for itself: one list for each conversation, and notes for each scope.
+"""What is remembered: one list for each conversation, and one notebook of notes for each scope.
 
-Notes are read into the prompt when a root begins; what is changed later shows
-there from the next root on. A list belongs to the root in which it was written.
+Notes are written by the agent's tool, by the model of `auxiliary.memory` and by people; each note
+has an id that is never used again. They are read into the prompt when a root begins and at each
+compaction; a note that is taken out leaves the prompts at once. Some rows wait for a yes and are in
+no prompt: those that rules of versions before 0.6 have found, and offers. A list belongs to the
+root in which it was written.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, and_, delete, func, select, update
 
 from agent.errors import ToolError
+from agent.prompt.system import PinnedNote
+from agent.safety.threats import scan
 from agent.tools.context import MemoryTarget, TodoItem
 from gateway.errors import NotFound
 from gateway.session_keys import is_direct
 from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditEntry
-from gateway.storage.conversation import conversations
+from gateway.storage.audit_log import AuditEntry, AuditKind
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.turns import Turn, proceed
-from gateway.storage.schema import iso_time, memory, now_s, todo
+from gateway.storage.schema import iso_time, memory, message, now_s, todo
 from gateway.storage.statements import built_once
+
+KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
+OFFER = "offer"
+BY_RULES = ("instruction", "fact")
+"""What versions before 0.6 found in messages by rules, and by a model that filled their gaps: rows
+do not tell which. They wait for a yes."""
+CONFIRMED_CHARS = 4_000
+"""Up to so many characters of notes about a person a yes adds to them."""
+LOOKED_BACK = 400
+"""Messages in which it is looked up whether the agent or a tool has said the same before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One note, as an operator sees it."""
+    """One row of a notebook.
+
+    Attributes:
+        target: user or memory; instruction, fact or offer where it waits for a yes.
+        at: When it was made, ISO 8601.
+        before: The note whose place it took; empty for none.
+    """
 
     id: int
     scope: str
     target: str
     text: str
     at: str
+    before: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is in no prompt until a person says yes."""
+        return self.target not in KEPT
 
 
 _CONVERSATION = "conversation:"
@@ -96,17 +123,37 @@ def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None
 
 
 def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
-    """Return the notes of a scope in the order in which they were made."""
-    return list(conn.scalars(*_texts(scope, target)))
+    """Return the texts of a scope's notes in the order in which they were made."""
+    return [note.text for note in of_scope(conn, scope) if note.target == target]
+
+
+def of_scope(conn: Connection, scope: str) -> list[Note]:
+    """Return the rows of a scope, also those that wait, in the order in which they were made."""
+    return [_note(row) for row in conn.execute(*_of_scope(scope))]
 
 
 @built_once
-def _texts(scope: str, target: str) -> Any:
-    return (
-        select(memory.c.text)
-        .where(memory.c.scope == scope, memory.c.target == target)
-        .order_by(memory.c.id)
-    )
+def _of_scope(scope: str) -> Any:
+    # Until 0.6 a row could be ended by a newer one.
+    here = (memory.c.scope == scope, memory.c.ended_at.is_(None))
+    return select(memory).where(*here).order_by(memory.c.id)
+
+
+def _note(row: Any) -> Note:
+    # Of a fact `value` was its value.
+    before = row.value if row.target in KEPT else None
+    return Note(row.id, row.scope, row.target, row.text, iso_time(row.at), before or "")
+
+
+def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
+    """Return the notes of a scope that prompts may have, with their days."""
+    rows = (note for note in of_scope(conn, scope) if not note.waits)
+    return tuple(PinnedNote(note.text, note.at[:10]) for note in rows)
+
+
+def pinned(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
+    """Return the same as a prompt has it, without what a newer scan finds."""
+    return tuple(PinnedNote(scan(text).text, day) for text, day in kept(conn, scope))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,28 +173,194 @@ class Change:
     max_chars: int
 
 
-def change_notes(conn: Connection, current: Turn, change: Change) -> list[str]:
-    """Change the notes of a scope; returns them as they stand now.
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a change has led to: all notes of its target, and the one that is gone, if any."""
+
+    notes: list[str]
+    removed: Note | None = None
+
+
+def change_notes(conn: Connection, current: Turn, change: Change) -> Changed:
+    """Change the notes of a scope in a turn.
+
+    A note that takes the place of another has an id of its own, and the text of that one.
 
     Raises:
         ToolError: See `changed`; nothing was written.
     """
     proceed(conn, current)
-    before = notes_of(conn, change.scope, change.target)
-    after = changed(before, change)
-    here = (memory.c.scope == change.scope, memory.c.target == change.target)
-    gone = [text for text in before if text not in after]
-    new = [text for text in after if text not in before]
-    if gone and new:
-        # In its row, since notes are read in the order of their ids and this one takes its place.
-        this = (*here, memory.c.text == gone[0])
-        conn.execute(update(memory).where(*this).values(text=new[0], at=now_s()))
+    known = [note for note in of_scope(conn, change.scope) if note.target == change.target]
+    after = changed([note.text for note in known], change)
+    gone = [note for note in known if note.text not in after]
+    new = [text for text in after if all(text != note.text for note in known)]
+    for note in gone:
+        conn.execute(delete(memory).where(memory.c.id == note.id))
+    by, place = current.sender, current.lease.conversation
+    if new:
+        before = gone[0].text if gone else None
+        added = _insert(conn, change.scope, change.target, new[0], value=before, turn_id=current.id)
+        _put_on_record(conn, "memory_kept", by, change.scope, place, note=added, turn=current.id)
     elif gone:
-        conn.execute(delete(memory).where(*here, memory.c.text == gone[0]))
-    elif new:
-        values = {"scope": change.scope, "target": change.target, "text": new[0], "at": now_s()}
-        conn.execute(memory.insert().values(values))
-    return after
+        _put_on_record(conn, "memory_removed", by, change.scope, place, notes=1, turn=current.id)
+    if gone:
+        _repin(conn, change.scope)
+    return Changed(after, gone[0] if gone else None)
+
+
+def _insert(conn: Connection, scope: str, target: str, text: str, **more: Any) -> int:
+    values = {"scope": scope, "target": target, "text": text, "at": now_s(), **more}
+    return int(conn.execute(memory.insert().values(values).returning(memory.c.id)).scalar_one())
+
+
+def _put_on_record(
+    conn: Connection, kind: AuditKind, by: str, scope: str, place: int, **detail: Any
+) -> None:
+    entry = AuditEntry(kind, by, subject=scope, detail=detail, conversation=place)
+    audit_log.append(conn, entry)
+
+
+def _repin(conn: Connection, scope: str) -> None:
+    """Take out of all prompts of a scope what is no note of it any more."""
+    sessions.repin(conn, conversations_of(conn, scope), pinned(conn, scope))
+
+
+def conversations_of(conn: Connection, scope: str) -> list[int]:
+    """Return the conversations that begin with the notes of a scope."""
+    if is_shared(scope):
+        return [int(scope.removeprefix(_CONVERSATION))]
+    platform, _, user = scope.partition(":")
+    theirs = conversations.all_of_user(conn, platform, user)
+    return [each.id for each in theirs if is_direct(each)]
+
+
+def written_in(conn: Connection, turn_id: int) -> list[Note]:
+    """Return the notes that a turn has made and that are still there."""
+    return [_note(row) for row in conn.execute(*_written_in(turn_id))]
+
+
+@built_once
+def _written_in(turn_id: int) -> Any:
+    return select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundWords:
+    """A sentence of somebody's message that a model takes for something to be remembered.
+
+    Attributes:
+        said_by: "platform:sender id".
+        seq: Of the message that has it.
+        offered: Whether it is kept only after a yes.
+    """
+
+    text: str
+    said_by: str
+    seq: int
+    offered: bool = False
+
+
+def keep_found(
+    conn: Connection, conversation_id: int, found: Iterable[FoundWords], max_chars: int
+) -> list[Note]:
+    """Enter what was found; returns the new rows. What is there, or has no room, is left out."""
+    scope = scope_of(conn, conversation_id)
+    rows: list[Note] = []
+    for words in found:
+        known = of_scope(conn, scope)
+        texts = [note.text for note in known if note.target == "user"]
+        is_known = any(words.text.casefold() == note.text.casefold() for note in known)
+        if is_known or _chars([*texts, words.text]) > max_chars:
+            continue
+        whose = {"said_by": words.said_by, "conversation": conversation_id, "seq": words.seq}
+        target = OFFER if words.offered else "user"
+        row = _insert(conn, scope, target, words.text, **whose)
+        rows += [note for note in of_scope(conn, scope) if note.id == row]
+        if not words.offered:
+            _put_on_record(conn, "memory_kept", words.said_by, scope, conversation_id, note=row)
+    return rows
+
+
+def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, text: str) -> bool:
+    """Whether the agent or a tool has said the same lately: a copy of that is nobody's order."""
+    lately = message.c.seq.between(before_seq - LOOKED_BACK, before_seq - 1)
+    # As they are stored, texts are JSON: quotes in them are escaped.
+    stored = orjson.dumps(text).decode()[1:-1]
+    said = message.c.body.contains(stored, autoescape=True)
+    here = (message.c.conversation == conversation_id, lately, message.c.role != "user", said)
+    return conn.scalar(select(message.c.seq).where(*here).limit(1)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Corrector:
+    """A person who corrects the notes of a scope, and where."""
+
+    scope: str
+    by: str
+    conversation: int
+
+
+def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
+    """Erase rows at a person's wish, those that a newer one had ended too.
+
+    Raises:
+        NotFound: One is gone already.
+    """
+    ids = [note.id for note in notes]
+    here = (memory.c.id.in_(ids), memory.c.scope == who.scope)
+    if conn.execute(delete(memory).where(*here)).rowcount != len(ids):
+        raise NotFound("it is gone already")
+    ended = (memory.c.scope == who.scope, memory.c.ended_at.is_not(None))
+    conn.execute(delete(memory).where(*ended))
+    _put_on_record(
+        conn, "memory_removed", who.by, who.scope, who.conversation, notes=len(ids), ids=ids
+    )
+    _repin(conn, who.scope)
+
+
+def undo(conn: Connection, note: Note, who: Corrector) -> None:
+    """Take a note back at a person's wish; the one whose place it took is there again."""
+    remove(conn, [note], who)
+    if note.before:
+        _insert(conn, note.scope, note.target, note.before)
+        _repin(conn, who.scope)
+
+
+def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
+    """Keep a row that waits; False where there is no room for it.
+
+    The same text is there once.
+
+    Raises:
+        NotFound: It is gone already.
+    """
+    texts = notes_of(conn, who.scope, "user")
+    here = memory.c.id == note.id
+    if note.text in texts:
+        conn.execute(delete(memory).where(here))
+        return True
+    if _chars([*texts, note.text]) > CONFIRMED_CHARS:
+        return False
+    as_note = update(memory).where(here).values(target="user", subject=None, value=None)
+    if not conn.execute(as_note).rowcount:
+        raise NotFound("it is gone already")
+    _put_on_record(conn, "memory_kept", who.by, who.scope, who.conversation, note=note.id)
+    return True
+
+
+def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
+    """Give a row other words at a person's wish; they count as said now.
+
+    Raises:
+        NotFound: It is gone already.
+    """
+    values = {"text": text, "at": now_s(), "said_by": who.by, "value": None}
+    if note.waits:
+        values["target"] = "user"
+    if not conn.execute(update(memory).where(memory.c.id == note.id).values(values)).rowcount:
+        raise NotFound("it is gone already")
+    _put_on_record(conn, "memory_changed", who.by, who.scope, who.conversation, note=note.id)
+    _repin(conn, who.scope)
 
 
 def changed(notes: Sequence[str], change: Change) -> list[str]:
@@ -171,10 +384,7 @@ def changed(notes: Sequence[str], change: Change) -> list[str]:
         return list(notes)
     if change.add is None or change.add in notes:
         return [note for note in notes if note not in found]
-    if found:
-        after = [change.add if note in found else note for note in notes]
-    else:
-        after = [*notes, change.add]
+    after = [*(note for note in notes if note not in found), change.add]
     _require_room(notes, after, change.max_chars)
     return after
 
@@ -207,6 +417,37 @@ def listed(notes: Sequence[str]) -> str:
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
 
 
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """Notes of a scope that rules have made, of which its people have not been told.
+
+    Attributes:
+        notes: How many.
+        newest: Id of the newest one.
+    """
+
+    scope: str
+    notes: int
+    newest: int
+
+
+def unconfirmed(conn: Connection) -> list[Unconfirmed]:
+    """Return the scopes with notes by rules of which nobody has been told."""
+    query = select(memory.c.scope, func.count(), func.max(memory.c.id)).where(_is_untold)
+    rows = conn.execute(query.group_by(memory.c.scope).order_by(memory.c.scope))
+    return [Unconfirmed(*row) for row in rows]
+
+
+_is_untold = and_(
+    memory.c.target.in_(BY_RULES), memory.c.ended_at.is_(None), memory.c.told_at.is_(None)
+)
+
+
+def note_told(conn: Connection, scope: str) -> None:
+    """Note that the people of a scope have been told of their unconfirmed notes."""
+    conn.execute(update(memory).where(memory.c.scope == scope, _is_untold).values(told_at=now_s()))
+
+
 def all_notes(
     conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
 ) -> list[Note]:
@@ -221,10 +462,7 @@ def all_notes(
         query = query.where(memory.c.scope == scope)
     if before is not None:
         query = query.where(memory.c.id < before)
-    return [
-        Note(row.id, row.scope, row.target, row.text, iso_time(row.at))
-        for row in conn.execute(query)
-    ]
+    return [_note(row) for row in conn.execute(query.where(memory.c.ended_at.is_(None)))]
 
 
 def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
@@ -236,18 +474,28 @@ def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     # A number of 18 digits fits into the database's integers.
     is_id = re.fullmatch("[0-9]{1,18}", which)
     this = memory.c.id == int(which) if is_id else memory.c.scope == which
-    removed = conn.execute(delete(memory).where(this)).rowcount
-    if not removed:
+    gone = conn.execute(delete(memory).where(this).returning(memory.c.scope)).all()
+    if not gone:
         raise NotFound(f"there is no note {which!r}; `parley memory list` shows them")
-    entry = AuditEntry("memory_removed", by, subject=which, detail={"notes": removed})
+    entry = AuditEntry("memory_removed", by, subject=which, detail={"notes": len(gone)})
     audit_log.append(conn, entry)
-    return removed
+    for scope in {row.scope for row in gone}:
+        _repin(conn, scope)
+    return len(gone)
 
 
 def forget(conn: Connection, conversation_id: int) -> None:
     """Erase the list and the notes of a conversation; the agent's about a sender stay."""
     conn.execute(delete(todo).where(todo.c.conversation == conversation_id))
     conn.execute(delete(memory).where(memory.c.scope == f"conversation:{conversation_id}"))
+
+
+def forget_found(conn: Connection, conversation_id: int) -> None:
+    """Erase what was found in a conversation's messages, also where it belongs to its person."""
+    here = memory.c.conversation == conversation_id
+    gone = conn.execute(delete(memory).where(here).returning(memory.c.scope)).all()
+    for scope in {row.scope for row in gone}:
+        _repin(conn, scope)
 
 
 def take_note(
@@ -261,6 +509,5 @@ def take_note(
         return None
     if after == before:
         return False
-    values = {"scope": scope, "target": target, "text": text, "at": now_s()}
-    conn.execute(memory.insert().values(values))
+    _insert(conn, scope, target, text)
     return True

@@ -13,12 +13,12 @@ from sqlalchemy import Connection, Select, and_, exists, func, insert, or_, sele
 
 from agent.ports import ModelCall
 from gateway.storage.conversation import conversations
-from gateway.storage.people import remembered
-from gateway.storage.people.remembered import Learned, MemoryRow
+from gateway.storage.people import notebook
+from gateway.storage.people.notebook import FoundWords, Note
 from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.reports import ledger
-from gateway.storage.schema import conversation, memory_progress, message, now_s, turn
+from gateway.storage.schema import conversation, memory_progress, message, now_s, step, turn
 
 TURNS = 12
 """So many turns of a conversation are read together, or fewer once it has been quiet."""
@@ -50,7 +50,8 @@ class Unread:
 
     Attributes:
         after_turn: Up to where the conversation was read before.
-        turns: In order; those without a message are left out.
+        turns: In order; those without a message are left out, and those in which the agent has used
+            its tool `memory`: what is to be noted of them is noted, or was undone.
         upto_turn: Up to where it is read with these.
     """
 
@@ -129,6 +130,9 @@ def _claimed(conn: Connection, conversation_id: int, after: int, *, is_new: bool
 
 
 def _said(conn: Connection, conversation_id: int, turn_id: int, ended_at: float) -> SaidTurn | None:
+    of_turn = (step.c.turn_id == turn_id, step.c.name == "memory")
+    if conn.scalar(select(step.c.n).where(*of_turn).limit(1)) is not None:
+        return None
     where = (message.c.conversation == conversation_id, message.c.turn_id == turn_id)
     seq = conn.scalar(select(func.min(message.c.seq)).where(*where, message.c.role == "user"))
     asked = inbox.of_turn(conn, conversation_id, turn_id)
@@ -145,19 +149,20 @@ def give_back(conn: Connection, claimed: Unread, sender: str, calls: Sequence[Mo
 def enter(
     conn: Connection,
     read: Unread,
-    learned: Sequence[Learned],
+    found: Sequence[FoundWords],
     sender: str,
     calls: Sequence[ModelCall],
-) -> bool:
+    max_chars: int,
+) -> Sequence[Note]:
     """Enter what was found, book what it cost, and note how far it went.
 
     Args:
-        learned: One for each turn in which something was found.
         sender: Whose budget the calls count for.
+        max_chars: As much as all notes about a person may have together.
 
     Returns:
-        Whether it counts: another reader may have done it, whose claim came later, or the
-        conversation is being erased, so that nothing of it may be remembered.
+        The new notes. None are entered where another reader has done it, whose claim came later,
+        or where the conversation is being erased.
     """
     conversations.hold(conn, read.conversation)
     ledger.book(conn, read.conversation, None, sender, calls)
@@ -167,23 +172,10 @@ def enter(
     )
     done = update(memory_progress).where(mine).values(upto_turn=read.upto_turn, claimed_until=0.0)
     if conn.execute(done).rowcount != 1 or not _is_in_service(conn, read.conversation):
-        return False
-    ends = {each.seq: each.ended_at for each in read.turns}
-    for each in learned:
-        known = [row for row in remembered.of_scope(conn, each.scope) if row.at > ends[each.seq]]
-        words = tuple(
-            found for found in each.words if not any(_has_come_since(found, row) for row in known)
-        )
-        if words:
-            remembered.learn(conn, read.conversation, Learned(each.scope, words, each.seq))
-    return True
+        return ()
+    return notebook.keep_found(conn, read.conversation, found, max_chars)
 
 
 def _is_in_service(conn: Connection, conversation_id: int) -> bool:
     here = exists().where(conversation.c.id == conversation_id, conversations.is_in_service)
     return bool(conn.scalar(select(here)))
-
-
-def _has_come_since(words: remembered.FoundWords, row: MemoryRow) -> bool:
-    """Whether a row, said later, is about the same thing: it counts."""
-    return row.target == words.target and remembered.is_replaced(words, row)

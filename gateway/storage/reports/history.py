@@ -163,9 +163,11 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
     )
 
 
-NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor", "taken", "over"})
-"""What is said while a turn goes on, by the kind in the key of an outbox row (pipeline/turn.py,
-gateway/pipeline/admission.py)."""
+NOTICES = frozenset({
+    "trouble", "hygiene", "clipped", "floor", "taken", "over", "kept", "removed",
+})  # fmt: skip
+"""What is said beside an answer, by the kind in the key of an outbox row (pipeline/turn.py,
+gateway/pipeline/admission.py, gateway/agent_ports/told_notes.py)."""
 
 
 TO_OWNERS = (*outbox_rows.NOTICES, "pairing:")

@@ -77,27 +77,30 @@ pairing = Table(
     sqlite_autoincrement=True,
 )
 
-# What is remembered; scope: "platform:sender id", or "conversation:id" for a shared one. Notes of
-# the agent have a target alone; what was found in people's own words says where (remembered.py).
+# The notebook (gateway/storage/people/notebook.py); scope: "platform:sender id", or
+# "conversation:id" for a shared one.
 memory = Table(
     "memory",
     metadata,
     id_column(),
     Column("scope", Text, nullable=False),
-    Column("target", Text, nullable=False),  # memory | user | instruction | fact
+    Column("target", Text, nullable=False),  # memory | user; waiting: instruction | fact | offer
     Column("text", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("subject", Text),  # what it is about; NULL where that is not known
-    Column("value", Text),  # of a fact
+    Column("subject", Text),  # of what rules have found before 0.6
+    Column("value", Text),  # the note whose place it took; of a fact before 0.6 its value
     Column("said_by", Text),  # "platform:sender id"
-    Column("conversation", Whole),  # where it was said
+    Column("conversation", Whole),  # where it was said, of a quote
     Column("seq", Whole),  # of the message that holds it
-    Column("ended_at", Double),  # since when it holds no more
-    Column("ended_by", Whole),  # the row that holds instead
+    Column("ended_at", Double),  # before 0.6: since when a newer row counts instead
+    Column("ended_by", Whole),  # that row
+    Column("turn_id", Whole),  # in which the agent made it
+    Column("told_at", Double),  # when people were told that it waits for a yes
     Index("ix_memory_scope", "scope"),
     sqlite_autoincrement=True,
 )
 partial_index("ix_memory_conversation", memory.c.conversation, where="conversation IS NOT NULL")
+partial_index("ix_memory_turn_id", memory.c.turn_id, where="turn_id IS NOT NULL")
 
 # The audit log; its rows stay, what they say may be erased (gateway/storage/audit_log.py).
 audit_log = Table(

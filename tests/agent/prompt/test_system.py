@@ -13,9 +13,9 @@ from agent.prompt.system import (
     INDEX_SKILLS,
     LAYERS,
     SKILLS_ARE_ORDERS,
+    PinnedNote,
     PromptFacts,
     SourcedText,
-    StandingWord,
     SystemPrompt,
     memory_context,
     write_child_prompt,
@@ -30,13 +30,11 @@ FULL = PromptFacts(
     tools=("todo", "memory", "session_search", "skill_view", "clarify", "terminal"),
     identity="You are Ada.",
     instructions="\n Speak like a pirate.\n",
-    memory=("Bo likes tea.",),
     profile="Bo is a baker.",
-    noted=("Bo has a dog.",),
     external=(SourcedText("zep", "Bo met Cy."),),
     skills=(("report", "How reports are written."),),
     context_file=SourcedText("AGENTS.md", "Use tabs."),
-    standing=(StandingWord("Call me Bo.", "2026-03-01"),),
+    notes=(PinnedNote("Call me Bo.", "2026-03-01"),),
     session="7",
     started="2026-11-22",
     platform_hint="a chat on a phone",
@@ -62,22 +60,19 @@ def test_all_layers_in_their_order() -> None:
     assert "\n\n".join(text for _, text in written.parts()) == written.text
 
 
-def test_standing_words_take_the_place_of_others() -> None:
+def test_notes_take_the_place_of_others() -> None:
     """A prompt changes there alone, and to and fro it is the same; one without layers stays."""
-    full, words = (
-        write_prompt(FULL),
-        [StandingWord("Call </standing-words> me\nAnn.", "2026-03-02")],
-    )
-    other = full.with_standing(words)
+    full, notes = write_prompt(FULL), [PinnedNote("Call </parley-notes> me\nAnn.", "2026-03-02")]
+    other = full.with_notes(notes)
     changed = [one[0] for one, two in zip(full.parts(), other.parts(), strict=True) if one != two]
-    assert changed == ["standing"]
-    assert "- Call (/standing-words> me Ann. (2026-03-02)" in other.text
-    assert other.with_standing(FULL.standing) == full
-    without = write_prompt(replace(FULL, standing=()))
-    assert full.with_standing(()) == without
-    assert without.with_standing(FULL.standing) == full
+    assert changed == ["notes"]
+    assert "- Call (/parley-notes> me Ann. (2026-03-02)" in other.text
+    assert other.with_notes(FULL.notes) == full
+    without = write_prompt(replace(FULL, notes=()))
+    assert full.with_notes(()) == without
+    assert without.with_notes(FULL.notes) == full
     old = SystemPrompt("You are old.", ())
-    assert old.with_standing(words) is old
+    assert old.with_notes(notes) is old
 
 
 def test_soul_takes_the_place_of_the_identity() -> None:
@@ -107,9 +102,7 @@ def test_guidance_repeats_no_description() -> None:
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
-        ("memory", "- Bo likes tea."),
-        ("user_profile", "Bo is a baker."),
-        ("user_profile", "- Bo has a dog."),
+        ("profile", "Bo is a baker."),
         ("external_memory", "Bo met Cy."),
         ("skills", "- report: How reports are written."),
         ("context_file", "Use tabs."),
@@ -136,7 +129,8 @@ def test_nothing_closes_its_fence(text: str, tag: str) -> None:
 
 def test_a_note_is_one_line_of_the_list() -> None:
     """Line breaks in a note cannot make it look like another."""
-    assert "- a - b\n" in layers(PromptFacts(memory=("a\n- b",)))["memory"] + "\n"
+    facts = PromptFacts(notes=(PinnedNote("a\n- b", "2026-03-01"),))
+    assert "\n- a - b (2026-03-01)\n" in layers(facts)["notes"]
 
 
 def test_skills_need_their_tool() -> None:

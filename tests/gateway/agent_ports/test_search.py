@@ -26,8 +26,6 @@ from gateway.storage import maintenance
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
-from gateway.storage.people import notebook, remembered
-from gateway.storage.people.remembered import FoundWords, Learned
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
 from tests.support.gateway import RecordingModel, agent_of, running
@@ -74,20 +72,6 @@ async def test_topics_in_order_of_time(store: Store, database: Database) -> None
     assert bread.text == "Which flour makes good sourdough bread?"
     assert there != here
     assert (await searcher.timeline(SearchQuery("", until="2020-01-01"))).topics == ()
-
-
-async def test_facts_of_the_memory(store: Store, database: Database) -> None:
-    """Those that hold a word of the query, in order; the newest of many."""
-    here = chat(store, user="7")
-    scope = store.run(notebook.scope_of, here)
-    for value in ("May 3", "May 17"):
-        words = FoundWords("fact", f"The deadline is {value}.", "deadline", value)
-        store.run(remembered.learn, here, Learned(scope, (words,), 1))
-    searcher = ConversationSearcher(database, Indexer(database), here)
-    old, new = await searcher.facts(SearchQuery("deadlines"))
-    assert (old.text, bool(old.until), new.until) == ("The deadline is May 3.", True, "")
-    assert list(await searcher.facts(SearchQuery("", limit=1))) == [new]
-    assert await searcher.facts(SearchQuery("flour")) == []
 
 
 async def test_other_direct_chats_of_the_sender_are_found(store: Store, database: Database) -> None:

@@ -86,7 +86,9 @@ async def book(database: Database) -> TurnNotebook:
     """That of a direct chat."""
     turn = await database.write(turn_of, "hello")
     settings = MemorySettings(max_chars=20, profile_max_chars=10)
-    return TurnNotebook(database, turn, settings, "telegram:42", may_act=True)
+    return TurnNotebook(
+        database, turn, settings, "telegram:42", may_act=True, render=lambda text: [text]
+    )
 
 
 async def test_what_is_written_is_read_again(book: TurnNotebook) -> None:

@@ -79,7 +79,7 @@ def written(store: Store, by: Prompts, root: Session, agent: Agent | None = None
 
 
 def test_a_direct_chat_has_its_senders_notes(store: Store, tmp_path: Path) -> None:
-    """Those of the sender and of nobody else, scanned, by target."""
+    """Those of the sender and of nobody else, scanned."""
     root = root_of(store)
     scope = store.run(notebook.scope_of, root.conversation)
     assert ":" in scope
@@ -90,8 +90,8 @@ def test_a_direct_chat_has_its_senders_notes(store: Store, tmp_path: Path) -> No
     prompts._scanned.cache_clear()
     with capture_logs() as log:
         layers = written(store, writer(tmp_path), root)
-    assert "Likes tea." in layers["memory"]
-    assert "Is a baker. [removed: injection" in layers["user_profile"]
+    assert "- Likes tea. (" in layers["notes"]
+    assert "- Is a baker. [removed: injection" in layers["notes"]
     assert "coffee" not in "".join(layers.values())
     assert [(line["event"], line["source"]) for line in log] == [("prompt_text_flagged", "memory")]
 
@@ -108,7 +108,7 @@ def test_the_profile_is_for_owners(store: Store, tmp_path: Path, how: str) -> No
         row = insert(member).values(values | {"granted_by": "code", "at": now_s()})
         store.run(lambda conn: conn.execute(row))
     layers = written(store, by, root)
-    assert ("The owner is Una." in layers.get("user_profile", "")) is (how != "nobody")
+    assert ("The owner is Una." in layers.get("profile", "")) is (how != "nobody")
 
 
 def test_a_shared_chat_knows_nothing_private(store: Store, tmp_path: Path) -> None:
@@ -117,14 +117,14 @@ def test_a_shared_chat_knows_nothing_private(store: Store, tmp_path: Path) -> No
     store.run(note, f"conversation:{root.conversation}", "memory", "We meet on Monday.")
     by = writer(tmp_path, owners=["telegram:u1", "telegram:7"])
     layers = written(store, by, root)
-    assert "We meet on Monday." in layers["memory"]
-    assert "user_profile" not in layers
+    assert "We meet on Monday." in layers["notes"]
+    assert "profile" not in layers
 
 
 def test_the_web_chat_is_the_operators(store: Store, tmp_path: Path) -> None:
     """Who may open it has been settled."""
     root = root_of(store, address=Address("web", "default", "terminal"), sender="web")
-    assert "The owner is Una." in written(store, writer(tmp_path), root)["user_profile"]
+    assert "The owner is Una." in written(store, writer(tmp_path), root)["profile"]
 
 
 def test_session_facts_are_the_roots(store: Store, tmp_path: Path) -> None:

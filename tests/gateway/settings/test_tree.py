@@ -560,6 +560,14 @@ class TestFormerValues:
         assert loaded.settings.tools.terminal.network
         assert loaded.warnings == ()
 
+    def test_learning_by_rules_is_gone(self, tmp_path: Path) -> None:
+        """Its switch means nothing any more, whichever way it stood."""
+        loaded = load(tmp_path, "tools: {memory: {standing: false, max_chars: 5}}")
+        assert loaded.settings.tools.memory.max_chars == 5
+        assert loaded.warnings == (
+            "tools.memory.standing in parley.yaml: it has no effect any more; remove it",
+        )
+
     def test_variables_may_hold_them_too(self, tmp_path: Path) -> None:
         """As JSON."""
         env = {

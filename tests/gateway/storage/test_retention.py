@@ -28,8 +28,8 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.copying import Copy
 from gateway.storage.database import Location
 from gateway.storage.migrations import open_database
-from gateway.storage.people import remembered
-from gateway.storage.people.remembered import FoundWords, Learned
+from gateway.storage.people import notebook
+from gateway.storage.people.notebook import FoundWords
 from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
 from tests.support.postgres import PostgresServer, server_at
@@ -255,13 +255,10 @@ def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None
 
 def test_what_was_found_in_peoples_words_goes_with_them(lived: Store) -> None:
     """The agent's notes stay, and so does what is young."""
-    words = (
-        FoundWords("instruction", "Call me Jo.", "name"),
-        FoundWords("fact", "It is 5.", "", "5"),
-    )
+    words = [FoundWords("Call me Jo.", "telegram:42", 1), FoundWords("It is 5.", "telegram:42", 1)]
     note = {"scope": "telegram:42", "target": "memory", "text": "likes tea", "at": 1.0}
     lived.run(lambda conn: conn.execute(schema.memory.insert(), note))
-    lived.run(remembered.learn, COMPACTED, Learned("telegram:42", words, 1))
+    lived.run(notebook.keep_found, COMPACTED, words, 1_000)
     prune(lived.location)
     assert len(lived.rows(schema.memory)) == 3
     memory = schema.memory

@@ -1,7 +1,6 @@
 """Reading back in the conversation, and searching what was said."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -22,7 +21,6 @@ from agent.tools.builtin.history import (
 from agent.tools.context import (
     Findings,
     Hit,
-    KnownFact,
     SearchQuery,
     Timeline,
     TopicLine,
@@ -177,7 +175,6 @@ class Searcher:
     asked: list[SearchQuery] = field(default_factory=list)
 
     topics: tuple[TopicLine, ...] = ()
-    known: tuple[KnownFact, ...] = ()
 
     async def search(self, query: SearchQuery) -> Findings:
         self.asked.append(query)
@@ -186,10 +183,6 @@ class Searcher:
     async def timeline(self, query: SearchQuery) -> Timeline:
         self.asked.append(query)
         return Timeline(self.topics, 3 if self.topics else 0, "Searched: this.")
-
-    async def facts(self, query: SearchQuery) -> Sequence[KnownFact]:
-        self.asked.append(query)
-        return self.known
 
 
 def past(seq: int, text: str = "so") -> PastMessage:
@@ -322,18 +315,6 @@ async def test_topics_are_lines_in_order() -> None:
         "[Oldest first; each line is how it began. 3 shorter topics are left out. Searched: this.]",
     ]
     assert await run(Searcher(), '{"show": "topics"}') == "No topic was found.\n[Searched: this.]"
-
-
-async def test_facts_have_their_days() -> None:
-    """And since when they hold no more."""
-    old = KnownFact("The deadline is May 3.", "2026-03-01T08:00:00Z", "2026-03-09T08:00:00Z")
-    searcher = Searcher(known=(old, KnownFact("It is May 9.", "2026-03-09T08:00:00Z")))
-    told = await run(searcher, '{"show": "facts", "query": "deadline"}')
-    assert told.splitlines() == [
-        "2026-03-01, held until 2026-03-09: The deadline is May 3.",
-        "2026-03-09: It is May 9.",
-    ]
-    assert "No fact" in await run(Searcher(), '{"show": "facts"}')
 
 
 async def test_without_a_searcher_there_is_nothing() -> None:

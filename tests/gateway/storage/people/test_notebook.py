@@ -84,11 +84,11 @@ def test_a_list_ends_with_its_root(store: Store) -> None:
 
 
 def test_notes_are_added_replaced_and_removed(store: Store) -> None:
-    """In the place of the old one; letter case does not count."""
+    """A new one comes last; letter case does not count."""
     turn = noted(store, "likes tea", "has a cat", target="user")
     for _ in range(2):
         after = store.run(notebook.change_notes, turn, change("TEA", "likes coffee", target="user"))
-        assert after == ["likes coffee", "has a cat"]
+        assert after.notes == ["has a cat", "likes coffee"]
     store.run(notebook.change_notes, turn, change("a cat", target="user"))
     assert store.run(notebook.notes_of, "telegram:42", "user") == ["likes coffee"]
     assert store.run(notebook.notes_of, "telegram:42", "memory") == []

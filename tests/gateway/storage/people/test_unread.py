@@ -8,10 +8,10 @@ from gateway.storage import maintenance
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.people import unread
-from gateway.storage.people.remembered import FoundWords, Learned
+from gateway.storage.people.notebook import FoundWords
 from gateway.storage.people.unread import QUIET_S, TURNS
 from gateway.storage.queue import leases
-from gateway.storage.schema import memory, memory_progress, turn
+from gateway.storage.schema import memory, memory_progress, step, turn
 from tests.support.storage import Store, turn_of
 
 BY = "telegram:1"
@@ -56,7 +56,7 @@ def test_one_that_goes_on_is_claimed_when_there_is_enough(store: Store) -> None:
     claimed = store.run(unread.claim)
     assert claimed is not None
     assert len(claimed.turns) == TURNS
-    assert store.run(unread.enter, claimed, (), BY, ())
+    store.run(unread.enter, claimed, (), BY, (), 1_000)
     assert store.run(unread.claim) is None
 
 
@@ -74,10 +74,10 @@ def test_what_is_entered_goes_with_its_progress(store: Store) -> None:
     here = asked(store, "one")
     claimed = store.run(unread.claim)
     assert claimed is not None
-    words = FoundWords("instruction", "Dates have weekdays.", said_by=BY)
-    learned = [Learned(BY, (words,), claimed.turns[0].seq)]
-    assert store.run(unread.enter, claimed, learned, BY, ())
-    assert not store.run(unread.enter, claimed, learned, BY, ())
+    found = [FoundWords("Dates have weekdays.", BY, claimed.turns[0].seq)]
+    [note] = store.run(unread.enter, claimed, found, BY, (), 1_000)
+    assert not store.run(unread.enter, claimed, found, BY, (), 1_000)
+    assert (note.target, note.scope) == ("user", BY)
     [row] = store.rows(memory)
     assert (row.text, row.conversation) == ("Dates have weekdays.", here)
     assert store.run(unread.claim) is None
@@ -89,11 +89,23 @@ def test_what_is_being_erased_is_neither_read_nor_remembered(store: Store) -> No
     claimed = store.run(unread.claim)
     assert claimed is not None
     store.run(maintenance.withdraw, here)
-    words = FoundWords("instruction", "Dates have weekdays.", said_by=BY)
-    assert not store.run(unread.enter, claimed, [Learned(BY, (words,), 1)], BY, ())
+    found = [FoundWords("Dates have weekdays.", BY, 1)]
+    assert not store.run(unread.enter, claimed, found, BY, (), 1_000)
     assert store.rows(memory) == []
     store.run(lambda conn: conn.execute(delete(memory_progress)))
     assert store.run(unread.claim) is None
+
+
+def test_turns_in_which_the_agent_has_noted_are_left_to_it(store: Store) -> None:
+    """What a person has undone must not come back by what they said."""
+    asked(store, "one", "two")
+    [first, _] = store.rows(turn)
+    values = {"turn_id": first.id, "n": 9, "kind": "tool", "name": "memory", "state": "done"}
+    store.run(lambda conn: conn.execute(step.insert().values(values | {"at": 1.0})))
+    claimed = store.run(unread.claim)
+    assert claimed is not None
+    assert [entry.text for each in claimed.turns for entry in each.asked] == ["two"]
+    assert claimed.upto_turn > first.id
 
 
 def test_what_is_long_ago_is_left_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,8 @@
-"""What the ledger of facts and the timeline of topics tell, by the tool's own answers.
+"""What the timeline of topics tells, by the tool's own answers.
 
-Labels are a reader's (tests/bench/probes/facts.txt, topics.txt). A fact counts as told where its
-line in `session_search` with `show: facts` has its sentence, its day and the day until which it
-held. Of topics it counts whether a line begins where one begins, and whether an answer to "in which
-order did I bring up …" holds each that was asked for, oldest first.
-`python -m tests.bench.known` prints what is missed and what is wrong.
+Labels are a reader's (tests/bench/probes/topics.txt). It counts whether a line begins where a topic
+begins, and whether an answer to "in which order did I bring up …" holds each that was asked for,
+oldest first. `python -m tests.bench.topics` prints what is missed and what is wrong.
 """
 
 import asyncio
@@ -18,16 +16,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, update
 
-from agent.context.facts import facts_in
 from agent.messages import ChatMessage, assistant_message, text_of, user_message
-from agent.tools.builtin.history import told_of
+from agent.tools.builtin.history import topics_told
 from agent.tools.context import SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.storage import migrations
 from gateway.storage.migrations import open_database
-from gateway.storage.people import notebook, remembered
-from gateway.storage.people.remembered import FoundWords, Learned
-from gateway.storage.schema import memory, message
+from gateway.storage.schema import message
 from tests.bench.conversations import pi
 from tests.bench.figures import Figure
 from tests.support.searching import chat, feed, tell
@@ -35,28 +30,12 @@ from tests.support.shared import SHARED
 from tests.support.storage import Store
 
 PROBES = Path(__file__).parent / "probes"
-FACTS, TOPICS = PROBES / "facts.txt", PROBES / "topics.txt"
+TOPICS = PROBES / "topics.txt"
 LEAST = 0.8
 MOST_SHOWN = 30
 RECORDED = " in two recorded sessions"
 RECORDED_ON = "2026-01-10"
 _SPAN = re.compile(r" #(\d+)-#(\d+), ")
-_MARK = re.compile(r"\[\[(\w+): (.*?)\]\]")
-
-
-@dataclass(slots=True)
-class Known:
-    """A fact as it is to be told, and the line that tells it."""
-
-    key: str
-    text: str
-    day: str
-    until: str = ""
-
-    @property
-    def line(self) -> str:
-        """Return what the tool is to answer."""
-        return f"{self.day}{f', held until {self.until}' if self.until else ''}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +61,6 @@ Said = tuple[str, str]
 """A day, and a message of it."""
 
 
-def people() -> Iterator[tuple[list[Said], list[Known]]]:
-    """Yield what each person says, and the facts in it."""
-    for part in _parts(FACTS):
-        said = [(day, _MARK.sub(r"\2", line)) for day, line in part]
-        marked = [(day, *found) for day, line in part for found in _MARK.findall(line)]
-        known: list[Known] = []
-        for day, key, text in marked:
-            for before in [each for each in known if each.key == key and not each.until]:
-                before.until = day
-            known.append(Known(key, text, day))
-        yield said, known
-
-
 def _parts(path: Path) -> Iterator[list[Said]]:
     """Yield the lines of each chat of a file, with their days."""
     for part in re.split(r"^-- .*\n", path.read_text("utf-8"), flags=re.MULTILINE)[1:]:
@@ -104,42 +70,6 @@ def _parts(path: Path) -> Iterator[list[Said]]:
             for day, lines in zip(days[::2], days[1::2], strict=True)
             for line in lines.splitlines()
         ]
-
-
-async def scored_facts() -> Score:
-    """Return what the tool tells of everybody's facts."""
-    right, missed, wrong = [], [], []
-    for said, known in people():
-        told = await _facts_told(said)
-        wanted = [each.line for each in known]
-        right += [line for line in wanted if line in told]
-        missed += [line for line in wanted if line not in told]
-        wrong += [line for line in told if line not in wanted]
-    return Score(right, missed, wrong)
-
-
-async def _facts_told(said: Sequence[Said]) -> list[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store(Path(folder) / "bench.db")
-        store.run(migrations.upgrade)
-        here = chat(store)
-        scope = store.run(notebook.scope_of, here)
-        for seq, (day, text) in enumerate(said, 1):
-            store.run(_learn, here, scope, seq, day, text)
-        store.close()
-        async with open_database(store.path) as database:
-            searcher = ConversationSearcher(database, Indexer(database), here)
-            return await told_of(searcher, "facts", SearchQuery("", limit=MOST_SHOWN))
-
-
-def _learn(conn: Connection, here: int, scope: str, seq: int, day: str, text: str) -> None:
-    """Enter what the end of a turn enters, as if it had been on a day."""
-    found = (FoundWords("fact", each.text, each.subject, each.value) for each in facts_in(text))
-    remembered.learn(conn, here, Learned(scope, tuple(found), seq))
-    at = datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
-    conn.execute(update(memory).where(memory.c.seq == seq).values(at=at))
-    now = memory.c.ended_at > at + 86_400
-    conn.execute(update(memory).where(now).values(ended_at=at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +170,7 @@ async def _topics_told(chat_of: TopicChat) -> list[list[str]]:
             searcher = ConversationSearcher(database, Indexer(database), here)
             queries = ["", *(words for words, _ in chat_of.asked)]
             return [
-                await told_of(searcher, "topics", SearchQuery(text, limit=MOST_SHOWN))
-                for text in queries
+                await topics_told(searcher, SearchQuery(text, limit=MOST_SHOWN)) for text in queries
             ]
 
 
@@ -253,10 +182,6 @@ def _tell_on(conn: Connection, here: int, day: str, said: ChatMessage) -> None:
 
 def measure() -> Iterator[Figure]:
     """Yield all figures."""
-    facts = asyncio.run(scored_facts())
-    name = f"{len(facts.right) + len(facts.missed)} facts with their days"
-    yield Figure(f"{name}: precision", facts.precision, "", at_least=LEAST)
-    yield Figure(f"{name}: recall", facts.recall, "", at_least=LEAST)
     begun, asked = asyncio.run(scored_topics(topic_chats()))
     for score, where in ((begun, ""), (asyncio.run(scored_topics(recorded_chats()))[0], RECORDED)):
         if count := len(score.right) + len(score.missed):
@@ -271,8 +196,7 @@ def main() -> None:
     """Print what is missed and what is wrong."""
     begun, asked = asyncio.run(scored_topics(topic_chats()))
     recorded, _ = asyncio.run(scored_topics(recorded_chats()))
-    facts = asyncio.run(scored_facts())
-    named = (("facts", facts), ("topics", begun), ("recorded", recorded), ("order", asked))
+    named = (("topics", begun), ("recorded", recorded), ("order", asked))
     for name, score in named:
         print(f"{name}: precision {score.precision:.2f}, recall {score.recall:.2f}")
         sys.stdout.writelines(f"  missed {line}\n" for line in score.missed)
