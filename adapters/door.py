@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 FIRST_OWNER = "web"
 """The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
 
+Reach: TypeAlias = Callable[[int], None]
+"""Told how many bytes there are by now; raises `LimitReached` where that is too much."""
 _NET_V6 = 64
 """Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
 Proof = Literal["link", "token"]
@@ -159,7 +161,7 @@ class SignedIn:
     secret: str
 
 
-class Limits(Protocol):
+class VisitLimits(Protocol):
     """What users may ask for and keep open; every call returns at once.
 
     Raises:
@@ -182,7 +184,7 @@ class Limits(Protocol):
         """
         ...
 
-    def room(self, visitor: Visitor) -> AbstractContextManager[Callable[[int], None]]:
+    def room(self, visitor: Visitor) -> AbstractContextManager[Reach]:
         """Return a function that is told how many bytes of a user are held while the block runs."""
         ...
 
@@ -191,7 +193,7 @@ class Door(Protocol):
     """Who may come in; every call may read the database."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> VisitLimits:
         """What those who are in may ask for."""
         ...
 

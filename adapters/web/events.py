@@ -21,7 +21,7 @@ import structlog
 from aiohttp import web
 
 from adapters.base import ALONE, ChatFile, ChatItem, ContextGauge, Elsewhere, History
-from adapters.door import Limits
+from adapters.door import VisitLimits
 from adapters.messages import Address
 from adapters.rendering import Renderings
 from adapters.rendering.chunks import PREVIEW_END
@@ -177,7 +177,7 @@ class EventStreams:
     """
 
     def __init__(
-        self, history: History, hub: Hub, ping_s: float, guard: Guard, limits: Limits
+        self, history: History, hub: Hub, ping_s: float, guard: Guard, limits: VisitLimits
     ) -> None:
         self._history = history
         self._hub = hub

@@ -6,7 +6,7 @@ this site.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ import orjson
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from adapters.door import Reach
 from adapters.messages import Attachment, OutgoingFile
 from adapters.web.requests import BUSY, PostedMessage, Refusal, checked_id, checked_text
 from adapters.wire import file_kind
@@ -60,7 +61,7 @@ def file_response(file: OutgoingFile) -> web.Response:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _PostedFile:
     """A file of a form, whose bytes are in the spool."""
 
     name: str
@@ -69,7 +70,7 @@ class _File:
 
 
 @dataclass(slots=True)
-class _Form:
+class _PostedForm:
     """What was read so far.
 
     Attributes:
@@ -78,9 +79,9 @@ class _Form:
     """
 
     spool: IO[bytes]
-    reach: Callable[[int], None]
+    reach: Reach
     fields: dict[str, str] = field(default_factory=dict)
-    files: list[_File] = field(default_factory=list)
+    files: list[_PostedFile] = field(default_factory=list)
     seen: int = 0
 
     @property
@@ -123,7 +124,7 @@ def _write(spool: IO[bytes], chunk: bytes) -> None:
         left = left[spool.write(left) :]
 
 
-def _attachment(file: _File, content: bytes) -> Attachment:
+def _attachment(file: _PostedFile, content: bytes) -> Attachment:
     kind = file_kind(file.mime.lower())
     return Attachment(
         name=file.name, kind=kind, mime=file.mime, size_bytes=file.size, content=content
@@ -147,9 +148,7 @@ class Uploads:
         self._whole = asyncio.Semaphore(WHOLE_AT_ONCE)
 
     @asynccontextmanager
-    async def posted(
-        self, request: web.Request, reach: Callable[[int], None]
-    ) -> AsyncIterator[PostedMessage]:
+    async def posted(self, request: web.Request, reach: Reach) -> AsyncIterator[PostedMessage]:
         """Read a message from a form with the fields `id` and `text`, and with files.
 
         Args:
@@ -165,7 +164,7 @@ class Uploads:
             raise Refusal(413, "body_too_large", self._too_much)
         reach(announced)
         with SpooledTemporaryFile(SPOOL_BYTES, buffering=0, dir=self._folder) as spool:
-            form = _Form(spool, reach)
+            form = _PostedForm(spool, reach)
             try:
                 async with asyncio.timeout(UPLOAD_TIMEOUT_S):
                     await self._read(request, form)
@@ -180,7 +179,7 @@ class Uploads:
     def _too_much(self) -> str:
         return f"The files of a message have at most {self._limit / 1e6:g} MB altogether."
 
-    async def _read(self, request: web.Request, form: _Form) -> None:
+    async def _read(self, request: web.Request, form: _PostedForm) -> None:
         async for part in await request.multipart():
             if not isinstance(part, BodyPartReader):
                 raise Refusal(400, "bad_form", "A form has no forms inside.")
@@ -189,7 +188,7 @@ class Uploads:
             else:
                 await self._read_file(part, form)
 
-    async def _read_file(self, part: BodyPartReader, form: _Form) -> None:
+    async def _read_file(self, part: BodyPartReader, form: _PostedForm) -> None:
         if self._limit == 0:
             raise Refusal(413, "no_files", "Files are not taken here.")
         if len(form.files) == MAX_FILES:
@@ -205,10 +204,10 @@ class Uploads:
             text.encode(errors="replace").decode()
             for text in (part.filename or "file", part.headers.get("Content-Type", ""))
         )
-        form.files.append(_File(name, mime, size))
+        form.files.append(_PostedFile(name, mime, size))
 
 
-async def _read_field(part: BodyPartReader, form: _Form) -> None:
+async def _read_field(part: BodyPartReader, form: _PostedForm) -> None:
     name = part.name or ""
     # Else what is read, and kept until the end, would grow with each field.
     if name not in FIELDS or name in form.fields:
@@ -221,7 +220,7 @@ async def _read_field(part: BodyPartReader, form: _Form) -> None:
     form.fields[name] = content.decode()
 
 
-async def _chunks(part: BodyPartReader, form: _Form) -> AsyncIterator[bytes]:
+async def _chunks(part: BodyPartReader, form: _PostedForm) -> AsyncIterator[bytes]:
     while chunk := await part.read_chunk(CHUNK_BYTES):
         form.seen += len(chunk)
         form.reach(form.seen)

@@ -5,7 +5,6 @@ Who may ask is said by the guard (adapters/web/guard.py).
 
 import asyncio
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from adapters.door import Reach
 from adapters.messages import Attachment
 
 API_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -105,7 +105,7 @@ def chat_of(request: web.Request) -> str:
     return checked_id(request.match_info["chat"], "chat")
 
 
-async def posted_message(request: web.Request, reach: Callable[[int], None]) -> PostedMessage:
+async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
     """Read a message; its id names it within the chat, so that a repeated post is known.
 
     Args:
@@ -146,9 +146,7 @@ class JsonBody:
     raw: str
 
 
-async def read_json(
-    request: web.Request, limit_bytes: int, reach: Callable[[int], None] | None = None
-) -> JsonBody:
+async def read_json(request: web.Request, limit_bytes: int, reach: Reach | None = None) -> JsonBody:
     """Read a body that is one JSON object.
 
     Raises:
@@ -169,9 +167,7 @@ async def read_json(
     return JsonBody(fields, body.decode())
 
 
-async def _read_limited(
-    request: web.Request, limit_bytes: int, reach: Callable[[int], None] | None
-) -> bytes:
+async def _read_limited(request: web.Request, limit_bytes: int, reach: Reach | None) -> bytes:
     body, size = bytearray(), request.content_length or 0
     while size <= limit_bytes:
         if reach is not None:

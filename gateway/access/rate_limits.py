@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from adapters.base import Clock
-from adapters.door import OWNER, LimitReached, Requester, Visitor, network_of
+from adapters.door import OWNER, LimitReached, Reach, Requester, Visitor, network_of
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -131,14 +131,14 @@ class AdmissionLimits:
 
 
 @dataclass(eq=False, slots=True)
-class _Stream:
+class _OpenStream:
     sender: str
     place: str
     end: Callable[[], None]
 
 
 class VisitorLimits:
-    """What the users of the web chat may ask for and keep open; see `adapters.door.Limits`.
+    """What the users of the web chat may ask for and keep open; see `adapters.door.VisitLimits`.
 
     Owners share no limit with others. Whoever opens the Unix socket (no address) has no limit of
     requests and streams at all.
@@ -155,7 +155,7 @@ class VisitorLimits:
         self._most_of_address = streams_of_address
         self._requests = SlidingWindow(REQUESTS_PER_SPAN, VISIT_S, clock)
         self._openings = SlidingWindow(STREAMS_PER_SPAN, VISIT_S, clock)
-        self._streams: list[_Stream] = []
+        self._streams: list[_OpenStream] = []
         self._bytes: dict[str, int] = {}
 
     def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
@@ -172,7 +172,7 @@ class VisitorLimits:
             yield
             return
         _count(self._openings, visitor.sender)
-        opened = _Stream(visitor.sender, network_of(caller.address), end)
+        opened = _OpenStream(visitor.sender, network_of(caller.address), end)
         own = [each for each in self._streams if each.sender == opened.sender]
         oldest = own[0] if len(own) >= STREAMS_OF_USER else None
         others = [each for each in self._streams if each is not oldest]
@@ -189,7 +189,7 @@ class VisitorLimits:
             self._streams = [each for each in self._streams if each is not opened]
 
     @contextmanager
-    def room(self, visitor: Visitor) -> Iterator[Callable[[int], None]]:
+    def room(self, visitor: Visitor) -> Iterator[Reach]:
         """Hand out a function that counts up to so many bytes; they are free after the block.
 
         What is larger than a limit has to be alone.
