@@ -15,6 +15,8 @@ from typing import Literal, Protocol, TypeAlias
 FIRST_OWNER = "web"
 """The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
 
+End: TypeAlias = Callable[[], None]
+"""Called for an event stream that has to end."""
 Reach: TypeAlias = Callable[[int], None]
 """Told how many bytes there are by now; raises `LimitReached` where that is too much."""
 _NET_V6 = 64
@@ -172,9 +174,7 @@ class VisitLimits(Protocol):
         """Count a request of a user: one that reads, or one that changes something."""
         ...
 
-    def stream(
-        self, visitor: Visitor, caller: Requester, end: Callable[[], None]
-    ) -> AbstractContextManager[None]:
+    def stream(self, visitor: Visitor, caller: Requester, end: End) -> AbstractContextManager[None]:
         """Count an event stream while the block runs.
 
         Args:

@@ -4,12 +4,12 @@
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from adapters.base import Clock
-from adapters.door import OWNER, LimitReached, Reach, Requester, Visitor, network_of
+from adapters.door import OWNER, End, LimitReached, Reach, Requester, Visitor, network_of
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -134,7 +134,7 @@ class AdmissionLimits:
 class _OpenStream:
     sender: str
     place: str
-    end: Callable[[], None]
+    end: End
 
 
 class VisitorLimits:
@@ -164,9 +164,7 @@ class VisitorLimits:
             _count(self._requests, (visitor.sender, reads))
 
     @contextmanager
-    def stream(
-        self, visitor: Visitor, caller: Requester, end: Callable[[], None]
-    ) -> Iterator[None]:
+    def stream(self, visitor: Visitor, caller: Requester, end: End) -> Iterator[None]:
         """Count an event stream while the block runs; the user's oldest ends for one too many."""
         if not caller.address:
             yield
