@@ -62,7 +62,7 @@ def test_the_corpus_is_large_enough() -> None:
 
 async def test_the_attacks_are_real(tmp_path: Path) -> None:
     """Where nothing is asked, as version 0.5 did it for pages, they succeed."""
-    careless = policy.table("never", without=TAINTED_ROWS)
+    careless = policy.table("never", without=(*TAINTED_ROWS, "default.notes-delicate"))
     chosen = [case for case in CASES if (case.channel, case.template) == ("page", "plain")]
     async with attacked(tmp_path, careless) as (world, chat):
         for case in chosen:
