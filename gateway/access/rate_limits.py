@@ -28,7 +28,8 @@ VISIT_S = 10.0
 REQUESTS_PER_SPAN = 120
 """Reads of one user, and writes: several tabs with pictures stay below it, a loop does not."""
 STREAMS_PER_SPAN = 20
-"""Event streams that one user opens: each reads a whole chat."""
+"""Event streams that a member or guest opens: each reads a whole chat. Programs of owners open one
+for each question."""
 STREAMS_OF_USER = 8
 """Event streams that one user has open: visible windows, since hidden pages have none."""
 BODY_BYTES_OF_USER = 50_000_000
@@ -169,14 +170,16 @@ class VisitorLimits:
         if not caller.address:
             yield
             return
-        _count(self._openings, visitor.sender)
+        is_owner = visitor.role == OWNER.role
+        if not is_owner:
+            _count(self._openings, visitor.sender)
         opened = _OpenStream(visitor.sender, network_of(caller.address), end)
         own = [each for each in self._streams if each.sender == opened.sender]
         oldest = own[0] if len(own) >= STREAMS_OF_USER else None
         others = [each for each in self._streams if each is not oldest]
         of_address = sum(each.place == opened.place for each in others)
         is_full = len(others) >= self._most or of_address >= self._most_of_address
-        if is_full and visitor.role != OWNER.role:
+        if is_full and not is_owner:
             raise LimitReached("Too many pages are open. Please wait a little.", BUSY_S, busy=True)
         if oldest is not None:
             oldest.end()
