@@ -480,7 +480,7 @@ async def assembled(
     chats = ChatHistory(database, intake.facts, links, files)
     adapters = _replaceable(accounts.connect(intake, chats, door))
     note_chats = NoteChats(Owners(access, accounts.renderers), wakeups)
-    await _tell_at_the_start(database, adapters, intake, note_chats)
+    await _tell_at_the_start(database, adapters, intake)
 
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     reader = build_memory_reader(settings, mind.agent, mind.readers, database, budgets, note_chats)
@@ -628,14 +628,10 @@ async def _closed_at_the_end(
 
 
 async def _tell_at_the_start(
-    database: Database,
-    adapters: Mapping[Account, Adapter],
-    intake: GatewayIntake,
-    note_chats: NoteChats,
+    database: Database, adapters: Mapping[Account, Adapter], intake: GatewayIntake
 ) -> None:
     """Tell people what has happened to them meanwhile; log the conversations nobody can reach."""
-    await intake.tell_approved()
-    await note_chats.tell_unconfirmed(database)
+    await intake.tell_at_start()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
             log.warning(

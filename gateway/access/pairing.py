@@ -202,8 +202,10 @@ class Pairing:
         Each is told of once in each chat. Of many the newest are told one by one, and that there
         are more.
         """
-        pending = members.pending(conn)
-        told = set()
+        told: set[int] = set()
+        # Mostly nobody waits, and then it is nobody's business where owners are.
+        if not (pending := members.pending(conn)):
+            return told
         for chat in self._owners.chats(conn, self._owners.everybody(conn)):
             for request in pending[-NOTICES_PER_HOUR:]:
                 text, choices = request_notice(request), request_choices(request)

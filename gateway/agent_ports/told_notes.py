@@ -18,7 +18,6 @@ from gateway.access.policy import Owners
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.database import Database
 from gateway.storage.people import members, notebook
 from gateway.storage.people.notebook import Note
 from gateway.storage.queue.outbox import OutboxPart, parts_of
@@ -35,11 +34,6 @@ class NoteChats:
 
     owners: Owners
     wakeups: Wakeups
-
-    async def tell_unconfirmed(self, database: Database) -> None:
-        """Tell people and owners once of notes that rules have made."""
-        for chat in await database.write(tell_unconfirmed, self.owners):
-            self.wakeups.outbox(chat)
 
 
 UNCONFIRMED = (

@@ -35,6 +35,8 @@ from agent.tools.context import (
     ToolServices,
     TurnRights,
 )
+from agent.tools.policy import FETCHING
+from agent.tools.registry import ToolBox
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -174,11 +176,11 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
         # What counts as a stranger here was let talk: it would not be heard otherwise.
         roles=frozenset("guest" if each == "stranger" else each for each in standings or {"guest"}),
         group=f"{address.platform}:{address.chat}" if notebook.is_shared(scope) else "",
-        read=Provenance({*origins, *tainting(conn, access, origins)}, trail=_trail(conn, turn)),
+        read=Provenance({*origins, *tainting(conn, access, origins)}),
     )
 
 
-def _trail(conn: Connection, turn: Turn) -> Trail:
+def trail_of(conn: Connection, turn: Turn) -> Trail:
     """Return the addresses that people have named, and what the turn's children have done."""
     said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
     done = turns.tools_of_children(conn, turn)
@@ -253,10 +255,12 @@ class Toolkit:
     hooks: Callable[[], Hooks | None] = lambda: None
     folders: ToolFolders = field(default_factory=ToolFolders)
 
-    async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
+    async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolBox) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
-        rights = await self.database.read(rights_of_turn, self.access, turn)
+        # Which addresses people have named is asked of no other tool's calls.
+        fetches = any(schema.name in FETCHING for schema in tools.schemas)
+        rights = await self.database.read(self._rights, turn, fetches=fetches)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
         render = self.inquiries.renderer(turn)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act, render)
@@ -278,6 +282,12 @@ class Toolkit:
                 hooks=self.hooks(),
             ),
         )
+
+    def _rights(self, conn: Connection, turn: Turn, *, fetches: bool) -> TurnRights:
+        rights = rights_of_turn(conn, self.access, turn)
+        if fetches:
+            rights.read.trail = trail_of(conn, turn)
+        return rights
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from gateway.access import pairing, tool_texts
 from gateway.access.pairing import Happening, Pairing
 from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
+from gateway.agent_ports.told_notes import tell_unconfirmed
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
 from gateway.commands.status_figures import MoneyRules, StatusFacts
@@ -143,9 +144,18 @@ class GatewayIntake:
         return await self._database.read(conversations.find, address_key(address)) is not None
 
     async def tell_approved(self) -> None:
-        """Tell those whom the command line let in; at every start, and after `parley pair`."""
+        """Tell those whom the command line let in; after `parley pair`."""
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
+
+    async def tell_at_start(self) -> None:
+        """Tell those who were let in, and people of the notes that rules have made."""
+        for conversation_id in await self._database.write(self._owed):
+            self._wakeups.outbox(conversation_id)
+
+    def _owed(self, conn: Connection) -> set[int]:
+        owners = Owners(self.rules.access, self._renderers)
+        return self._pairing.tell_approved(conn) | tell_unconfirmed(conn, owners)
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
         """Show owners the texts of tools that they have not seen yet."""

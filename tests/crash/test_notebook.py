@@ -9,7 +9,7 @@ from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes, describe
 
 
-@pytest.mark.parametrize("point", around("set_todo", "change_notes"))
+@pytest.mark.parametrize("point", around("set_todo", "change"))
 async def test_what_is_noted_is_there_once(crashes: Crashes, point: str) -> None:
     """The call runs again, and changes nothing where it was done."""
     await crashes.write("a", "plan keep")

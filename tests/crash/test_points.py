@@ -34,6 +34,8 @@ NOT_A_STEP = {
     "age",
     "agree_on_code",
     "tell_approved",
+    "owed",
+    "at_start",
     "forget",
     "erase_some",
     "merge_some",
@@ -88,7 +90,7 @@ OF_FILES = {"attempt", "store_part", "finish", "fail", "offer", "move"}
 """Points of tests/crash/test_files.py."""
 OF_INQUIRIES = {"ask", "suspend", "expire", "drop"}
 """Points of tests/crash/test_waiting.py."""
-OF_THE_NOTEBOOK = {"set_todo", "change_notes"}
+OF_THE_NOTEBOOK = {"set_todo", "change"}
 """Points of tests/crash/test_notebook.py."""
 OF_PREVIEWS = {"announce_preview", "set_preview"}
 """Points of platforms with previews."""

@@ -515,6 +515,11 @@ def _move_on(conversation_id: int, parent_id: int, child_id: int) -> Any:
     )
 
 
+def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
+    """Select the ids of the segments that conversations write to."""
+    return select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
+
+
 def active_session_id(conversation_id: int) -> ScalarSelect[Any]:
     """Select the id of a conversation's active segment."""
     active = select(conversation.c.active_session_id).where(conversation.c.id == conversation_id)

@@ -177,15 +177,16 @@ def origins_of(
 
     Every file counts, whatever is shown of it: models read pictures, and a name is a text as well.
     """
-    seqs = [entry.seq for entry in entries if entry.has_files]
-    stored = of_messages(conn, conversation_id, seqs) if seqs else ()
-    files = [Origin("file", row.name or "?") for row in stored]
-    alone = len(entries) == 1
-    written = {entry.seq: _without_quote(conn, entry) for entry in entries}
-    return [
-        *files,
-        *(Origin("pasted", f"{n}") for n, text in written.items() if has_pasted(text, alone=alone)),
-    ]
+    found, seqs, alone = [], [], len(entries) == 1
+    for entry in entries:
+        if entry.has_files:
+            seqs.append(entry.seq)
+        if has_pasted(_without_quote(conn, entry), alone=alone):
+            found.append(Origin("pasted", f"{entry.seq}"))
+    if seqs:
+        stored = of_messages(conn, conversation_id, seqs)
+        found += [Origin("file", row.name or "?") for row in stored]
+    return found
 
 
 def _without_quote(conn: Connection, entry: InboxEntry) -> str:
@@ -193,16 +194,17 @@ def _without_quote(conn: Connection, entry: InboxEntry) -> str:
 
     That is of somebody who is named in `authors`, or was said in this conversation.
     """
-    if not entry.words.startswith(">"):
-        return entry.words
-    quoted = list(takewhile(lambda line: line.startswith(">"), entry.words.splitlines()))
+    words = entry.words
+    if not words.startswith(">"):
+        return words
+    quoted = list(takewhile(lambda line: line.startswith(">"), words.splitlines()))
     longest = max((line.removeprefix(">").strip(" \u2026") for line in quoted), key=len)
     # As they are stored, texts are JSON: quotes in them are escaped.
     stored = orjson.dumps(longest).decode()[1:-1]
     said = message.c.body.contains(stored, autoescape=True), message.c.role != "tool"
     here = select(message.c.seq).where(message.c.conversation == entry.conversation, *said)
     is_known = entry.authors is not None or (longest and conn.scalar(here.limit(1)) is not None)
-    return "\n".join(entry.words.splitlines()[len(quoted) :]) if is_known else entry.words
+    return "\n".join(words.splitlines()[len(quoted) :]) if is_known else words
 
 
 @dataclass(frozen=True, slots=True)

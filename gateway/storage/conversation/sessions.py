@@ -36,7 +36,6 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import (
     compaction,
-    conversation,
     now_s,
     prompt_base,
     prompt_text,
@@ -342,7 +341,7 @@ def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[P
 
     Prompts without notes keep their bytes.
     """
-    ids = select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
+    ids = conversations.active_sessions(conversation_ids)
     rows = conn.execute(with_base(session).where(session.c.id.in_(ids)).order_by(session.c.id))
     for segment in map(in_row, rows.all()):
         prompt = segment.prompt.with_notes(notes)
@@ -447,7 +446,7 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
     known = session.prompt_inputs or {}
     # An input that only this version knows is no reason to move what an older one has begun.
     changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
-    if any(name in FORMER_NOTES for name, _ in session.prompt_layers):
+    if not FORMER_NOTES.isdisjoint(dict(session.prompt_layers)):
         changed.append(NOTES_LAYER)
     return changed if base.tools == session.tools else ["tools", *changed]
 

@@ -231,7 +231,9 @@ def begin(
         quoted = [Origin("quoted", who) for who in whose if who not in own]
         session = sessions.note_origins(conn, session, quoted)
     if asked is not None:
-        brought = [*base.context_origins, *_told_apart(session, question.origins)]
+        brought = list(base.context_origins)
+        if question.origins:
+            brought += _told_apart(session, question.origins)
         session = sessions.note_origins(conn, session, brought)
     # Only a root has none yet, and only a root begins with the examples.
     newest = held.message_head if held.active else None
