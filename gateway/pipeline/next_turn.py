@@ -17,6 +17,7 @@ from agent import spans
 from agent.messages import Content
 from agent.ports import Origin
 from agent.settings import AgentSettings
+from gateway.agent_ports.told_notes import lines_of
 from gateway.commands import registry
 from gateway.commands.help import unknown_text
 from gateway.commands.registry import TURN, QueuedContext
@@ -32,6 +33,7 @@ from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import AskedQuestion, Turn
 from gateway.storage.database import Database
+from gateway.storage.people import notebook
 from gateway.storage.queue import inbox, leases, outbox, overheard
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease
@@ -246,6 +248,7 @@ class NextTurn:
             text = notices.referring(text, turn, seed)
             parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
             parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
+            parts += lines_of(self._render(lease), notebook.written_in(conn, turn.id))
             turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
         return turn
 
@@ -299,8 +302,10 @@ class NextTurn:
         outbox.append(conn, command.conversation, parts, inbox_seq=command.seq)
 
     def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
-        render = self.renderers[lease.address.platform, lease.address.account]
-        return parts_of(render, key, text, reply_to=reply_to)
+        return parts_of(self._render(lease), key, text, reply_to=reply_to)
+
+    def _render(self, lease: Lease) -> Renderer:
+        return self.renderers[lease.address.platform, lease.address.account]
 
 
 def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:

@@ -1,13 +1,17 @@
 """What people are told of their notebook: lines with buttons, and unconfirmed notes once."""
 
+import asyncio
+
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.told_notes import lines_of, removal_of, tell_unconfirmed
 from gateway.settings.tree import AccessSettings
+from gateway.storage.migrations import open_database
 from gateway.storage.people.notebook import Note
 from gateway.storage.schema import memory, outbox
+from tests.support.postgres import server_at
 from tests.support.storage import Store, admit, inbound
 
 NOTE = Note(17, "telegram:42", "user", "likes `tea`", "2026-03-01T08:00:00Z")
@@ -80,3 +84,19 @@ def test_whose_account_is_off_is_told_later(store: Store) -> None:
         assert len(store.run(tell_unconfirmed, owners(*ON))) == 1
         found(store, target="fact")
     assert len(shown(store)) == 2
+
+
+async def test_replicas_that_start_together_tell_it_once(postgres_url: str) -> None:
+    """Who is second finds that it has been said."""
+    async with (
+        open_database(server_at(postgres_url)) as one,
+        open_database(server_at(postgres_url)) as other,
+    ):
+        await one.write(admit, inbound("hello", sender="42"))
+        await one.write(admit, inbound("hello", sender="7", chat="7"))
+        values = {"scope": "telegram:42", "target": "fact", "text": "The rent is 900.", "at": 1.0}
+        await one.write(lambda conn: conn.execute(insert(memory).values(values)) and None)
+        replicas = (one, other, one, other)
+        await asyncio.gather(*(each.write(tell_unconfirmed, owners(*ON)) for each in replicas))
+        keys = await other.read(lambda conn: [*conn.scalars(select(outbox.c.source_key))])
+        assert len(keys) == len(set(keys)) == 2

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from adapters.messages import Attachment
 from agent.errors import (
@@ -44,6 +44,7 @@ from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.blame import Death, DeathCause
+from gateway.storage.schema import now_s
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import ScriptedModel, Step, tool_call
@@ -563,6 +564,22 @@ async def test_what_cannot_begin_is_buried(
         await chat.gateway.database.write(dead_letters.retry, "t1")
         chat.gateway.worker.notify(1)
         assert (await chat.answers(3))[-1] == "re: poison"
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_a_note_of_what_cannot_go_on_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each note is shown with its undo, however its turn ends."""
+    await crash_while_held(tmp_path, {"c1": "poison"})
+    async with running(tmp_path, at_work=False) as chat:
+        values = {"scope": "telegram:u1", "target": "user", "text": "likes tea", "at": now_s()}
+        await chat.execute(insert(schema.memory).values(turn_id=1, **values))
+    async with running(tmp_path) as chat:
+        monkeypatch.setattr(sessions, "settle_base", Mock(side_effect=KeyError("bug")))
+        told = await chat.answers(2)
+        assert told == [notices.NEVER_BEGAN, "Remembered: `likes tea`. `/memory undo 1`"]
+        assert [each.label for each in chat.adapter.shown[-1].choices] == ["Undo"]
 
 
 @pytest.mark.usefixtures("no_pause")
