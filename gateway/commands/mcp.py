@@ -4,8 +4,13 @@ The same as `parley mcp` and the console's page (gateway/access/tool_texts.py).
 """
 
 from gateway.access import tool_texts
-from gateway.commands.pair import DIRECT_ONLY
-from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
+from gateway.commands.registry import (
+    DIRECT_ONLY,
+    IMMEDIATE,
+    Command,
+    CommandContext,
+    CommandResult,
+)
 from gateway.errors import NotFound
 from gateway.storage.people import mcp
 

@@ -11,7 +11,13 @@ from adapters.door import OWNER
 from adapters.registry import BUILT_IN
 from gateway.access import pairing, web_door
 from gateway.access.pairing import Decision, Happening, Kind, who
-from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
+from gateway.commands.registry import (
+    DIRECT_ONLY,
+    IMMEDIATE,
+    Command,
+    CommandContext,
+    CommandResult,
+)
 from gateway.errors import GatewayError
 from gateway.storage.people import members, web_users
 from gateway.storage.people.members import Member, PairingRequest
@@ -19,7 +25,6 @@ from gateway.storage.people.web_users import ChatLinks
 
 LISTED = 20
 """Requests and members that `/pair list` shows, of each kind."""
-DIRECT_ONLY = "Please send me that in a direct message: others can read it here."
 USAGE = """\
 Who may write to me:
 

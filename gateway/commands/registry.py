@@ -147,6 +147,7 @@ class Route(Generic[Given, Result]):
     when: Literal["at once", "queued", "as a turn"]
 
 
+DIRECT_ONLY = "Please send me that in a direct message: others can read it here."
 IMMEDIATE: Route[CommandContext, CommandResult] = Route("at once")
 """Answered while its message is admitted, past the queue."""
 REPLY: Route[CommandContext, CommandResult] = Route("at once")

@@ -7,7 +7,6 @@ that is there and cannot be read, as a name that is not found, or as a connectio
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,29 +42,10 @@ _NO_NETWORK = re.compile(
     r"|tcp connect error|failed to fetch|error sending request|Max retries exceeded",
     re.IGNORECASE,
 )
-_CERTIFICATE = re.compile(
-    r"SELF_SIGNED_CERT|UNABLE_TO_\w*_CERT\w*|self[- ]signed certificate|CERTIFICATE_VERIFY_FAILED"
-    r"|UnknownIssuer|invalid peer certificate|unable to get local issuer",
-    re.IGNORECASE,
-)
-_VARIABLE = r"\b(?P<name>[A-Z][A-Z0-9]{1,40}(?:_[A-Z0-9]{1,40}){1,6})\b"
-_NEEDED = r"(?:required|not set|missing|must be set|must be provided|undefined|not found)"
-_VARIABLES = (
-    re.compile(rf"KeyError: '{_VARIABLE}'"),
-    re.compile(rf"{_VARIABLE}[^\n]{{0,60}}{_NEEDED}"),
-    re.compile(rf"{_NEEDED}[^\n]{{0,60}}{_VARIABLE}"),
-)
-_NO_MODULE = re.compile(
-    r"No module named '?(?P<python>[\w.]{1,80})"
-    r"|Cannot find (?:package|module) '(?P<node>[^/'.][^']{0,80})"
-)
 _NO_PROGRAM = re.compile(
     r"(?:env|sh|exec|sh: \d+): ['\"]?(?P<program>[\w.+-]{1,60})['\"]?:"
     r" (?:No such file|not found|Permission)"
 )
-_DENIED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
-_MODES = re.compile(r"(?:set permissions|chmod)[^\n]{0,300}not permitted", re.IGNORECASE)
-_LATE = re.compile(r"TimeoutError")
 
 
 def remedy_of(name: str, server: McpServerSettings, reason: str, said: str) -> str:
@@ -87,49 +67,11 @@ def _remedies(key: str, server: McpServerSettings, command: str, text: str) -> I
     """Yield what may have been the cause, the likeliest first."""
     if not command.startswith("/") and f"directory: '{command}'" in text:
         yield f"there is no program {command} on the PATH: install it, or name its full path"
-    if _CERTIFICATE.search(text):
-        yield (
-            "a host's certificate was not accepted: where a proxy here has its own, name its file"
-            f" in `{key}.env` (NODE_EXTRA_CA_CERTS, SSL_CERT_FILE)"
-        )
     if _NO_NETWORK.search(text):
         yield _no_network(key, server, text)
     yield from _files(key, server, text)
-    for pattern in _VARIABLES:
-        if found := pattern.search(text):
-            yield f"the variable {found['name']} is missing: `{key}.env: {{{found['name']}: …}}`"
-    if found := _NO_MODULE.search(text):
-        module = found["python"] or found["node"]
-        place = f", or name the folder in `{key}.readable`" if _has_walls(server) else ""
-        yield f"the module {module} was not found: install it for `{command}`{place}"
     if found := _NO_PROGRAM.search(text):
         yield _no_program(key, server, found["program"])
-    yield from _vague(key, server, command, text)
-
-
-def _vague(key: str, server: McpServerSettings, command: str, text: str) -> Iterator[str]:
-    """Yield what may have been the cause where the text names no file, host or module."""
-    if _has_walls(server) and _MODES.search(text):
-        yield (
-            "behind its walls it cannot set modes of files, as unpacking does: install it before"
-            f" (`uv tool install`) and name its folder in `{key}.readable`"
-        )
-    if _has_walls(server) and _DENIED.search(text):
-        folder = Path(shutil.which(command) or command).parent
-        yield (
-            "a file that it does not name could not be read: it may need the folder of its program,"
-            f" `{key}.readable: [{folder}]`"
-        )
-    if _LATE.search(text) and _has_walls(server) and not server.network:
-        yield (
-            f"it did not list its tools within {server.start_timeout_s:g} s and has no network: a"
-            f" program that downloads needs `{key}.network: true`"
-        )
-    if _LATE.search(text):
-        yield (
-            f"it did not list its tools within {server.start_timeout_s:g} s: a first start that"
-            f" downloads takes longer, `{key}.start_timeout_s` gives it more time"
-        )
 
 
 def _no_network(key: str, server: McpServerSettings, text: str) -> str:

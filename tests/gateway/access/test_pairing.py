@@ -25,7 +25,7 @@ from gateway.access.pairing import (
 )
 from gateway.access.policy import Access
 from gateway.access.web_door import WebDoor
-from gateway.commands import pair
+from gateway.commands import pair, registry
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import AdmissionBatch, IntakeRules
@@ -568,7 +568,7 @@ class TestDecisions:
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             code = code_of(await stranger(chat))
             text = await owner(chat, f"/pair approve {code}", place="g", chat_kind=kind)
-            assert text == pair.DIRECT_ONLY
+            assert text == registry.DIRECT_ONLY
             assert await chat.rows(schema.member) == []
 
     async def test_for_others_there_is_no_such_command(self, tmp_path: Path) -> None:
@@ -692,7 +692,7 @@ class TestInvitations:
             text = await owner(
                 chat, "/pair invite ann", place="g1", chat_kind="group", addressed="direct"
             )
-            assert text == pair.DIRECT_ONLY
+            assert text == registry.DIRECT_ONLY
             await chat.say("/pair invite ann", "dm2", sender="2")
             assert await chat.rows(schema.web_link) == []
         off = WEB | {"enabled": False}
