@@ -427,15 +427,15 @@ class ServerState:
 
 
 class ServedTools(tuple[Tool, ...]):
-    """The tools of servers that are offered.
+    """The tools of servers that are offered; by itself of none."""
 
-    Attributes:
-        states: Returns how the servers stand now.
-        agreeing: Returns what is offered where owners have agreed to these digests.
-    """
+    def states(self) -> Sequence[ServerState]:
+        """Return how the servers stand now."""
+        return ()
 
-    states: Callable[[], Sequence[ServerState]] = staticmethod(tuple)
-    agreeing: Callable[[Collection[str]], "ServedTools"] = staticmethod(lambda _: ServedTools())
+    def agreeing(self, _agreed: Collection[str], /) -> "ServedTools":
+        """Return what is offered where owners have agreed to these digests."""
+        return self
 
 
 NO_SERVERS = ServedTools()

@@ -11,7 +11,7 @@ Values are coerced where nothing is lost ("42" for an integer), as those of buil
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import orjson
 from jsonschema import SchemaError  # type: ignore[import-untyped]
 from jsonschema.validators import Draft202012Validator  # type: ignore[import-untyped]
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import override
 
 from agent.errors import ToolError
 from agent.safety.threats import scan
@@ -41,7 +42,6 @@ MAX_TOOLS = 128
 MAX_DEFINITIONS = 512
 """Of one server that are looked at; `tools` in its settings may choose among them."""
 
-_Reader = Callable[[Any, int], str]
 _TOO_LARGE = f"its schema has more than {MAX_SCHEMA_BYTES:,} bytes"
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 # Source: https://docs.anthropic.com/en/api/messages, input_schema.
@@ -154,10 +154,10 @@ def _offered(
     if (wrong := misfit(schema) or _problem(schema)) is not None:
         return Skipped(name, wrong)
     cleaned = _Cleaned()
-    description, plain = _shown(definition, cleaned.text)
+    description, plain = _shown(definition, cleaned)
     if (_size(plain) or 0) > MAX_SCHEMA_BYTES:
         return Skipped(name, _TOO_LARGE)
-    said, came = _shown(definition, _cut)
+    said, came = _shown(definition, _Cut())
     orders = orders_in(said, came, own)
     if cleaned.removed and not orders:
         orders = ("it has a suspicious passage",)
@@ -169,11 +169,11 @@ def _offered(
     )
 
 
-def _shown(definition: Any, read: _Reader) -> tuple[str, dict[str, Any]]:
-    """Return description and schema of a tool, in a fixed order, each text as `read` has it."""
+def _shown(definition: Any, read: "_Cut") -> tuple[str, dict[str, Any]]:
+    """Return description and schema of a tool, in a fixed order, each text as it is read."""
     schema: dict[str, Any] = _in_order(_schema(definition), read)
     schema.setdefault("properties", {})
-    return read(definition.get("description"), MAX_DESCRIPTION_CHARS), schema
+    return read.text(definition.get("description"), MAX_DESCRIPTION_CHARS), schema
 
 
 def misfit(schema: Any) -> str | None:
@@ -274,28 +274,32 @@ def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
     return True
 
 
-class _Cleaned:
+class _Cut:
+    """Reads texts as they are, cut to a length."""
+
+    def text(self, text: Any, most_chars: int) -> str:
+        """Return a text; nothing for what is not a text."""
+        if not isinstance(text, str):
+            return ""
+        plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
+        return plain if len(text) <= most_chars else f"{plain} …"
+
+
+class _Cleaned(_Cut):
     """Takes out of a tool's texts what does not belong there, and counts it."""
 
     def __init__(self) -> None:
         self.removed = 0
 
+    @override
     def text(self, text: Any, most_chars: int) -> str:
-        """Return a text without suspicious spans, cut to a length."""
-        found = scan(_cut(text, most_chars))
+        """Return a text without suspicious spans."""
+        found = scan(super().text(text, most_chars))
         self.removed += len(found.findings)
         return found.text
 
 
-def _cut(text: Any, most_chars: int) -> str:
-    """Return a text cut to a length; nothing for what is not a text."""
-    if not isinstance(text, str):
-        return ""
-    plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
-    return plain if len(text) <= most_chars else f"{plain} …"
-
-
-def _in_order(node: Any, read: _Reader) -> Any:
+def _in_order(node: Any, read: "_Cut") -> Any:
     """Return a schema in a fixed order, without what is of no use to a model."""
     if isinstance(node, list):
         return [_in_order(item, read) for item in node]
@@ -308,9 +312,9 @@ def _in_order(node: Any, read: _Reader) -> Any:
     return plain
 
 
-def _value(key: str, value: Any, read: _Reader) -> Any:
+def _value(key: str, value: Any, read: "_Cut") -> Any:
     if key == "description":
-        return read(value, MAX_SCHEMA_BYTES)
+        return read.text(value, MAX_SCHEMA_BYTES)
     if key in NAMED and isinstance(value, Mapping):
         return {name: _in_order(value[name], read) for name in sorted(value)}
     if key == "required" and isinstance(value, list):

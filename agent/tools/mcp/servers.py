@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import orjson
 import structlog
@@ -35,6 +35,7 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
+from typing_extensions import override
 
 from agent.errors import ToolError
 from agent.settings import McpServerSettings, SandboxSettings
@@ -101,14 +102,25 @@ async def mcp_tools(
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
     """
     async with connected(servers, home, sandbox) as started:
-        yield _served(started, agreed)
+        yield _StartedTools(_distinct(started, agreed).values(), started)
 
 
-def _served(started: Sequence["Server"], agreed: Collection[str]) -> ServedTools:
-    tools = ServedTools(_distinct(started, agreed).values())
-    tools.states = lambda: [each.state() for each in started]
-    tools.agreeing = partial(_served, started)
-    return tools
+class _StartedTools(ServedTools):
+    """What servers offer that were started."""
+
+    def __new__(cls, tools: Iterable[Tool], _started: Sequence["Server"]) -> Self:
+        return super().__new__(cls, tools)
+
+    def __init__(self, _tools: Iterable[Tool], started: Sequence["Server"]) -> None:
+        self._started = started
+
+    @override
+    def states(self) -> Sequence[ServerState]:
+        return [each.state() for each in self._started]
+
+    @override
+    def agreeing(self, agreed: Collection[str], /) -> ServedTools:
+        return _StartedTools(_distinct(self._started, agreed).values(), self._started)
 
 
 @asynccontextmanager
