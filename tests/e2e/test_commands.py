@@ -214,7 +214,7 @@ async def test_the_welcome_names_what_comes_next(parley: ParleyProcess) -> None:
     caching, summaries, ready = parley.stderr[1:4]
     assert "Prompt caching: off" in caching
     assert "Summaries: the extractor alone" in summaries
-    assert f"{parley.url}/" in ready
+    assert f"{parley.url.replace('127.0.0.1', 'parley.localhost')}/" in ready
     assert "ANTHROPIC_API_KEY" in str(parley.stderr)
 
 

@@ -18,7 +18,7 @@ def test_what_a_new_conversation_begins_with(parley: Run, tmp_path: Path) -> Non
     result = parley("prompt", "show")
     names = [line.split()[0] for line in result.out.splitlines() if " tokens " in line]
     assert names[:2] == ["identity", "data"]
-    assert {"context_file", "user_profile", "session", "together"} <= set(names)
+    assert {"context_file", "profile", "session", "together"} <= set(names)
     assert names[-3:] == ["send_file", "skill_view", "tools"]
     assert "! AGENTS.md: removed injection pattern (1)" in result.out
     assert "! skill bad cannot be used:" in result.out

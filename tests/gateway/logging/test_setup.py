@@ -559,7 +559,7 @@ class TestFloods:
                 "event": "refusals_counted",
                 "level": "warning",
                 "of": name,
-                "address": "2001:0db8:0000:0000",
+                "address": "2001:db8::",
                 "count": 3_996,
             }.items()
         )

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.storage import maintenance, postgres
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.people import mcp
 from gateway.storage.schema import REVISION
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.storage import PostgresStore, Store, admit, inbound, turn_of
@@ -69,8 +70,9 @@ def chat(store: Store) -> int:
 
 @pytest.fixture
 def migrated(old_file: Path) -> Iterator[Store]:
-    """The `old_file` of the test after its migration."""
+    """The `old_file` of the test after its migration and the first start of its MCP servers."""
     assert maintenance.upgrade(old_file) == REVISION
     store = Store(old_file)
+    store.run(mcp.at_start, ())
     yield store
     store.close()

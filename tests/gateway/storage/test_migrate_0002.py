@@ -17,6 +17,7 @@ from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.migrations import open_database
+from gateway.storage.people import mcp
 from gateway.storage.queue import leases
 from gateway.storage.schema import (
     REVISION,
@@ -102,6 +103,7 @@ def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> Non
     assert maintenance.upgrade(old_file) == REVISION
     assert maintenance.check(old_file) == []
     migrated = Store(old_file)
+    migrated.run(mcp.at_start, ())
     for table in metadata.sorted_tables:
         plain = [name for column in table.c if (name := column.name) not in CHANGED]
         if table not in {ledger, prompt_base, prompt_text, spent_by, spent_slot, view_plan}:
