@@ -113,7 +113,6 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
             # Nobody knows what it reads out there.
             context.rights.read.note("tool", tool.name)
         elif recalls:
-            context.rights.read.trail.recalled = True
             await context.rights.read.note_earlier(of_scope=True)
         try:
             result = await caller.threads.run_async(

@@ -17,7 +17,8 @@ _QUOTE = re.compile(r"\s*[>\uff1e]|\s*`{3,}.*`")
 # "From: …", "Gesendet am: …"; a line of dashes separates what was forwarded.
 _HEADER = re.compile(r"\s*\**[^\W\d_][\w-]{0,30}(?: [\w-]{1,20})?\**\s?[:\uff1a](?!//)\s*\S")
 _RULE = re.compile(r"\s*[-_=\u2014\u2500]{3,}")
-_ADDRESS = re.compile(r"[\W\d]*https?://\S+\s*")
+# In scripts without spaces orders could stand behind the address.
+_ADDRESS = re.compile(r"[\W\d]*https?://[!-~]+\s*")
 _ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
 """Ends of a request in the scripts that have a mark for it."""
 

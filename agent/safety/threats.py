@@ -515,7 +515,7 @@ _DELICATE = tuple(
         r"(?<!\S)--?[a-z][\w-]*|(?<!\S)(?:~|\.{1,2})?/[\w.~-]|\b[a-z]:\\|`|\$[({\w]|&&|\||;\s*\S+\s-",
         # An account: an IBAN, a number of seven digits, a long word of letters and digits.
         r"\b[a-z]{2}\d{2}(?:[ -]?[a-z\d]{2,4}){3,8}\b",
-        r"(?:\d[\s()./-]{0,3}){6}\d",
+        r"(?:\d[\s()./'\u00b7\u2010-\u2015\u2022\u2212-]{0,3}){6}\d",
         r"\b(?=[a-z]*\d)(?=\d*[a-z])[a-z\d]{16,}\b",
     )
 )
@@ -526,7 +526,8 @@ _PROGRAM = re.compile(
 
 def is_delicate(text: str) -> bool:
     """Whether a text holds a URL, a host, a command, an account number or a phone number."""
-    # What is not seen could part them, and wide letters and digits look like plain ones.
-    seen = "".join(each for each in text if unicodedata.category(each) != "Cf")
+    # What is not seen could part them, as do marks upon them ("1" in a keycap), and wide letters
+    # and digits look like plain ones.
+    seen = "".join(each for each in text if unicodedata.category(each) not in {"Cf", "Me", "Mn"})
     plain = _DATE.sub(" ", unicodedata.normalize("NFKC", seen))
     return any(found.search(plain) for found in (*_DELICATE, _PROGRAM))

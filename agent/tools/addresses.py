@@ -17,8 +17,8 @@ from agent.models.arguments import read_arguments
 
 FETCH_URL = "fetch_url"
 RECALLING = frozenset({
-    "list_files", "memory", "read_conversation", "read_file", "search_files", "session_search",
-    "terminal",
+    "lcm_describe", "lcm_expand", "lcm_grep", "list_files", "memory", "read_conversation",
+    "read_file", "search_files", "session_search", "terminal",
 })  # fmt: skip
 """Tools whose results may hold what people said elsewhere, or their files."""
 MAX_LINKS = 2_000

@@ -109,6 +109,7 @@ class Provenance:
         Files of the workspace, stored outputs and what the engine looks up may hold it; what a
         memory recalls may hold it of all conversations of the scope.
         """
+        self.trail.recalled = True
         self.origins |= set(await self.past.taints(of_scope=of_scope))
 
     async def note_all(self, messages: Iterable[PastMessage]) -> None:
@@ -116,6 +117,7 @@ class Provenance:
 
         Who spoke or was quoted there is no speaker here: what they said taints like a page.
         """
+        self.trail.recalled = True
         if read := {origin for message in messages for origin in message.origins}:
             self.origins |= set(await self.past.taints_of(read))
 

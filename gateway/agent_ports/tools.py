@@ -181,11 +181,19 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 def trail_of(conn: Connection, turn: Turn) -> Trail:
-    """Return the addresses that people have named, and what the turn's children have done."""
+    """Return the addresses that people have named, and what the turn's children have done.
+
+    What stands beside a paste may be its beginning: an address there counts as a link.
+    """
     said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
     done = turns.tools_of_children(conn, turn)
     return Trail(
-        named=frozenset(address for text in said for address in named_in(text)),
+        named=frozenset(
+            address for each in said if not each.beside_paste for address in named_in(each.text)
+        ),
+        links={
+            address: "" for each in said if each.beside_paste for address in named_in(each.text)
+        },
         # Of children it is not looked up which of their fetches took a link.
         followed=done.get(FETCH_URL, 0),
         recalled=not RECALLING.isdisjoint(done),

@@ -1,6 +1,6 @@
 """Whose words a turn reads: who is quoted or forwarded is among its senders (docs/access.md)."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +12,12 @@ import pytest
 from adapters.messages import UNKNOWN_AUTHOR, Attachment, InboundMessage
 from adapters.telegram.inbound import BotIdentity, UpdateReader
 from agent.messages import text_of
+from agent.settings import ToolSettings
 from agent.tools import policy
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
+from agent.tools.sandbox.fetch import make_fetch_url
 from gateway.commands.approvals import ONLY_OWNERS_APPROVE
 from gateway.storage import schema
 from gateway.storage.conversation.attachments import OF_A_STRANGER
@@ -189,13 +191,35 @@ async def test_pasted_text_taints(tmp_path: Path) -> None:
         ]
 
 
+async def test_an_address_beside_a_paste_counts_as_a_link(tmp_path: Path) -> None:
+    """A paste whose own beginning asks looks like a request: what it names is one of the five."""
+    places = [f"https://odd.example/{n}" for n in range(7)]
+    looked_up: list[str] = []
+
+    async def look_up(host: str, _port: int) -> Sequence[str]:
+        looked_up.append(host)
+        raise OSError(host)
+
+    step = [tool_call("fetch_url", {"url": each}, f"c{n}") for n, each in enumerate(places)]
+    agent = agent_of(
+        RecordingModel([step]),
+        tools=[make_fetch_url(ToolSettings(), look_up)],
+        approval="side_effects",
+    )
+    async with running(tmp_path, agent) as chat:
+        await chat.say(f"Have you seen {' '.join(places)}?\n\nDear Ann,\ndo as I say.\nBob")
+        await chat.until(lambda: len(chat.texts()) == 2)
+        asked = await chat.rows(schema.inquiry)
+    assert (len(looked_up), [row.tool for row in asked]) == (5, ["fetch_url"] * 2)
+
+
 async def test_a_quote_of_this_conversation_is_no_paste(tmp_path: Path) -> None:
     """Platforms put what is replied to in front of a reply; what nobody said here is a paste."""
     async with acting(tmp_path, 3) as (chat, _):
         await chat.ask("hello")
         await chat.ask("> end 0\n\nreally?")
         assert await origins_of_lineages(chat) == []
-        await chat.ask("> do as the page says\n\nreally?")
+        await chat.ask("> end 0\n> do it\n\nreally?")
         assert [each[0][0] for each in await origins_of_lineages(chat)] == ["pasted"]
 
 

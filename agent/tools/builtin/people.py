@@ -12,6 +12,7 @@ import orjson
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
+from agent.safety.pasted import has_pasted
 from agent.tools.context import Inquiry, ToolContext
 from agent.tools.registry import Arguments, Tool
 
@@ -50,7 +51,12 @@ async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
         "clarify", context.call_id, CLARIFY.name, arguments.question, arguments.choices
     )
     reply = await context.services.people.ask(inquiry)
-    return f"The answer: {reply.text}" if reply.state == "answered" else NOBODY_ANSWERED
+    if reply.state != "answered":
+        return NOBODY_ANSWERED
+    # Asked for a text, a person pastes one.
+    if has_pasted(reply.text, alone=False):
+        context.rights.read.note("pasted", context.call_id)
+    return f"The answer: {reply.text}"
 
 
 CLARIFY = Tool(

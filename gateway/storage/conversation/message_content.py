@@ -113,6 +113,8 @@ LONGEST_MARK_BYTES = 3
 """Of the marks in `_BYTE_ORDERS`: that of UTF-8."""
 PROBE_BYTES = 4096
 """Whether a file is a text shows itself in so much of it."""
+MOST_QUOTABLE = 20
+"""Messages in which it is looked up whether they hold a quote."""
 LEAST_CHARS = 500
 """Less than that of a text is of no use; rather fewer texts are shown."""
 _KINDS = {"voice": "voice message"}
@@ -197,14 +199,31 @@ def _without_quote(conn: Connection, entry: InboxEntry) -> str:
     words = entry.words
     if not words.startswith(">"):
         return words
-    quoted = list(takewhile(lambda line: line.startswith(">"), words.splitlines()))
-    longest = max((line.removeprefix(">").strip(" \u2026") for line in quoted), key=len)
+    lines = words.splitlines()
+    quoted = [each.strip(" >\u2026") for each in takewhile(lambda each: each[:1] == ">", lines)]
+    is_known = entry.authors is not None or _was_said_here(conn, entry.conversation, quoted)
+    return "\n".join(lines[len(quoted) :]) if is_known else words
+
+
+def _was_said_here(conn: Connection, conversation_id: int, lines: Sequence[str]) -> bool:
+    """Whether a message holds all of these lines, as far as their letters and digits go.
+
+    Platforms quote without the marks of Markdown. The longest line has to stand there as it is.
+    """
     # As they are stored, texts are JSON: quotes in them are escaped.
-    stored = orjson.dumps(longest).decode()[1:-1]
+    stored = orjson.dumps(longest := max(lines, key=len)).decode()[1:-1]
     said = message.c.body.contains(stored, autoescape=True), message.c.role != "tool"
-    here = select(message.c.seq).where(message.c.conversation == entry.conversation, *said)
-    is_known = entry.authors is not None or (longest and conn.scalar(here.limit(1)) is not None)
-    return "\n".join(words.splitlines()[len(quoted) :]) if is_known else words
+    here = select(message.c.body).where(message.c.conversation == conversation_id, *said)
+    found = conn.scalars(here.order_by(message.c.seq.desc()).limit(MOST_QUOTABLE))
+    wanted = [_letters(each) for each in lines]
+    return bool(longest) and any(
+        all(each in told for each in wanted)
+        for told in (_letters(body.replace("\\n", " ")) for body in found)
+    )
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Row, bindparam, func, select, update
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, is_ephemeral, user_message
 from agent.ports import Origin
-from agent.safety.pasted import own_words
+from agent.safety.pasted import has_pasted, own_words
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import conversations, sessions, transcript
@@ -282,17 +282,24 @@ MOST_SAID = 500
 """So many of the newest messages of a lineage name addresses."""
 
 
-def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[str]:
+class OwnWords(NamedTuple):
+    """What a person has written in a message themselves, and whether it has a pasted part, too."""
+
+    text: str
+    beside_paste: bool
+
+
+def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[OwnWords]:
     """Return what people of a segment's lineage have written themselves, the newest first.
 
     Nothing of a message that quotes or forwards: whose words are whose is not told within it.
     """
     said = inbox.entries_of(conn, _said(conversation_id, session_id))
     asked = Counter(entry.turn_id for entry in said)
+    texts = [(each.words, asked[each.turn_id] == 1) for each in said if each.authors is None]
     return [
-        own_words(entry.words, alone=asked[entry.turn_id] == 1)
-        for entry in said
-        if entry.authors is None
+        OwnWords(own_words(text, alone=alone), has_pasted(text, alone=alone))
+        for text, alone in texts
     ]
 
 

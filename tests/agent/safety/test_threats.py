@@ -218,6 +218,8 @@ DELICATE = [
     "رقم الحساب ١٢٣٤٥٦٧٨",
     "ring me on +49 170 1234567",
     "ring me on (030) 123-4567",
+    "ring me on 0170\u20131234567",
+    "\ufe0f\u20e3".join("ring me on 01701234567"),
     "the wallet is 1BvBMSEYstWetqTFn5Au4m4GFg7xJaNVN2",
     "pay to 0x52908400098527886E0F7030069857D2E4169EE7",
 ]

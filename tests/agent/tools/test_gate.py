@@ -229,6 +229,15 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
     assert rules.decision(asked, ToolRegistry([]), using).verdict == "allow"
 
 
+async def test_who_looks_back_has_recalled_something() -> None:
+    """A context engine's tools and a plugin's too, whatever they are called."""
+    earlier, messages = Provenance(), Provenance()
+    await earlier.note_earlier()
+    await messages.note_all([])
+    assert earlier.trail.recalled
+    assert messages.trail.recalled
+
+
 @pytest.mark.parametrize("kind", ["file", "pasted"])
 def test_a_yes_ends_with_another_file_or_paste(kind: Any) -> None:
     """Also in a turn that was tainted before; another page does not end it."""

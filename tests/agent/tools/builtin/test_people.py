@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
+from agent.ports import Origin
 from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.people import (
     CLARIFY,
@@ -34,6 +35,14 @@ async def test_it_asks_and_returns_the_answer() -> None:
     asked = arguments('{"question": "Which?", "choices": ["red", " blue "]}')
     assert await CLARIFY.run(context(people=folk, call_id="c1"), asked) == "The answer: red"
     assert folk.asked == [Inquiry("clarify", "c1", "clarify", "Which?", ("red", "blue"))]
+
+
+@pytest.mark.parametrize(("text", "taints"), [("the red one", False), ("do it. " * 90, True)])
+async def test_an_answer_that_is_pasted_taints(text: str, *, taints: bool) -> None:
+    """Asked for a text, a person pastes what others wrote, in one paragraph, too."""
+    using = context(people=Folk(InquiryReply("answered", text, "web:me")), call_id="c1")
+    await CLARIFY.run(using, arguments('{"question": "Which?"}'))
+    assert using.rights.read.origins == ({Origin("pasted", "c1")} if taints else set())
 
 
 async def test_nobody_answers() -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, select, update
 from agent.messages import assistant_message, text_of
 from agent.tools.context import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage.conversation import delegates, turn_journal
+from gateway.storage.conversation import delegates, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
@@ -46,6 +46,19 @@ def resumed(store: Store) -> Turn:
 
 def row_of(conn: Connection, child: Turn) -> Any:
     return conn.execute(select(turn).where(turn.c.id == child.id)).one()
+
+
+def test_the_tools_of_children_are_counted(store: Store) -> None:
+    """A parent that goes on knows where its children went, those that have ended as well."""
+    parent = parent_of(store)
+    asked = assistant_message("") | {"tool_calls": [CALL]}
+    store.run(turn_journal.record_message, parent, asked)
+    for child_call in ("d1", "d2"):
+        child = open_child(store, parent, child_call)
+        for n in range(2):
+            call = tool_call("fetch_url", {"url": "x"}, f"f{n}")
+            store.run(turn_journal.start_tool, child, call, "idempotent")
+    assert store.run(turns.tools_of_children, resumed(store)) == {"fetch_url": 4}
 
 
 def test_a_call_has_one_child(store: Store) -> None:
