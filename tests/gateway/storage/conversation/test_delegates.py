@@ -51,7 +51,8 @@ def row_of(conn: Connection, child: Turn) -> Any:
 def test_the_tools_of_children_are_counted(store: Store) -> None:
     """A parent that goes on knows where its children went, those that have ended as well."""
     parent = parent_of(store)
-    asked = assistant_message("") | {"tool_calls": [CALL]}
+    asked = assistant_message("")
+    asked["tool_calls"] = [CALL]
     store.run(turn_journal.record_message, parent, asked)
     for child_call in ("d1", "d2"):
         child = open_child(store, parent, child_call)
