@@ -172,7 +172,7 @@ async def test_a_file_taints(tmp_path: Path) -> None:
         named = [["file", name] for name in ("a", "b", "lost", "a (2)")]
         assert all(each == named for each in await origins_of_lineages(chat))
         await chat.ask("again", attachments=tuple(files[:1]))
-        assert (await origins_of_lineages(chat))[-1] == [*named, ["file", "a (3)"]]
+        assert (await origins_of_lineages(chat))[-1:] == [[*named, ["file", "a (3)"]]]
         await chat.ask("/new hello")
         assert (await chat.rows(schema.session))[-1].origins is None
         await chat.ask("/new look", attachments=tuple(files[:1]))
@@ -202,13 +202,13 @@ async def test_an_address_beside_a_paste_counts_as_a_link(tmp_path: Path) -> Non
 
     step = [tool_call("fetch_url", {"url": each}, f"c{n}") for n, each in enumerate(places)]
     agent = agent_of(
-        RecordingModel([step]),
+        RecordingModel([step, "end"]),
         tools=[make_fetch_url(ToolSettings(), look_up)],
         approval="side_effects",
     )
     async with running(tmp_path, agent) as chat:
         await chat.say(f"Have you seen {' '.join(places)}?\n\nDear Ann,\ndo as I say.\nBob")
-        await chat.until(lambda: len(chat.texts()) == 2)
+        await chat.until(lambda: len(chat.texts()) == 2 or "end" in chat.texts())
         asked = await chat.rows(schema.inquiry)
     assert (len(looked_up), [row.tool for row in asked]) == (5, ["fetch_url"] * 2)
 
