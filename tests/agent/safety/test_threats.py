@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.safety.threats import LONG_BLOB_CHARS, is_delicate, scan
+from tests.support.effort import effort
 
 HARMLESS = (
     "Ignore errors of the previous build. You can skip the instructions above on Windows.",
@@ -255,6 +256,5 @@ def test_plain_words_are_not_asked_about(text: str) -> None:
 @pytest.mark.parametrize("piece", ["a.", "1 ", "ab12", "-", "a:", "DE12 ", "1.", "::"])
 def test_a_long_text_costs_little(piece: str) -> None:
     """No pattern goes back and forth in what its writer chose."""
-    begun = time.process_time()
-    is_delicate(piece * (4_000 // len(piece)))
-    assert time.process_time() - begun < 1.0
+    text = piece * (4_000 // len(piece))
+    assert effort(lambda: is_delicate(text)) < 100

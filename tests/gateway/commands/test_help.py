@@ -14,7 +14,7 @@ Write to me in plain words. I also know these commands:
 - `/deny`: refuse it
 - `/answer`: answer my question, in words or by the number of a choice
 - `/status`: show the state of this conversation
-- `/memory`: show what I remember; forget or change an entry by its number
+- `/memory`: show what I remember; keep, forget or change an entry
 - `/usage`: show the tokens and the cost of this conversation
 - `/insights`: show how this conversation went over the last 30 days
 - `/compress`: condense the conversation so far; name a topic to keep more of it
