@@ -580,6 +580,16 @@ class TestFloods:
             ("others", 50_000 - MOST_ADDRESSES - REFUSALS_PER_MIN)
         ]
 
+    def test_each_address_of_a_flood_is_counted(self, lines: Lines) -> None:
+        """However many are counted at once."""
+        lines.configure()
+        for number in range(MOST_ADDRESSES):
+            for _ in range(REFUSALS_PER_MIN + 1):
+                log.warning("connection_displaced", address=f"192.0.2.{number}")
+        lines.close()
+        counted = [each["count"] for each in lines.records if each["event"] == "refusals_counted"]
+        assert counted == [1] * MOST_ADDRESSES
+
     def test_a_warning_comes_through_refusals_that_are_none(self, lines: Lines) -> None:
         """Of a wrong setting, say, while strangers try."""
         lines.configure()
