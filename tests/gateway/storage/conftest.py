@@ -69,10 +69,16 @@ def chat(store: Store) -> int:
 
 
 @pytest.fixture
-def migrated(old_file: Path) -> Iterator[Store]:
-    """The `old_file` of the test after its migration and the first start of its MCP servers."""
+def upgraded(old_file: Path) -> Iterator[Store]:
+    """The `old_file` of the test after its migration."""
     assert maintenance.upgrade(old_file) == REVISION
     store = Store(old_file)
-    store.run(mcp.at_start, ())
     yield store
     store.close()
+
+
+@pytest.fixture
+def migrated(upgraded: Store) -> Store:
+    """The same after the first start, which has no MCP server."""
+    upgraded.run(mcp.at_start, ())
+    return upgraded

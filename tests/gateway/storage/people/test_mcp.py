@@ -76,17 +76,17 @@ def old_file(store: Store, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("sqlite_alone")
-def test_servers_of_a_home_in_use_stay_confined(migrated: Store) -> None:
+def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
     """Those of its settings at any start before, and those at the first start after."""
-    assert maintenance.check(migrated.path) == []
-    assert migrated.run(mcp.confined) == {"", "files", "gone"}
-    assert migrated.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
-    later = migrated.run(mcp.at_start, ["later", "files"])
+    assert maintenance.check(upgraded.path) == []
+    assert upgraded.run(mcp.confined) == {"", "files", "gone"}
+    assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
+    later = upgraded.run(mcp.at_start, ["later", "files"])
     assert later.confined == {"files", "gone", "new"}
 
 
 @pytest.mark.usefixtures("sqlite_alone")
-def test_a_start_without_servers_makes_none_unconfined(migrated: Store) -> None:
+def test_a_start_without_servers_makes_none_unconfined(upgraded: Store) -> None:
     """One with other settings, once, is the first start after the upgrade."""
-    migrated.run(mcp.at_start, [])
-    assert "files" in migrated.run(mcp.at_start, ["files"]).confined
+    upgraded.run(mcp.at_start, [])
+    assert "files" in upgraded.run(mcp.at_start, ["files"]).confined
