@@ -282,14 +282,14 @@ MOST_SAID = 500
 """So many of the newest messages of a lineage name addresses."""
 
 
-class OwnWords(NamedTuple):
+class WrittenWords(NamedTuple):
     """What a person has written in a message themselves, and whether it has a pasted part, too."""
 
     text: str
     beside_paste: bool
 
 
-def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[OwnWords]:
+def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[WrittenWords]:
     """Return what people of a segment's lineage have written themselves, the newest first.
 
     Nothing of a message that quotes or forwards: whose words are whose is not told within it.
@@ -298,7 +298,7 @@ def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> lis
     asked = Counter(entry.turn_id for entry in said)
     texts = [(each.words, asked[each.turn_id] == 1) for each in said if each.authors is None]
     return [
-        OwnWords(own_words(text, alone=alone), has_pasted(text, alone=alone))
+        WrittenWords(own_words(text, alone=alone), has_pasted(text, alone=alone))
         for text, alone in texts
     ]
 

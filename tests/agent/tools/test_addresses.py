@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.messages import tool_message
@@ -84,13 +84,15 @@ def test_names_of_files_are_no_addresses() -> None:
     assert set(named_in("summarise README.md and run setup.sh")) == set()
 
 
-@given(st.text())
-def test_words_name_only_what_they_hold(text: str) -> None:
+@given(st.text(), st.sampled_from(["https://B.example/x?y=1", "b.example/z", "x"]), st.text())
+@example("see ", "https://b.example", " please")
+def test_words_name_only_what_they_hold(before: str, address: str, after: str) -> None:
     """The host of each named address stands in the text."""
+    text = f"{before}{address}{after}"
     small = text.lower()
-    for address in named_in(text):
-        assert canonical(address) == address
-        host = host_of(address)
+    for named in named_in(text):
+        assert canonical(named) == named
+        host = host_of(named)
         assert host in small or not text.isascii()
 
 
