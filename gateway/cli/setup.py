@@ -92,6 +92,10 @@ def setup(
 
 
 def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
+    # Nothing that a file refers to is read or run before somebody has agreed to it.
+    if not yes and not _may_try():
+        warn("nothing was tried or written: --yes reads and runs what the file names for secrets")
+        return REFUSED
     found = target.load(draft.values)
     checked = asyncio.run(_check_all(found))
     refused = any(each.is_wrong for each in checked)
@@ -141,6 +145,11 @@ def _install(target: Target, draft: Answers) -> Path | None:
     for line in services.install(unit)[1:-1]:
         warn(line)
     return unit.file
+
+
+def _may_try() -> bool:
+    question = "Read the secrets that the file names, run its commands for them, and try them?"
+    return sys.stdin.isatty() and typer.confirm(question, default=False)
 
 
 def _agreed(target: Target, draft: Answers) -> bool:

@@ -258,6 +258,16 @@ def test_without_a_terminal_the_other_way_is_named(parley: Parley) -> None:
     assert "--from FILE --yes" in result.err
 
 
+def test_a_file_of_answers_runs_nothing_without_a_yes(parley: Parley, tmp_path: Path) -> None:
+    """Its secrets may be commands; nobody at a terminal agreed to them."""
+    ran = tmp_path / "ran"
+    answers = tmp_path / "answers.yaml"
+    answers.write_text(f"model: {{provider: openai, api_key: 'command:touch {ran}'}}\n")
+    result = parley("setup", "--from", str(answers))
+    assert (result.code, ran.exists()) == (2, False)
+    assert "nothing was tried or written" in result.err
+
+
 def test_options_of_the_other_way_are_refused(parley: Parley) -> None:
     """`--yes` alone would say yes to questions that were never shown."""
     assert "--from" in parley("setup", "--yes").err
