@@ -44,8 +44,13 @@ class Noted:
 
 
 def watch(config: pytest.Config, *, everything: bool) -> None:
-    """Note what passes, if this run is the desk's."""
-    if not everything and not hasattr(config, "workerinput"):
+    """Note what passes, if this run is the desk's and runs tests at all."""
+    is_desk = not everything and not hasattr(config, "workerinput")
+    if (
+        is_desk
+        and not config.option.collectonly
+        and config.pluginmanager.has_plugin("cacheprovider")
+    ):
         config.pluginmanager.register(Noted(config), "noted")
 
 

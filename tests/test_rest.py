@@ -51,10 +51,21 @@ def test_kill():
 }
 
 
-def run(folder: Path, *, everything: bool) -> str:
+def run(folder: Path, *options: str, everything: bool) -> str:
     """Run the tests of a folder; returns what was printed."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "--rootdir",
+        folder,
+        "-c",
+        os.devnull,
+        *options,
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", "--rootdir", folder, "-c", os.devnull, folder],
+        [*command, folder],
         cwd=folder,
         env={
             **os.environ,
@@ -78,6 +89,8 @@ def test_only_what_would_be_the_same_is_left_out(tmp_path: Path) -> None:
         file.write_text(text)
     assert "goes on behind `make test`" in run(tmp_path, everything=True)
     assert "1 failed, 4 passed" in run(tmp_path, everything=False)
+    # `make test-all` begins with this.
+    run(tmp_path, "--collect-only", everything=False)
     said = run(tmp_path, everything=True)
     assert "5 passed" in said
     assert "test_passes" not in said
