@@ -42,7 +42,9 @@ class Copy:
             source = ROOT / part
             copied = shutil.copytree if source.is_dir() else shutil.copy2
             copied(source, tree / part)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))}
+        # What the run around this one leaves out, or repeats, does not apply to the copy.
+        own = ("PYTEST", "COV", "CI", "PARLEY_TEST_REST")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         self._process = subprocess.Popen(
             [sys.executable, Path(__file__).with_name("nursery.py"), tree],
             stdin=subprocess.PIPE,
