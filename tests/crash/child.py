@@ -14,8 +14,8 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
@@ -96,7 +96,7 @@ from gateway.settings.tree import (
     StorageSettings,
 )
 from gateway.storage import migrations, postgres, presence
-from gateway.storage.engine import SqliteDatabase, connect
+from gateway.storage.engine import SqliteDatabase, connected
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.presence import Presence
 from gateway.storage.queue import blame, leases
@@ -286,7 +286,7 @@ class Life:
             replace_in(engine, write=observed(engine.write, self.points))
         replace_in(Presence, run=observed(Presence.run, self.points))
         if spec.url is None:
-            replace_in(migrations, connect=self._connect)
+            replace_in(migrations, connected=self._connected)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
         replace_in(next_turn, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s, TRIAL_SHARE=spec.trial_share)
@@ -336,14 +336,15 @@ class Life:
         event = {"what": what, "pid": os.getpid(), **facts}
         os.write(self._events, json.dumps(event).encode() + b"\n")
 
-    def _connect(self, path: Path) -> Connection:
-        connection = connect(path)
-        raw = connection.connection.driver_connection
-        assert isinstance(raw, sqlite3.Connection)
-        self._raw = raw
-        if self.spec.pages is not None:
-            self._limit(self.spec.pages)
-        return connection
+    @contextmanager
+    def _connected(self, path: Path) -> Iterator[Connection]:
+        with connected(path) as connection:
+            raw = connection.connection.driver_connection
+            assert isinstance(raw, sqlite3.Connection)
+            self._raw = raw
+            if self.spec.pages is not None:
+                self._limit(self.spec.pages)
+            yield connection
 
     def _limit(self, pages: int) -> None:
         """Let the database grow by this many pages; after that the disk is full."""
