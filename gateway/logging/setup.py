@@ -78,7 +78,6 @@ REFUSALS = frozenset({
 REFUSALS_S = 60.0
 REFUSALS_PER_MIN = 5
 """Lines of one event and address: enough to see what is tried; more say nothing new."""
-COUNTED = "refusals_counted"
 MOST_ADDRESSES = 100
 """So many are told apart in a minute, which bounds memory and lines; the others count as one."""
 OTHERS = "others"
@@ -217,7 +216,7 @@ class Sink:
         """Render, redact and write one event; never raises."""
         with self.lock:
             # What counts refusals comes in a burst, one line for each address, and is bounded.
-            if event["event"] != COUNTED and not self._flood_of(event).takes(event):
+            if event["event"] != "refusals_counted" and not self._flood_of(event).takes(event):
                 return
         line = self._render(event)
         with self.lock:
@@ -275,7 +274,7 @@ def _tell_flood(key: FloodKey, flood: Flood) -> None:
     name, logger, level, address = key
     if name in REFUSALS:
         level_number = logging.getLevelNamesMapping()[level.upper()]
-        log.log(level_number, COUNTED, of=name, address=address, count=flood.left_out)
+        log.log(level_number, "refusals_counted", of=name, address=address, count=flood.left_out)
         return
     log.warning(
         "log_lines_left_out",
