@@ -77,10 +77,10 @@ format: setup
 # Fewer where coverage is measured, which slows what must be done in time.
 RUN = -n $(if $(filter --cov,$(1)),3,4) --dist worksteal $(1) tests
 COVERED := --cov --cov-report=term
-# Tests that assert nothing fail. Their asserts are compiled in another way for that.
+# Tests without an assertion fail. Pytest compiles asserts in another way for that.
 ASSERTED := -o enable_assertion_pass_hook=true
 
-# In CI the desk's run measures the coverage, and `make test-all` runs what that has left out (tests/rest.py).
+# In CI `make test` measures the coverage, and `make test-all` runs the remaining tests (tests/rest.py).
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
 	$(BIN)/python -m pytest $(call RUN,$(if $(CI),$(COVERED) $(ASSERTED)))

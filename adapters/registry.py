@@ -148,7 +148,7 @@ class Host:
         door: Who may come in to the built-in chat.
         share: What part of each account's budgets is this process's.
         elsewhere: Other processes that serve that chat.
-        home: PARLEY_HOME, for temporary files; None: they are where the system has them.
+        home: PARLEY_HOME, for temporary files; None: the system's folder for them.
     """
 
     intake: Intake

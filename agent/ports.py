@@ -31,8 +31,8 @@ class Origin(NamedTuple):
     Attributes:
         kind: quoted: somebody who was quoted or forwarded; page: of the web; server: of MCP; tool:
             another one that reads the world outside, or a memory; person: one who is quoted, or
-            whose words come back from an earlier conversation, and who may not act; file: that came
-            with a message; pasted: the part of a message that its sender pasted.
+            whose words come back from an earlier conversation, and who may not act; file: one that
+            came with a message; pasted: the part of a message that its sender pasted.
         which: Names it: "platform:sender id", a host, a server, a tool, a file, the number of a
             message.
     """

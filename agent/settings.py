@@ -351,7 +351,7 @@ class DelegationSettings(Section):
 
 
 class MemorySettings(Section):
-    """How much is kept for a sender, or for a shared conversation."""
+    """Limits of the notes of a sender, or of a shared conversation."""
 
     max_chars: int = Field(default=2_200, ge=0)
     profile_max_chars: int = Field(default=4_000, ge=0)
@@ -446,7 +446,7 @@ class McpServerSettings(Section):
 
     @property
     def is_confined_by_word(self) -> bool:
-        """Whether its settings say that it is confined."""
+        """Whether its settings confine it."""
         named = not self.model_fields_set.isdisjoint({"network", "readable", "writable"})
         return self.confined is True or (self.confined is None and named)
 

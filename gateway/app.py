@@ -630,7 +630,7 @@ async def _closed_at_the_end(
 async def _tell_at_the_start(
     database: Database, adapters: Mapping[Account, Adapter], intake: GatewayIntake
 ) -> None:
-    """Tell people what has happened to them meanwhile; log the conversations nobody can reach."""
+    """Tell people what happened to them meanwhile; log the conversations that are unreachable."""
     await intake.tell_at_start()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:

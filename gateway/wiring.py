@@ -220,7 +220,7 @@ def toolless_warnings(line: Sequence[Configured]) -> tuple[str, ...]:
 
 
 def unconfined_warning(foreign: ServedTools) -> tuple[str, ...]:
-    """Return what a start says of MCP programs without walls; nothing where there is none."""
+    """Return the start's lines about MCP programs without walls, if any."""
     names = [each.name for each in foreign.states() if each.is_confined is False]
     if not names:
         return ()
@@ -402,9 +402,9 @@ def build_memory_reader(
     Args:
         agent: Knows which models are left alone for a while.
         models: Of `build_readers`; whoever has built them closes them.
-        database: Where people's words are, and their notes.
-        budgets: They count for it, too.
-        chats: What it notes is shown there.
+        database: Has people's messages and notes.
+        budgets: Also limit its calls.
+        chats: They show its notes.
     """
     if not models:
         return None
@@ -611,10 +611,10 @@ def open_tools(
 
 
 def with_walls(settings: Settings, confined: Collection[str]) -> dict[str, McpServerSettings]:
-    """Return the MCP servers with `confined` decided where their settings leave it open.
+    """Return the MCP servers with `confined` decided if their settings do not.
 
     Args:
-        confined: What is on record (`gateway.storage.people.mcp.confined`).
+        confined: Servers on record as confined (`gateway.storage.people.mcp.confined`).
     """
     return {
         name: server.with_walls(was_here=name in confined or mcp.EVERY in confined)

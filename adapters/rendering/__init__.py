@@ -1,4 +1,4 @@
-"""Markdown → what a platform shows: a cheap text on the event loop, a dear one beside it.
+"""Markdown → the format of a platform: cheap texts on the event loop, expensive ones in a thread.
 
 The parser is imported with the first renderer, not with this package.
 """
@@ -14,10 +14,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 Render = Callable[[str], T]
-"""A pure function that makes something of a text."""
+"""A pure function that renders a text."""
 
-# What a sign adds to the cost of a text: about what it takes in the worst texts that were found, on
-# the slowest platform. A nested list begins with "- " and the like, a link with "://".
+# Cost that each character adds to a text: about its cost in the worst texts found, on the slowest
+# platform. A nested list begins with "- " and the like, a link with "://".
 _SIGN_COSTS = {
     **dict.fromkeys(("[", "<"), 100),
     **dict.fromkeys(("\n", "\r", "*", "_", "://", "- ", "+ ", ". ", ") "), 60),
@@ -26,13 +26,13 @@ _SIGN_COSTS = {
     "\\": 10,
 }
 LOOP_COST = 10_000
-"""Cost of the dearest text that is rendered on the event loop: 99 of 100 real answers cost less.
+"""Highest cost of a text rendered on the event loop: 99 of 100 real answers cost less.
 
 A thread costs 0.1 ms and shares the interpreter every 5 ms.
 """
 MAX_COST = 500_000
-"""Dearer texts are shown as plain text; a real answer of 100,000 characters costs less."""
-# Two, so that one hostile answer does not keep the next dear one waiting.
+"""More expensive texts are shown as plain text; a real answer of 100,000 characters costs less."""
+# Two, so that one hostile answer does not delay the next expensive one.
 _BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
 
 
@@ -63,10 +63,10 @@ def _beside(render: Render[T], markdown: str) -> asyncio.Future[T]:
 
 
 class Renderings:
-    """Makes one rendering of a text for all its readers and keeps the newest; for one event loop.
+    """Renders a text once for all its readers and keeps the newest; for one event loop.
 
     Args:
-        most_chars: How many characters of renderings are kept.
+        most_chars: Characters of renderings to keep.
     """
 
     def __init__(self, render: Render[str], most_chars: int) -> None:
@@ -76,7 +76,7 @@ class Renderings:
         self._under_way: dict[bytes, asyncio.Future[str]] = {}
 
     async def of(self, markdown: str) -> str:
-        """Return the rendering of a text; readers of the same text wait for the same one."""
+        """Return the rendering of a text; concurrent readers of the same text share it."""
         key = blake2b(markdown.encode("utf-8", "surrogatepass")).digest()
         if key in self._kept:
             self._kept.move_to_end(key)
@@ -84,13 +84,13 @@ class Renderings:
         if is_cheap(markdown):
             shown = self._render(markdown)
             self._keep(key, shown)
-            # A long history has hundreds of these: others have their turn in between.
+            # A long history has hundreds of these: let other tasks run in between.
             await asyncio.sleep(0)
             return shown
         if key not in self._under_way:
             self._under_way[key] = _beside(self._render, markdown)
             self._under_way[key].add_done_callback(partial(self._finished, key))
-        # A reader that leaves must not take the rendering from the others.
+        # A reader that leaves must not cancel the rendering for the others.
         return await asyncio.shield(self._under_way[key])
 
     def _finished(self, key: bytes, rendering: asyncio.Future[str]) -> None:

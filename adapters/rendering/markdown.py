@@ -52,12 +52,12 @@ _BLOCKS: dict[str, tuple[RuleFuncBlockType, str, str]] = {
 # The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
 MAX_LEVEL = 16
 MAX_BRACKETS = 6
-"""Brackets within brackets that are read as links; each opening one costs this many steps.
+"""Nesting of brackets up to which links are read; each opening bracket costs so many steps.
 
-`[![text [1]](picture)](target)` has three. Inside more of them there is no link.
+`[![text [1]](picture)](target)` has three. Deeper brackets form no link.
 """
 MAX_PARENTHESES = 3
-"""Brackets within brackets of a link's target."""
+"""Nesting of parentheses in a link's target."""
 
 
 def parse(text: str) -> list[Token]:
@@ -196,7 +196,7 @@ def _closable(rule: RuleFuncInlineType) -> RuleFuncInlineType:
 
 
 def _target(levels: int) -> re.Pattern[str]:
-    r"""Build what begins like a link's target: `<`, or text with so many brackets in brackets."""
+    r"""Build the pattern of a target's start: `<`, or text with so deeply nested brackets."""
     plain = inside = r"[^\s()\\]|\\\S"
     for _ in range(levels):
         inside = rf"{plain}|\((?:{inside})*+\)"
@@ -207,7 +207,7 @@ _TARGET = _target(MAX_PARENTHESES)
 
 
 def _destination(text: str, begin: int, end: int) -> Any:
-    """Read a link's target; markdown-it looks through 32 levels of brackets for its end."""
+    """Read a link's target; markdown-it searches 32 levels of brackets for its end."""
     is_target = _TARGET.match(text, begin, end)
     return helpers.parseLinkDestination(text, begin, end if is_target else begin)
 

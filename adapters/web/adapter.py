@@ -39,9 +39,9 @@ from adapters.web.requests import (
 
 PING_S = 15.0
 SEND_S = 600.0
-"""A browser has so long to take a file, as it has to send one."""
+"""Time for a browser to download a file, the same as to upload one."""
 FILES_AT_ONCE = 8
-"""Files that are read whole before their size is known."""
+"""Files read whole before their size is known."""
 
 
 def build(settings: WebSettings, host: Host) -> "WebAdapter":
@@ -110,7 +110,7 @@ class WebAdapter:
         if not self._has_provider:
             return []
         protect, guard = self._guard.protect, self._guard
-        # It changes something: a HEAD, by which programs look at links, must not.
+        # It changes something: a HEAD, with which programs check links, must not.
         return [
             web.post("/api/sign-in/oidc", protect(guard.lead_out, public=True)),
             web.get(CALLBACK, protect(guard.come_back, public=True), allow_head=False),
@@ -174,7 +174,7 @@ class WebAdapter:
         response = file_response(file)
         with self._limits.room(visitor_of(request)) as reach:
             reach(len(file.content))
-            # Sent in here: it takes memory until the browser has taken it.
+            # Sent inside this block: it takes memory until the browser has received it.
             try:
                 async with asyncio.timeout(SEND_S):
                     await response.prepare(request)

@@ -43,7 +43,7 @@ WRITE_TIMEOUT_S = 60.0
 BATCH_BYTES = 32_768
 # So much of a growing answer is shown, since all of it is made anew each time.
 PREVIEW_CHARS = 30_000
-# Renderings that are kept for the next reader: some hundred long answers.
+# Renderings kept for the next reader: about a hundred long answers.
 KEPT_CHARS = 4_000_000
 
 log = structlog.get_logger()
@@ -67,7 +67,7 @@ class Listener:
     Attributes:
         stale: The history may hold something new.
         working: A sign of work is to be shown, once.
-        replaced: The user has opened too many others, and this one ends.
+        replaced: The user opened too many others; this one ends.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Listener:
         self.woken = asyncio.Event()
 
     def replace(self) -> None:
-        """End the stream: its page goes on when somebody looks at it."""
+        """End the stream; its page connects again when it is used."""
         self.replaced = True
         self.woken.set()
 
@@ -190,7 +190,7 @@ class EventStreams:
         """Serve one stream until the client leaves, the hub is closed, or it is one too many.
 
         Raises:
-            LimitReached: There are too many of other users, or it was opened too often.
+            LimitReached: Other users have too many, or this user opened too many in a short time.
         """
         address, start = place_of(request), requested_position(request)
         visitor, caller = visitor_of(request), request[VISIT].caller

@@ -36,15 +36,15 @@ MAX_FIELD_BYTES = 1_000_000
 """Of all fields together: more than the longest text that is taken."""
 FIELDS = ("id", "text")
 HEADS_BYTES = 100_000
-"""Of what separates the parts of a form."""
+"""Limit of the headers of all parts of a form."""
 CHUNK_BYTES = 65_536
 SPOOL_BYTES = 1_000_000
 WHOLE_AT_ONCE = 2
-"""Messages whose files are in memory as a whole, while they are stored."""
+"""Messages whose files are in memory as a whole while they are stored."""
 DISK_S = 60
-"""After so many seconds a page tries again where the disk is full."""
+"""Seconds after which a page tries again if the disk is full."""
 UPLOAD_TIMEOUT_S = 600.0
-# What aiohttp raises for a form that is none.
+# Errors that aiohttp raises for a malformed form.
 _MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
 
 
@@ -71,7 +71,7 @@ class _PostedFile:
 
 @dataclass(slots=True)
 class _PostedForm:
-    """What was read so far.
+    """The parts of a form read so far.
 
     Attributes:
         spool: The bytes of all files, one behind the other.
@@ -118,7 +118,7 @@ class _PostedForm:
 
 
 def _write(spool: IO[bytes], chunk: bytes) -> None:
-    # Without a buffer: a full disk is noticed here, and not when the file is closed.
+    # Without a buffer: a full disk shows here, not when the file is closed.
     left = memoryview(chunk)
     while left:
         left = left[spool.write(left) :]
@@ -153,7 +153,7 @@ class Uploads:
 
         Args:
             request: Its body is multipart/form-data.
-            reach: Told how many bytes there are, those first that are announced.
+            reach: Called with the number of bytes, first with the announced number.
 
         Raises:
             LimitReached: There is no room for so many.
@@ -199,7 +199,7 @@ class Uploads:
             if begin + size > self._limit:
                 raise Refusal(413, "body_too_large", self._too_much)
             await form.keep(chunk)
-        # A header need not be UTF-8, and no database takes what of it is none.
+        # A header need not be UTF-8, and databases reject other bytes.
         name, mime = (
             text.encode(errors="replace").decode()
             for text in (part.filename or "file", part.headers.get("Content-Type", ""))
@@ -209,7 +209,7 @@ class Uploads:
 
 async def _read_field(part: BodyPartReader, form: _PostedForm) -> None:
     name = part.name or ""
-    # Else what is read, and kept until the end, would grow with each field.
+    # Otherwise memory would grow with each field.
     if name not in FIELDS or name in form.fields:
         raise Refusal(400, "bad_form", f"A form has the fields {' and '.join(FIELDS)}.")
     content, left = bytearray(), MAX_FIELD_BYTES - form.field_chars

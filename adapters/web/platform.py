@@ -22,8 +22,8 @@ def networks(named: Sequence[str]) -> Networks:
 
 
 OWN_NAME = "parley.localhost"
-"""What browsers call the chat of this machine. They send a cookie to every port of a host: under a
-name of its own Parley's goes to no other server of 127.0.0.1 or localhost."""
+"""Host name of the chat on this machine. Browsers send a cookie to every port of a host: with this
+name, no other server of 127.0.0.1 or localhost gets Parley's."""
 _CALLED_SO = frozenset({"127.0.0.1", "::1", "localhost", "0.0.0.0", "::"})  # noqa: S104
 CALLBACK = "/sign-in/oidc/callback"
 """Where browsers come back to from the identity provider."""
@@ -111,7 +111,7 @@ class WebSettings(PlatformSection):
         return networks(self.trusted_proxies)
 
     def page(self, port: int) -> str:
-        """Return where a browser finds the page on this port; it ends in a slash.
+        """Return the page's address for browsers on this port, with a final slash.
 
         Browsers resolve `OWN_NAME` themselves, other programs may not.
         """

@@ -20,9 +20,9 @@ MAX_BODY_BYTES = 1_500_000
 MAX_TEXT_CHARS = 200_000
 BODY_TIMEOUT_S = 60.0
 BUSY = "busy"
-"""The code of what is refused since there is no room for it; the same request helps later."""
+"""The code of a request refused for lack of room; the client may repeat it later."""
 CROWDED = web.RequestKey("crowded", bool)
-"""Noted in a request where connections are so scarce that only owners are served."""
+"""Set in a request while connections are so scarce that only owners are served."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -42,8 +42,8 @@ PAGE_HEADERS = {
 class Refusal(Exception):
     """The request is answered with `status` and a JSON error, and nothing was changed.
 
-    `code` is for programs, the text for people; a client repeats only what got 408, 429 or 5xx,
-    after the seconds that `headers` name.
+    `code` is for programs, the text for people; a client repeats only requests that got 408, 429
+    or 5xx, after the seconds in `headers`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ def refusal_response(refusal: Refusal) -> web.Response:
 
 
 def give_up(request: web.Request) -> None:
-    """End the connection of a client that does not take what it asked for."""
+    """End the connection of a client that does not read its answer."""
     if request.transport is not None:
         request.transport.abort()
 
@@ -110,10 +110,10 @@ async def posted_message(request: web.Request, reach: Reach) -> PostedMessage:
 
     Args:
         request: Its body is JSON.
-        reach: Told how many bytes there are, those first that are announced.
+        reach: Called with the number of bytes, first with the announced number.
 
     Raises:
-        LimitReached: There is no room for so many.
+        LimitReached: By `reach`: too many bytes.
         Refusal: Too large, not JSON, or a field is missing or has a wrong form.
     """
     body = await read_json(request, MAX_BODY_BYTES, reach)

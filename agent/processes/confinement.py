@@ -204,7 +204,7 @@ def confine(
 
     Args:
         readable: More directories that can be read, and programs run from.
-        network: Whether it may use the network of the machine.
+        network: Whether it may use the machine's network.
         growing: Whether anything new can be made where it can write; else it can only be deleted.
         apart: Whether namespaces hide the rest of the machine already: Landlock is a second wall
             then, where there is one, and modes reach no file of others.
@@ -227,7 +227,7 @@ def confine(
 
 def _drop_capabilities() -> None:
     """Give up what root may do beside owning files."""
-    # It fails where the kernel knows no more of them, or there is nothing to give up.
+    # It fails if the kernel knows no more of them, or the process has none to drop.
     with suppress(OSError):
         for capability in range(_LAST_CAPABILITY + 1):
             _prctl(_PR_CAPBSET_DROP, capability)

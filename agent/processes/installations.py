@@ -1,9 +1,9 @@
-"""What a program needs of its own installation to run, wherever that lies: one rule for all walls.
+"""Finds the files of a program's installation that it needs to run: one rule for all walls.
 
-A program is chosen by the operator. From its file this follows the links, the interpreter of a
-script and the file pyvenv.cfg of a virtual environment; of each installation that they lead to it
-gives the folders of programs and libraries, never a home folder, and nothing of PARLEY_HOME. It
-ends where the program itself could write: what it made a link there would lead to anything.
+The operator chooses a program. From its file, this follows links, the interpreter of a script and
+the file pyvenv.cfg of a virtual environment. From each installation found it returns the folders of
+programs and libraries, never a home folder, and nothing of PARLEY_HOME. It stops at places that the
+program itself can write: the program could put a link to anything there.
 """
 
 import os
@@ -16,21 +16,21 @@ from pathlib import Path
 from agent.processes.confinement import SYSTEM
 
 PARTS = ("bin", "lib", "lib32", "lib64", "libexec", "include", "ssl", "pyvenv.cfg")
-"""Of an installation's prefix: all that is not data, settings or anything else of a person."""
+"""Readable parts of an installation's prefix: without data, settings and personal files."""
 _LIBRARIES = ("lib", "lib64")
-"""Of a prefix that is somebody's home: `~/bin` holds a person's own scripts."""
+"""Readable parts of a prefix that is a home folder: `~/bin` has a person's own scripts."""
 _MOST_STEPS = 200
-"""Names and links of one path that are followed; the kernel follows 40 links."""
+"""Most names and links followed in one path; the kernel follows 40 links."""
 _MOST_FOUND = 200
-"""Beside what one step finds: scripts may name each other as interpreters."""
+"""Files at which the search stops: scripts may name each other as interpreters."""
 _SHEBANG_BYTES = 4_096
 
 
 def of_this_python() -> list[str]:
-    """Return what the Python that runs this process needs, its virtual environment included."""
+    """Return the files that the Python of this process needs, with its virtual environment."""
     prefixes = (sys.prefix, sys.base_prefix, sys.base_exec_prefix)
     parts = [part for each in prefixes for part in _parts(Path(each))]
-    # Where a system keeps the standard library elsewhere.
+    # Some systems keep the standard library elsewhere.
     return _distinct([*parts, Path(os.__file__).parent])
 
 
@@ -41,16 +41,16 @@ def of_program(
 
     Args:
         file: An absolute path.
-        path: Where a script finds its interpreter, as in PATH.
+        path: Folders in which a script finds its interpreter, as in PATH.
         home: PARLEY_HOME.
-        writable: What the program can write.
+        writable: Folders that the program can write.
     """
     closed = [home, *writable]
     found: list[Path] = []
     waiting = [file]
     while waiting and len(found) < _MOST_FOUND:
         step = waiting.pop()
-        # With bubblewrap each link must be there as well, not only what it leads to.
+        # Bubblewrap needs each link as well, not only its target.
         files = [step, *(each for each in _visited(step) if each.is_file())]
         if step in found or not step.is_file() or leads_through(step, closed):
             continue
@@ -62,16 +62,17 @@ def of_program(
 
 
 def leads_through(path: Path, folders: Sequence[Path]) -> bool:
-    """Whether a path leads through one of these folders, by whatever links, or is one of them.
+    """Whether a path leads through one of these folders, also by links, or is one of them.
 
-    Who can write there can turn it into a link to anything, and be given that at the next start.
+    A program that can write there could replace it by a link to anything, readable at the next
+    start.
     """
     closed = [Path(os.path.realpath(each)) for each in folders]
     return any(way.is_relative_to(each) for way in _visited(path) for each in closed)
 
 
 def _visited(path: Path) -> Iterator[Path]:
-    """Yield each place that the system comes to on its way to a path, links included."""
+    """Yield each place on the way to a path, links included."""
     at, left = Path("/"), [*path.parts[1:]]
     for _ in range(_MOST_STEPS):
         if not left:
@@ -84,7 +85,7 @@ def _visited(path: Path) -> Iterator[Path]:
         yield place
         if place.is_symlink():
             target = place.readlink()
-            # What a link says is walked like the rest: it may itself lead through links.
+            # The target of a link may itself lead through links.
             at = Path("/") if target.is_absolute() else at
             left = [*target.parts[target.is_absolute() :], *left]
         else:
@@ -96,20 +97,20 @@ def _holds(path: Path, home: Path) -> bool:
 
 
 def _next(file: Path, path: str | None) -> Iterator[Path]:
-    """Yield what runs a script, and the Python that a virtual environment was made with."""
+    """Yield the interpreter of a script, and the Python of a virtual environment."""
     if (interpreter := _interpreter(file, path)) is not None:
         yield interpreter
     base = _base(file.parent.parent / "pyvenv.cfg")
     if file.parent.name == "bin" and base is not None:
-        # The name is the one that each installation has.
+        # Every installation has this name.
         yield base / "python3"
 
 
 def _around(file: Path) -> Iterator[Path]:
-    """Yield what of a file's installation is needed with it."""
+    """Yield the parts of a file's installation that it needs."""
     if file.parent.name == "bin":
         yield from _parts(file.parent.parent)
-    # Modules of Node look for each other in all folders of this name above them.
+    # Node's modules search all folders of this name above them.
     modules = [each for each in file.parents if each.name == "node_modules"]
     yield from modules[-1:]
 
@@ -123,9 +124,9 @@ def _parts(prefix: Path) -> Iterator[Path]:
 
 
 def _interpreter(file: Path, path: str | None) -> Path | None:
-    """Return what runs a script; None for what is no script, or has no interpreter here."""
+    """Return the interpreter of a script, or None: another file, or not installed."""
     first = b""
-    # A program that may only be run, not read, is no script.
+    # An unreadable file cannot be a script.
     with suppress(OSError), file.open("rb") as script:
         first = script.readline(_SHEBANG_BYTES)
     words = os.fsdecode(first.removeprefix(b"#!")).split() if first.startswith(b"#!") else []
@@ -138,7 +139,7 @@ def _interpreter(file: Path, path: str | None) -> Path | None:
 def _base(config: Path) -> Path | None:
     """Return the folder of the Python that a virtual environment was made with."""
     lines: list[str] = []
-    # Most folders have none.
+    # Most folders have no such file.
     with suppress(OSError, UnicodeDecodeError):
         lines = config.read_text("utf-8").splitlines()
     values = {name.strip(): value.strip() for name, _, value in (x.partition("=") for x in lines)}
@@ -147,6 +148,6 @@ def _base(config: Path) -> Path | None:
 
 
 def _distinct(paths: Iterable[Path]) -> list[str]:
-    """Return each path once; not what every program may read anyway."""
+    """Return each path once, without those that every program may read."""
     left = [each for each in paths if not any(each.is_relative_to(one) for one in SYSTEM)]
     return [str(each) for each in dict.fromkeys(left)]

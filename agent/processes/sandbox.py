@@ -24,18 +24,18 @@ from agent.processes.walls import (
 from agent.settings import SandboxSettings, ToolSettings
 
 OF_FILES = frozenset({"terminal", "read_file", "write_file", "list_files", "search_files"})
-"""Tools that are off where no wall works."""
+"""Tools that are off if no wall works."""
 TRIED_WITHIN_S = 20.0
 """How long a backend may take to show that it works; it takes a tenth of a second."""
 ORDER: tuple[Backend, ...] = ("bwrap", "landlock")
-"""In which they are tried."""
+"""Order in which they are tried."""
 _SAID_CHARS = 200
 
 
 def choose(settings: SandboxSettings) -> Sandbox | str:
     """Return the backend that holds: the wanted one, or the first that works.
 
-    Where none does the reasons are returned, one for each.
+    If none works, returns the reasons, one for each.
     """
     wanted = settings.backend
     if wanted == "none":
@@ -60,7 +60,7 @@ def choose(settings: SandboxSettings) -> Sandbox | str:
 def why_off(tools: ToolSettings) -> str:
     """Return the line that says why `terminal` and the file tools are off; empty if they are on.
 
-    The operator can have them without walls: they are on then.
+    They stay on if the operator allows them without walls.
     """
     is_wanted = tools.terminal.confine and not OF_FILES.isdisjoint(tools.enabled)
     if not is_wanted or isinstance(reason := choose(tools.sandbox), Sandbox):
@@ -75,7 +75,7 @@ def report(settings: SandboxSettings) -> list[str]:
     """Return a line for each backend: whether it holds, or why not."""
     chosen = choose(settings)
     if isinstance(chosen, str):
-        return [f"no sandbox holds: {chosen}"]
+        return [f"no sandbox works: {chosen}"]
     if chosen.backend == "none":
         return ["no sandbox: tools.sandbox.backend is none"]
     others = (f"not {name}: {reason}" for name, reason in chosen.others.items())

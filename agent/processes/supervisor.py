@@ -372,7 +372,7 @@ def _prepare(order: CommandOrder, output: int, trouble: int, processes: int) -> 
     # Before the limits, among which is that nothing may be written.
     program = [order.shell, "-c", order.command]
     started = launch(order.walls, program, order.environment, trouble)
-    # Before the walls, which close /proc: there the kernel is told whom to end first.
+    # Before the walls, which close /proc: that is where the kernel learns what to kill first.
     _limit(order, processes)
     confinement.hold_in_group()
     for handle in started.handles:

@@ -143,8 +143,8 @@ def confine(walls: Walls) -> None:
 def bwrap(walls: Walls) -> list[str]:
     """Return the command of bubblewrap up to the program: namespaces of its own for all there is.
 
-    There the rest of the machine does not exist: no other file, process, socket, and no network
-    where there is to be none.
+    There the rest of the machine does not exist: no other file, process or socket, and no network
+    unless it is allowed.
     """
     return [
         *(walls.tool, "--unshare-user", "--unshare-pid", "--unshare-ipc"),
@@ -162,9 +162,9 @@ def bwrap(walls: Walls) -> list[str]:
 
 def _readable(walls: Walls) -> Iterator[str]:
     system = [path for path in confinement.SYSTEM if not path.startswith("/proc/")]
-    # Python is there for the step that stands up the last walls, too.
+    # Python is also needed for the step that sets up the last walls.
     named = dict.fromkeys([*system, *of_this_python(), *walls.readable])
-    # What lies in a folder that is mounted is there already; nothing can be mounted on a link.
+    # The content of a mounted folder is there already; a link is not a mount point.
     yield from (each for each in named if not {*map(str, Path(each).parents)} & named.keys())
 
 

@@ -38,9 +38,9 @@ SKILLS_ARE_ORDERS = "Skills that skill_view returns are the exception: the opera
 OWN_LAYER = "session"
 """The last one, and the only one that each root has for itself."""
 NOTES_LAYER = "notes"
-"""Before it; written anew by a compaction in its child segment, and where a note is taken out."""
+"""Before it; rewritten by a compaction in its child segment, and when a note is removed."""
 FORMER_NOTES = frozenset({"memory", "standing", "user_profile"})
-"""Layers of versions before 0.6 that hold notes, also such as rules have made."""
+"""Layers of versions before 0.6 with notes, including those made by rules."""
 INDEX_SKILLS = 60
 INDEX_CHARS = 160
 """Of the description of one skill in the index; skill_view shows it whole."""
@@ -55,7 +55,7 @@ class SourcedText:
 
 
 class PinnedNote(NamedTuple):
-    """A note as a prompt has it, and its day, ISO 8601."""
+    """A note as prompts have it, and its day, ISO 8601."""
 
     text: str
     day: str
@@ -72,7 +72,7 @@ class PromptFacts:
         profile: USER.md; None where it is not for this conversation.
         external: Standing texts of memory providers.
         context_file: The first of AGENTS.md, … that the workspace has.
-        notes: Of the conversation's scope, in order.
+        notes: Notes of the conversation's scope, in order.
         session: Id of the root segment; `started` the date on which it began, ISO 8601.
         platform_hint: Where the chat is and how answers are shown there, put behind "You are in";
             empty where that is not known.
@@ -127,7 +127,7 @@ class SystemPrompt:
 
     @property
     def has_notes(self) -> bool:
-        """Whether a layer of it holds notes."""
+        """Whether one of its layers has notes."""
         return any(name == NOTES_LAYER or name in FORMER_NOTES for name, _ in self.layers)
 
     def with_notes(self, notes: Sequence[PinnedNote]) -> "SystemPrompt":
@@ -211,7 +211,7 @@ def _guidance(facts: PromptFacts) -> str:
 
 
 def _profile(facts: PromptFacts) -> str:
-    """What the operator wrote about the person."""
+    """Return the operator's text about the person."""
     if not facts.profile:
         return ""
     return fenced("About the person you talk to:", "USER.md", facts.profile)
@@ -313,7 +313,7 @@ NOTES = (
 
 
 def notes_text(notes: Sequence[PinnedNote]) -> str:
-    """Return the layer of the notes; "" for none."""
+    """Return the layer of the notes, or ""."""
     if not notes:
         return ""
     lines = "\n".join(f"{_listed([_open(each.text)])} ({each.day})" for each in notes)

@@ -11,16 +11,16 @@ from typing import NamedTuple
 
 BLOCK_LINES = 3
 BLOCK_CHARS = 400
-"""A block of so many lines, or of more characters than that, is longer than a side remark."""
+"""A block of at least so many lines, or of more characters, is longer than a side remark."""
 _FENCE = re.compile(r"\s*(?:`{3,}(?!.*`)|~{3,})")
 _QUOTE = re.compile(r"\s*[>\uff1e]|\s*`{3,}.*`")
 # "From: …", "Gesendet am: …"; a line of dashes separates what was forwarded.
 _HEADER = re.compile(r"\s*\**[^\W\d_][\w-]{0,30}(?: [\w-]{1,20})?\**\s?[:\uff1a](?!//)\s*\S")
 _RULE = re.compile(r"\s*[-_=\u2014\u2500]{3,}")
-# In scripts without spaces orders could stand behind the address.
+# In scripts without spaces, orders could follow the address.
 _ADDRESS = re.compile(r"[\W\d]*https?://[!-~]+\s*")
 _ASKS = ("?", "\uff1f", "\u061f", "\u037e", "\u1367", ":", "\uff1a")
-"""Ends of a request in the scripts that have a mark for it."""
+"""Characters that end a request, in the scripts that have one."""
 
 
 class Wording(NamedTuple):
@@ -34,8 +34,8 @@ class _Paragraph(NamedTuple):
     """Lines in a row.
 
     Attributes:
-        places: Of its lines in the message.
-        headed: Whether it begins with the headers of a mail, or a rule.
+        places: Places of its lines in the message.
+        headed: Whether it begins with mail headers, or a line of dashes.
     """
 
     places: range
@@ -151,7 +151,7 @@ def _asks(lines: Sequence[str], n: int) -> bool:
 
 
 def _parts(lines: Sequence[str], pasted: set[int]) -> Iterator[Wording]:
-    """Yield runs of lines; blank ones belong to what stands before them."""
+    """Yield runs of lines; blank lines belong to the run before them."""
     is_pasted = [n in pasted for n in range(len(lines))]
     seen = [n for n, line in enumerate(lines) if line.strip()]
     for before, after in pairwise([*seen, len(lines)]):

@@ -499,7 +499,7 @@ _FILE_ENDS = (
     "avif|bmp|css|csv|docx|gif|html|ini|jpeg|jpg|js|json|jsx|log|mp3|mp4|odt|pdf|png|pptx|toml|ts"
     "|tsx|txt|wav|xlsx|xml|yaml|yml"
 )
-"""Names of files end with these, and no host does. Source: IANA's list of top-level domains."""
+"""Endings of file names that no host has. Source: IANA's list of top-level domains."""
 _DOT = r"(?:\.|\[\.\]|\(\.\)|\u3002|\uff61)"
 _LABEL = r"[^\W_](?:[\w-]*[^\W_])?"
 _DATE = re.compile(r"(?<!\d)(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}([./-])\d{1,2}\1\d{2,4})(?!\d)")
@@ -507,7 +507,7 @@ _DELICATE = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         r"[a-z][a-z\d+-]*:/{1,2}\S|\b(?:data|javascript|mailto|tel|sms):\S|\bwww\.",
-        # A host, also that of a mail address.
+        # A host, also in a mail address.
         rf"(?<!\w){_LABEL}{_DOT}(?!(?:{_FILE_ENDS})\b)(?:{_LABEL}{_DOT})*[^\W\d_]{{2,}}(?!\w)",
         r"\w@\w|\blocalhost\b|[a-z][\w-]*:\d{2,5}\b",
         r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])|(?:[\da-f]{1,4}:){2,7}:?[\da-f]{1,4}|::\d",
@@ -526,7 +526,7 @@ _PROGRAM = re.compile(
 
 def is_delicate(text: str) -> bool:
     """Whether a text holds a URL, a host, a command, an account number or a phone number."""
-    # What is not seen could part them, as do marks upon them ("1" in a keycap), and wide letters
+    # Invisible characters could split them, as do combining marks ("1" in a keycap); wide letters
     # and digits look like plain ones.
     seen = "".join(each for each in text if unicodedata.category(each) not in {"Cf", "Me", "Mn"})
     plain = _DATE.sub(" ", unicodedata.normalize("NFKC", seen))

@@ -1,8 +1,8 @@
 """Addresses of the web as they are written: by people in their own words, and by pages as links.
 
-Two addresses are the same if the same bytes are sent for them. Normalised are only what a client
-does not send as it is written: the case of scheme and host, the default port, an empty path, the
-fragment, and characters that a URL spells with "%". One with a user name is none.
+Two addresses are equal if a client sends the same bytes for them. Only parts that a client changes
+are normalised: the case of scheme and host, the default port, an empty path, the fragment, and
+characters that a URL spells with "%". A URL with a user name is not an address.
 """
 
 import re
@@ -24,7 +24,7 @@ RECALLING = frozenset({
 MAX_LINKS = 2_000
 """Of one page."""
 MOST_CLOSERS = 5
-"""So many marks behind an address may belong to its sentence."""
+"""Most punctuation marks after an address that may belong to its sentence."""
 
 _URL = re.compile(r"https?://[^\s<>\"'`\\]{1,4000}", re.IGNORECASE)
 _LINK = re.compile(
@@ -40,15 +40,15 @@ _BARE = re.compile(
 )
 _ASCII = re.compile(r"[!-~]+")
 _WITHIN = "/=&%+-_#$@"
-"""Marks with which an address may end."""
+"""Punctuation marks with which an address may end."""
 _FILES = frozenset({
     "cc", "md", "mk", "ml", "mm", "mov", "pl", "pm", "ps", "py", "rs", "sh", "so", "tf", "zip",
 })  # fmt: skip
-"""Top-level domains with which names of files end: "README.md" is no address."""
+"""Top-level domains that are also file endings: "README.md" is not an address."""
 
 
 def canonical(text: str, page: str = "") -> str:
-    """Return an address in the form in which two are compared; empty for what is none.
+    """Return an address in the form used for comparison; empty if it is not an address.
 
     Args:
         text: The address; with a page also a relative one, as that page has it.
@@ -58,14 +58,14 @@ def canonical(text: str, page: str = "") -> str:
         url = URL(page).join(URL(text.strip())) if page else URL(text.strip())
         if url.scheme not in {"http", "https"} or not url.host or url.raw_user is not None:
             return ""
-        # What stands behind the user's "@" may be empty as well.
+        # The host after the user's "@" may be empty.
         return "" if url.raw_password is not None else f"{url.origin()}{url.raw_path_qs}"
     except (ValueError, TypeError):
         return ""
 
 
 def host_of(address: str) -> str:
-    """Return the host of an address in small letters; empty for what is none."""
+    """Return the host of an address in lower case; empty if it is not an address."""
     found = canonical(address)
     return (URL(found).raw_host or "").rstrip(".") if found else ""
 
@@ -85,7 +85,7 @@ def named_in(text: str) -> Iterator[str]:
 
 
 def links_in(text: str, page: str) -> frozenset[str]:
-    """Return what the links of a page lead to; an address in its text is no link.
+    """Return the targets of a page's links; an address in its text is not a link.
 
     Args:
         text: Of the page; each link in parentheses behind its words, or as HTML.
@@ -100,7 +100,7 @@ def _links(text: str) -> Iterator[str]:
 
 
 def _readings(found: str) -> Iterator[str]:
-    """Yield an address as it stands in a text, and without what may belong to the sentence."""
+    """Yield an address as written in a text, and without punctuation of its sentence."""
     ascii_only = _ASCII.match(found)
     for each in (found, ascii_only[0] if ascii_only else found):
         for end in range(len(each), max(0, len(each) - MOST_CLOSERS) - 1, -1):
@@ -131,7 +131,7 @@ class Trail:
 
     def note_page(self, page: str, text: str) -> None:
         """Take note of the links of a page."""
-        # An error is no page.
+        # The text of an error is not a page.
         if host := host_of(page):
             for link in links_in(text, page):
                 self.links.setdefault(link, host)
@@ -144,7 +144,7 @@ class Trail:
                 self.note_page(page, text)
 
     def go_on(self, turn: Sequence[ChatMessage]) -> None:
-        """Take up what a turn has done, by what it has recorded; the links have to be known."""
+        """Restore a turn's actions from its records; needs the links first."""
         ended = {each.get("tool_call_id") for each in turn if each["role"] == "tool"}
         for call in (
             call["function"]

@@ -47,7 +47,7 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
     """Return the registry of the enabled tools, in the order of `settings.enabled`.
 
     Args:
-        settings: `tools`. Where no wall works those of files and `terminal` are left out.
+        settings: `tools`. If no wall works, the file tools and `terminal` are left out.
         others: Tools of MCP servers and plugins, which stand behind them.
 
     Raises:

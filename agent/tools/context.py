@@ -31,7 +31,7 @@ MemoryTarget = Literal["memory", "user"]
 
 
 class Redirects(Protocol):
-    """Tells whether a page may lead the call that runs on to an address of another host."""
+    """Decides whether a redirect may lead the running call to an address of another host."""
 
     def __call__(self, url: str, /) -> str:
         """Return the row of the policy by which it may not; empty where it may."""
@@ -81,9 +81,9 @@ class Provenance:
     Attributes:
         origins: Of everything in the conversation since it began anew last.
         seen: What of it the model had read when it wrote the newest calls.
-        trail: Which addresses the turn knows and where it went.
-        may_follow: Ids of the newest calls that may take a link of a page.
-        recalled: Whether the model had read what a tool recalled when it wrote the newest calls.
+        trail: The addresses that the turn knows and visited.
+        may_follow: Ids of the newest calls that may follow a link of a page.
+        recalled: Whether the model wrote the newest calls after reading recalled content.
         past: What taints a turn that reads what was said before.
     """
 

@@ -64,7 +64,7 @@ class ApprovalRules:
     own_records: frozenset[str] = frozenset()
 
     def covered(self, call: ToolCall, rights: TurnRights) -> str:
-        """Return which calls a yes for the conversation covers; another file or paste ends it."""
+        """Return the calls that a yes for the conversation covers, until another file or paste."""
         alike = policy.covered(
             call["function"]["name"],
             arguments_of(call),
@@ -76,7 +76,7 @@ class ApprovalRules:
         return f"{alike}{brought}" if brought else alike
 
     def look(self, calls: Sequence[ToolCall], context: ToolContext) -> None:
-        """Take note of what the model had read when it wrote calls, and of the links they take.
+        """Record what the model had read when it wrote calls, and the links that they follow.
 
         Counted before any of them runs: they run side by side.
         """
@@ -123,7 +123,7 @@ class ApprovalRules:
         )
 
     def redirects(self, call: ToolCall, toolbox: ToolBox, context: ToolContext) -> Redirects:
-        """Return where a page may lead a call that runs; none of its links is taken that way.
+        """Return the hosts to which a page may redirect a running call; links do not count here.
 
         The rows that name destinations decide, and what was read until then: an open redirect is a
         way out. Nobody is asked in the middle of a call, so what would be asked is refused.

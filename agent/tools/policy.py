@@ -27,9 +27,9 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Role = Literal["owner", "member", "guest"]
 ROLES = frozenset(get_args(Role))
 Destination = Literal["none", "listed", "named", "linked", "new"]
-"""Where a call of `fetch_url` leads: to a host that the settings list, to an address that stands in
-a person's own words, to one of the first `MOST_LINKS` that a turn takes from a fetched page, or to
-another one. none: the tool leads nowhere."""
+"""Target of a `fetch_url` call: a host that the settings list, an address in a person's own words,
+one of the first `MOST_LINKS` links that a turn follows from fetched pages, or another address.
+none: the tool has no target."""
 DESTINATIONS = frozenset(get_args(Destination))
 ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
@@ -42,7 +42,7 @@ kept elsewhere."""
 FETCHING = frozenset({FETCH_URL})
 """Tools of the class `FETCH`. A call of one that names no address leads to a new one."""
 MOST_LINKS = 5
-"""So many links of fetched pages a tainted turn follows without a question."""
+"""Links of fetched pages that a tainted turn follows without a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,13 +237,13 @@ def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: boo
     """Return where a call leads.
 
     A page of a listed host gives no links: its address may have been made up without a question,
-    and some pages show what stands in their address.
+    and some pages show text from their address.
 
     Args:
         url: As the model wrote it.
         hosts: Those of the settings.
-        trail: Which addresses the turn knows.
-        may_follow: Whether the call is one of those that may take a link of a page.
+        trail: The addresses that the turn knows.
+        may_follow: Whether the call may follow a link of a page.
     """
     address = canonical(url)
     if is_listed(host_of(address), hosts):
@@ -265,7 +265,7 @@ _PLACES = frozenset({
     "recipient", "recipients", "repo", "repository", "table", "to", "uri", "url",
 })  # fmt: skip
 _PROSE = frozenset({"body", "comment", "content", "message", "subject", "text", "title"})
-"""Arguments that are only read by people, wherever the call leads."""
+"""Arguments that only people read, whatever the destination."""
 _READERS = frozenset({
     "cat", "df", "du", "grep", "head", "id", "ls", "pwd", "stat", "tail", "uname", "wc", "whoami",
 })  # fmt: skip

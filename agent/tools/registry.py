@@ -389,10 +389,10 @@ class HeldTool:
     """A tool of a server whose texts give orders: offered once an owner has agreed to them.
 
     Attributes:
-        digest: Of server, tool and texts; what the owner agrees to.
-        tool: As the server calls it.
-        why: What was found in its texts.
-        text: They, as they came: what others wrote.
+        digest: Of server, tool and texts; an approval applies to it.
+        tool: The server's name for it.
+        why: The suspicious parts of its texts.
+        text: Its texts as received, written by others.
     """
 
     digest: str
@@ -412,8 +412,8 @@ class ServerState:
         remembered: Whether its tools are those of an earlier start.
         tools: (name, effect, description) of those in use.
         skipped: (name, reason) of those that are left out.
-        held: Those that are offered once an owner has agreed.
-        is_confined: Whether its program runs behind walls; None where it is no program.
+        held: Tools that are offered once an owner has agreed.
+        is_confined: Whether its program runs behind walls; None for a server without a program.
     """
 
     name: str
@@ -427,14 +427,14 @@ class ServerState:
 
 
 class ServedTools(tuple[Tool, ...]):
-    """The tools of servers that are offered; by itself of none."""
+    """The offered tools of servers; without servers by default."""
 
     def states(self) -> Sequence[ServerState]:
-        """Return how the servers stand now."""
+        """Return the servers' current states."""
         return ()
 
     def agreeing(self, _agreed: Collection[str], /) -> "ServedTools":
-        """Return what is offered where owners have agreed to these digests."""
+        """Return the tools offered if owners have approved these digests."""
         return self
 
 

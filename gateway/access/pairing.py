@@ -203,7 +203,7 @@ class Pairing:
         are more.
         """
         told: set[int] = set()
-        # Mostly nobody waits, and then it is nobody's business where owners are.
+        # Usually no request waits; then the owners' chats are not looked up.
         if not (pending := members.pending(conn)):
             return told
         for chat in self._owners.chats(conn, self._owners.everybody(conn)):

@@ -1,6 +1,6 @@
-"""Limits of admission and of the web chat: counts in memory, forgotten at a restart.
+"""Limits of admission and of the web chat: counts in memory, lost at a restart.
 
-`AdmissionLimits` counts messages, `VisitorLimits` what users of the web chat ask for and keep open.
+`AdmissionLimits` counts messages, `VisitorLimits` requests, streams and bytes of web chat users.
 """
 
 import time
@@ -24,20 +24,20 @@ TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
 """With both, 31 ** 8 codes last for a million years."""
 VISIT_S = 10.0
-"""The span of the next two: short, so that a page that has to wait does not wait long."""
+"""The span of the next two limits: short, so that a page waits only briefly."""
 REQUESTS_PER_SPAN = 120
-"""Reads of one user, and writes: several tabs with pictures stay below it, a loop does not."""
+"""Reads of one user, and also writes. Several tabs with pictures stay below it, a loop does not."""
 STREAMS_PER_SPAN = 20
 """Event streams that a member or guest opens: each reads a whole chat. Programs of owners open one
 for each question."""
 STREAMS_OF_USER = 8
 """Event streams that one user has open: visible windows, since hidden pages have none."""
 BODY_BYTES_OF_USER = 50_000_000
-"""Of one user at once, in requests and files on their way: two of the largest messages."""
+"""Bytes in transfer of one user, requests and files: two of the largest messages."""
 BODY_BYTES = 256_000_000
-"""The same of all users: a quarter of the memory that a deployment gives Parley (1 GiB)."""
+"""The same for all users: a quarter of the memory that a deployment gives Parley (1 GiB)."""
 BUSY_S = 5
-"""After so many seconds a page asks again for what there was no room for."""
+"""Seconds after which a page repeats a request that found no room."""
 SWEEP_FROM = 1000
 """Senders (or accounts) in a window before those without recent items are dropped."""
 
@@ -141,8 +141,8 @@ class _OpenStream:
 class VisitorLimits:
     """What the users of the web chat may ask for and keep open; see `adapters.door.VisitLimits`.
 
-    Owners share no limit with others. Whoever opens the Unix socket (no address) has no limit of
-    requests and streams at all.
+    Owners share no limit with others. Clients of the Unix socket (no address) have no limit of
+    requests and streams.
 
     Args:
         streams: Event streams of all users.

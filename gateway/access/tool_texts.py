@@ -1,7 +1,7 @@
-"""Texts of MCP tools that give orders: an owner reads each once and agrees, or refuses.
+"""Texts of MCP tools that give orders: an owner reads each once, and approves or denies the tool.
 
 In a chat (`/mcp`), with `parley mcp` or in the console. Until then the tool is not offered to the
-model. What was agreed to counts for this text alone: another text is another question.
+model. An approval applies to one text; a changed text is asked about again.
 """
 
 import re
@@ -18,16 +18,16 @@ from gateway.storage.people import mcp
 from gateway.storage.people.mcp import ToolText, Verdict
 
 SHOWN_CHARS = 3_000
-"""Longest text that a chat shows; a longer one has no buttons: it would be agreed to unread."""
+"""Longest text that a chat shows. A longer one has no buttons: owners would approve it unread."""
 TOLD_ONE_BY_ONE = 5
-"""Texts that owners are shown at one start; `/mcp` lists the others."""
+"""Texts shown to owners at one start; `/mcp` lists the others."""
 MORE = "More tools of MCP servers wait for you than I show one by one: `/mcp` lists them."
 NOTHING = "No tool of an MCP server waits for you."
 _STATES = {"asked": "waits for you", "agreed": "offered", "refused": "not offered"}
 
 
 def announce(conn: Connection, owners: Owners, held: Sequence[HeldTool]) -> set[int]:
-    """Enter texts that are new and show them to owners, each once; returns the chats told."""
+    """Store new texts and show each once to owners; returns the chats that got a message."""
     mcp.note(conn, held)
     now = {each.digest for each in held}
     new = [each for each in mcp.texts(conn) if each.held.digest in now and _waits(each)]
@@ -50,7 +50,7 @@ def _waits(text: ToolText) -> bool:
 
 
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decision:
-    """Note an owner's word about a text.
+    """Record an owner's decision about a text.
 
     Raises:
         NotFound: There is no such text.
@@ -62,7 +62,7 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> Decision:
 
 
 def notice(text: ToolText) -> str:
-    """Return what an owner is shown about a tool."""
+    """Return the message that asks an owner about a tool."""
     asked = (
         f"The MCP server {messages.quoted(text.held.server)} has a tool"
         f" {messages.quoted(text.held.tool)} whose description may give me orders"
@@ -96,7 +96,7 @@ def list_text(texts: Sequence[ToolText]) -> str:
 
 
 def seen(text: str) -> str:
-    """Return a text in which characters that nobody sees are written out."""
+    """Return a text with invisible characters spelled out."""
     return "".join(
         each if each.isprintable() or each == "\n" else f"<U+{ord(each):04X}>" for each in text
     )
@@ -107,7 +107,7 @@ def _named(text: ToolText) -> str:
 
 
 def _as_code(text: str) -> str:
-    """Return a text as a block of code, which it cannot end."""
+    """Return a text as a code block; the text cannot close the block."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"

@@ -145,7 +145,7 @@ class Inquiries:
         return answer_refusal("approval", asked.tool, who, for_owners=asked.for_owners) is None
 
     def renderer(self, turn: Turn) -> Renderer:
-        """Return what renders texts for the chat of a turn."""
+        """Return the renderer for the chat of a turn."""
         address = turn.lease.address
         return self._adapters[address.platform, address.account].render
 

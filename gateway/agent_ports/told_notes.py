@@ -1,8 +1,8 @@
-"""What people are told of their notebook: each new note with its undo, and what waits for a yes.
+"""Messages about the notebook: each new note with *Undo*, and notes that wait for a yes.
 
-A note of a turn is told under its answer, in the transaction that ends the turn; one that the model
-of `auxiliary.memory` has made, in the transaction that keeps it. Of notes that rules of versions
-before 0.6 have made people and owners are told once, when a gateway starts.
+A note of a turn appears under its answer, in the transaction that ends the turn; a note of the
+`auxiliary.memory` model in the transaction that stores it. When a gateway starts, people and owners
+are informed once about notes that versions before 0.6 made by rules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,32 +25,32 @@ from gateway.storage.queue.outbox import OutboxPart, parts_of
 log = structlog.get_logger()
 
 Renderers = Mapping[tuple[str, str], Renderer]
-"""By (platform, account): of the accounts that are on."""
+"""By (platform, account); only accounts that are on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteChats:
-    """Where people and owners are told of notes."""
+    """Where people and owners get messages about notes."""
 
     owners: Owners
     wakeups: Wakeups
 
 
 UNCONFIRMED = (
-    "Earlier versions of me took notes from your messages by rules, which could not tell your own"
-    " words from what you had pasted. I use none of these notes any more ({count}) until you have"
-    " looked at them: `/memory` lists them, `/memory keep 1` keeps one, `/memory forget waiting`"
-    " erases all that you have not kept."
+    "Earlier versions of me took notes from your messages by fixed rules, which could not tell"
+    " your own words from pasted text. I use none of these notes ({count}) until you confirm it:"
+    " `/memory` lists them, `/memory keep 1` keeps one, `/memory forget waiting` erases all that"
+    " you have not kept."
 )
 OWNERS_TOLD = (
-    "Notes that earlier versions took by rules are in no prompt any more until their people have"
-    " confirmed them: {notes} in all, of {scopes} people and groups. Each has been told in their"
-    " chat, as far as that can be reached. `parley memory list` shows the notes."
+    "Earlier versions took notes by fixed rules. I use none of them until their people confirm"
+    " them: {notes} in all, of {scopes} people and groups. I have written to each of their chats"
+    " that I can reach. `parley memory list` shows the notes."
 )
 
 
 def lines_of(render: Renderer, notes: Iterable[Note]) -> list[OutboxPart]:
-    """Return the rows that tell of new notes, one line and row for each, with its buttons."""
+    """Return one outbox row for each new note: a line with its buttons."""
     return [part for note in notes for part in _line(render, note)]
 
 
@@ -71,15 +71,15 @@ def _line(render: Renderer, note: Note) -> Sequence[OutboxPart]:
 
 
 def removal_of(render: Renderer, note: Note) -> list[OutboxPart]:
-    """Return the row that tells that the agent has taken a note out."""
-    told = f"Not remembered any more: {quoted(note.text)}."
+    """Return the outbox row that reports a note removed by the agent."""
+    told = f"No longer remembered: {quoted(note.text)}."
     return parts_of(render, f"note:{note.id}:removed", told)
 
 
 def tell_unconfirmed(conn: Connection, owners: Owners) -> set[int]:
-    """Tell people and owners once of notes that rules have made; returns the chats that are told.
+    """Inform people and owners once about notes made by rules; returns the chats informed.
 
-    Whose account is off is told at a later start.
+    People whose account is off are informed at a later start.
     """
     told: set[int] = set()
     count = 0

@@ -103,7 +103,7 @@ class TurnNotebook:
         return notes
 
     def _change(self, conn: Connection, change: Change) -> list[str]:
-        """Change the notes; of one that goes the chat is told at once, of a new one at the end."""
+        """Change the notes; the chat sees a removal at once, a new note at the turn's end."""
         changed = notebook.change_notes(conn, self.turn, change)
         if changed.removed is not None and change.add is None:
             told = removal_of(self.render, changed.removed)

@@ -125,8 +125,8 @@ def config_check(
 ) -> None:
     """Say whether a gateway would start with these settings; nothing is changed.
 
-    No network call is made. Exit code 1 where it would not. Of another FILE than the one in use no
-    secret is read and no plugin loaded: what it would run is listed.
+    No network call is made. Exit code 1 if it would not. For a FILE that is not in use no secret is
+    read and no plugin loaded; the command lists what it would run.
     """
     from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
 
@@ -153,14 +153,14 @@ def _check_another(file: Path, home: Path) -> None:
         _refuse_contradictions(settings)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, file))) from exc
-    say(f"{file}: its keys and values are right; it was not tried, as it is not in use:")
+    say(f"{file}: its keys and values are valid. It is not in use, so it was not tried. With it:")
     for line in [*of_settings(settings)] or ["a gateway runs nothing but itself"]:
         say(f"  {line}")
-    say(f"`parley --config {file} config check` tries it: it reads secrets and runs commands")
+    say(f"`parley --config {file} config check` tries it: reads its secrets and runs its commands")
 
 
 def _refuse_contradictions(settings: Settings) -> None:
-    """Refuse values that break a rule, but for those that a reference stands for."""
+    """Refuse values that break a rule, except those behind a reference."""
     values = {name: value for name, (_, value) in named(settings).items()}
     found = contradictions(settings, values)
     if wrong := [f"{key}: {text}" for key, text in found if not refers(values.get(key))]:

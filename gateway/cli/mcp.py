@@ -74,7 +74,7 @@ def mcp_deny(context: typer.Context, tool: ToolId) -> None:
 
 
 def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
-    """Return which servers stay confined, and what owners said of texts, by digests."""
+    """Return the servers that stay confined, and owners' decisions about texts, by digest."""
     location = location_of(settings)
     if isinstance(location, Path) and not location.exists():
         return (), {}
@@ -82,7 +82,7 @@ def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
         with opened(settings) as conn:
             return mcp.confined(conn), {each.held.digest: each.state for each in mcp.texts(conn)}
     except GatewayError:
-        # An older version's, or not to be had: no program runs with less than it had.
+        # An older schema, or unreachable: no program runs with fewer walls than it had.
         return mcp.UNKNOWN.confined, {}
 
 

@@ -92,9 +92,9 @@ def setup(
 
 
 def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
-    # Nothing that a file refers to is read or run before somebody has agreed to it.
+    # Nothing that the file refers to is read or run before the user agrees.
     if not yes and not _may_try():
-        warn("nothing was tried or written: --yes reads and runs what the file names for secrets")
+        warn("nothing was tried or written: --yes reads the file's secrets and runs their commands")
         return REFUSED
     found = target.load(draft.values)
     checked = asyncio.run(_check_all(found))
@@ -439,10 +439,10 @@ def import_hermes(  # noqa: PLR0913 - an option each
 
 
 def _agreed_to_import(task: Import, questions: Mapping[str, str]) -> Import:
-    """Show the texts and ask; returns what is to be taken over.
+    """Show the texts and ask; returns what the user agreed to import.
 
     Raises:
-        GatewayError: Nobody can be asked.
+        GatewayError: There is no terminal to ask at.
     """
     _show_lines(_surveyed(task))
     if not sys.stdin.isatty():

@@ -1,4 +1,4 @@
-"""`/mcp`: an owner reads which tools of MCP servers wait for agreement, and decides.
+"""`/mcp`: an owner lists the tools of MCP servers that wait for approval, and decides.
 
 The same as `parley mcp` and the console's page (gateway/access/tool_texts.py).
 """
@@ -19,7 +19,7 @@ USAGE = "`/mcp approve ID` offers a tool, `/mcp deny ID` does not, `/mcp show ID
 
 @Command("mcp", "decide which tools of MCP servers I may use", IMMEDIATE, 135, owner_only=True)
 def decide_tools(context: CommandContext) -> CommandResult:
-    """List the tools whose texts give orders, or decide about one; in direct chats alone."""
+    """List the tools whose texts give orders, or decide about one; only in direct chats."""
     if not context.is_private:
         return CommandResult(DIRECT_ONLY)
     try:
@@ -29,7 +29,7 @@ def decide_tools(context: CommandContext) -> CommandResult:
 
 
 def _decided(context: CommandContext) -> CommandResult:
-    """Do what stands behind the command."""
+    """Run the subcommand."""
     conn = context.conn
     match context.argument.lower().split():
         case []:

@@ -1,8 +1,8 @@
 """`/memory`: what is remembered here, and its correction by a word or a button.
 
-It shows the notebook of one scope: what is in later prompts, and what waits for a yes. In the list
-a number names a row for as long as the list is what was shown; a button, `#17` and `undo 17` name
-it by its id. What is taken out leaves the prompts at once, and the next question tells the agent
+It shows the notebook of one scope: notes in later prompts, and notes that wait for a yes. A number
+names a row of the list while that list is the newest one; a button, `#17` and `undo 17` use the
+row's id. A removed note leaves the prompts at once, and the next question informs the agent
 (`overheard.note`).
 """
 
@@ -111,7 +111,7 @@ def _shown(rows: Sequence[Note]) -> CommandResult:
 
 
 def _buttons(rows: Sequence[Note]) -> tuple[Choice, ...]:
-    """Return buttons that keep what waits; if nothing does, such as forget the newest notes."""
+    """Return buttons that keep waiting notes; if none waits, ones that forget the newest."""
     numbered = list(enumerate(rows, start=1))
     if waiting := [(n, row) for n, row in numbered if row.waits]:
         named = [_button("Keep", n, row) for n, row in waiting[: MOST_BUTTONS - 2]]
@@ -188,7 +188,7 @@ def _change(
 
 
 def _note(context: CommandContext, lines: Sequence[str]) -> None:
-    """Have the next question tell what was corrected: the conversation may hold it."""
+    """Tell the agent of a correction with the next question: its view may contain the note."""
     if lines:
         # A key is one row's, and what the platform sent lies with the command.
         message = context.message

@@ -42,7 +42,7 @@ class StatusFacts:
         gone: What was chosen and is no longer configured; empty for nothing.
         compresses: Whether the view is compacted at all (`compression.enabled`).
         summaries: Who writes summaries, with their windows and whether they rest.
-        tools_off: Why tools are off that the settings name; empty for none.
+        tools_off: Why enabled tools are off; empty if none is.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Reads for the notebook what people said, with a model of its own (`auxiliary.memory`).
+"""Reads people's messages for the notebook, with a model of its own (`auxiliary.memory`).
 
 In the background, several turns at once and after they have ended: never on the path of an answer.
 Only a person's own words are read: no pasted part, quote, forwarded message or file. The model
-quotes; what it says counts only if the quote is a sentence that the person really wrote, and what
-is noted is that sentence. Each note is shown with its undo; one with an address is offered only.
+quotes; a quote counts only if it is a sentence that the person wrote, and that sentence becomes the
+note. Each note is shown with *Undo*; one with an address is only offered.
 """
 
 import asyncio
@@ -47,15 +47,15 @@ MOST_TOTAL_CHARS = 24_000
 ANSWER_TOKENS = 1_200
 MOST_FOUND = 40
 SENTENCE_CHARS = 400
-"""A longer sentence is nothing that somebody has thought of as lasting."""
+"""Longest sentence that is kept: people do not state a lasting preference in a longer one."""
 BEGINS_ANEW = "new"
-"""The command behind whose word a question may stand."""
+"""The command that may be followed by a question."""
 
 ORDERS = """\
-Below stand messages that a person wrote to an assistant, each behind its number. Find in them the \
+Below are messages that a person wrote to an assistant, each after its number. Find in them the \
 sentences by which the person
-- asks for something that holds for all later answers: a standing rule or a lasting preference \
-about how the assistant should answer or what it should do or avoid. Not what holds for one task, \
+- asks for something that applies to all later answers: a standing rule or a lasting preference \
+about how the assistant should answer or what it should do or avoid. Not what applies to one task, \
 one text or one time;
 - tells a fact about their own life or work that may matter later. Not what is asked, supposed, or \
 quoted.
@@ -85,7 +85,7 @@ class OwnWords:
 
 
 def own_words_in(read: Unread) -> list[OwnWords]:
-    """Return what is worth reading, in order; nothing that was pasted, quoted or forwarded."""
+    """Return the messages worth reading, in order, without pasted, quoted or forwarded text."""
     return [
         OwnWords(n, f"{read.platform}:{entry.sender}", text)
         for n, each in enumerate(read.turns)
@@ -95,8 +95,8 @@ def own_words_in(read: Unread) -> list[OwnWords]:
 
 
 def _own_words(entry: InboxEntry, *, alone: bool) -> str:
-    """Return what somebody wrote as a message, or behind the word that begins anew; else ""."""
-    # Whose words are whose is not told within one text: all of it counts as quoted then.
+    """Return the text of a message, or the question after `/new`; else ""."""
+    # A text with several authors does not show who wrote which part: all of it counts as quoted.
     if entry.authors is not None:
         return ""
     text = entry.text if entry.kind == "message" else ""
@@ -122,7 +122,7 @@ Found = tuple[OwnWords, str]
 
 
 def found_in(answer: str, said: Sequence[OwnWords]) -> list[Found]:
-    """Return the sentences that an answer has found; a quote that no message has does not count.
+    """Return the sentences found by an answer; a quote that is in no message does not count.
 
     Raises:
         ValueError: It is not a JSON array.
@@ -145,7 +145,7 @@ def _checked(item: dict[str, object], said: Sequence[OwnWords]) -> Found | None:
 
 
 def _sentence(quote: str, text: str) -> str | None:
-    """Return the sentence of a text that a quote is, or is most of; None if there is none."""
+    """Return the sentence of a text that a quote covers, fully or mostly; or None."""
     wanted = " ".join(quote.split()).strip(" .!\"'").casefold()
     if len(wanted) < LEAST_CHARS // 2:
         return None
@@ -168,8 +168,8 @@ class MemoryReader:
     """Reads what people said, one batch after the other.
 
     Attributes:
-        chats: What is noted is shown there.
-        max_chars: As much as all notes about a person may have together.
+        chats: They show the notes.
+        max_chars: Limit of all notes about a person together.
         unbooked: What was paid and is not on record yet: for what, for whom, the calls.
     """
 
@@ -253,9 +253,9 @@ class MemoryReader:
         sender: str,
         calls: Sequence[ModelCall],
     ) -> Sequence[Note]:
-        """Enter what was found, with the rows that tell its chat of it.
+        """Store the notes found, with the outbox rows that show them.
 
-        In a chat whose account is off nothing is noted: nobody would see it.
+        Nothing is stored for a chat whose account is off: its person would not see the note.
         """
         known = conversations.exists(conn, read.conversation)
         place = conversations.get(conn, read.conversation) if known else None
@@ -286,7 +286,7 @@ class MemoryReader:
 
 
 def _usable(answer: str, said: Sequence[OwnWords]) -> list[Found]:
-    """Return what an answer has found; nothing if it cannot be read: it would be so again."""
+    """Return the sentences of an answer; [] if it is malformed, since a retry would be, too."""
     try:
         return found_in(answer, said)
     except ValueError as exc:
@@ -303,10 +303,10 @@ def _spent(calls: SummaryCalls) -> list[ModelCall]:
 def allowed(
     conn: Connection, access: Access, read: Unread, found: Sequence[Found]
 ) -> list[FoundWords]:
-    """Return those of the sentences that may be noted.
+    """Return the sentences that may become notes.
 
-    In a group only people who may act are heard. A sentence is left out if a threat scan finds
-    anything in it, if it holds a secret, or if the agent or a tool has said the same before.
+    In a group only people who may act count. A sentence is left out if a threat scan finds
+    something in it, if it contains a secret, or if the agent or a tool said the same before.
     """
     may_all = not notebook.is_shared(notebook.scope_of(conn, read.conversation))
     kept = []
@@ -325,5 +325,5 @@ def allowed(
 
 
 def _holds_secret(text: str) -> bool:
-    """Whether a text holds what looks like a secret: it must not be in prompts and lists."""
+    """Whether a text seems to contain a secret, which must not enter prompts and lists."""
     return _redactor.text(text) != text or masked_assignments(text) != text

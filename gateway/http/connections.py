@@ -3,8 +3,8 @@
 A connection costs a descriptor and memory, and nobody needs a password to open one. So there is
 a limit for each address and one for all, and one below the number of descriptors. Whoever comes
 beyond a limit takes the place of the connection that waits longest without having sent a whole
-request: who asks something gets an answer, however many only wait. The last fifth is a reserve:
-while all others are busy, the guard of the web chat serves owners alone. Deadlines end the rest:
+request: every request gets an answer, however many connections wait. The last fifth is a reserve:
+while all others are busy, the guard of the web chat serves only owners. Deadlines end the rest:
 `IDLE_S` for the head of a request, also of the next one on the same connection, and `BODY_S` or
 `UPLOAD_S` for its body.
 """
@@ -52,7 +52,7 @@ _REFUSAL = (
 _RESERVE = 5
 """One of so many connections is for health pages, webhooks and owners while all others are busy.
 
-It is more than asyncio accepts at once: a burst does not displace who has just come.
+It is more than asyncio accepts at once: a burst does not displace connections that just came.
 """
 
 
@@ -155,7 +155,7 @@ class Connections:
 
     @property
     def are_crowded(self) -> bool:
-        """Whether the reserve is all that is left: as many as there are beside it are busy."""
+        """Whether only the reserve is left: all other connections are busy."""
         shared = self.most - self.most // _RESERVE
         if len(self._open) <= shared:
             return False
@@ -285,7 +285,7 @@ class _Doorway(asyncio.Protocol):
 
 def counting(connections: Connections) -> Middleware:
     """Return the middleware that tells what a connection asks, and ends one whose body is late."""
-    # The web chat's: what is served in the reserve depends on who asks.
+    # Of the web chat: the user decides whether the reserve serves a request.
     from adapters.web.requests import CROWDED  # noqa: PLC0415
 
     @web.middleware

@@ -128,7 +128,7 @@ class Reloads(Protocol):
         ...
 
     def notify(self) -> None:
-        """Reload soon: settings, secrets or what owners have agreed to are others now."""
+        """Reload soon: settings, secrets or owners' decisions have changed."""
         ...
 
     async def renew_secrets(self) -> Reloaded:

@@ -103,7 +103,7 @@ def with_web_token(settings: Settings) -> Settings:
 
 
 def close_own_secrets(home: Path) -> None:
-    """Close the files of secrets that Parley made for the home to all but their owner."""
+    """Restrict the home's files with secrets that Parley made to their owner."""
     for file in (home / name for name in OWN_SECRETS):
         mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0
         if mode & 0o077:

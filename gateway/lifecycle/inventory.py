@@ -1,7 +1,7 @@
-"""What a home would run, read and contact, before anything of it is run.
+"""Lists what a home would run, read and contact, before any of it runs.
 
-The settings come from a backup or from a file that is not in use: they are read without what they
-refer to (`gateway.settings.loading.read_foreign`), and files are only counted.
+The settings come from a backup or from a file that is not in use: their references are not resolved
+(`gateway.settings.loading.read_foreign`), and files are only counted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,9 +23,9 @@ from gateway.settings.references import is_reference, unresolved
 from gateway.settings.tree import Settings, dotted, flatten
 
 MOST_NAMED = 20
-"""Names in one line; of more only their number is told."""
+"""Names in one line; further ones are only counted."""
 _ADDRESS_KEYS = ("url", "endpoint", "issuer", "webhook")
-"""How the name of a setting that holds an address ends."""
+"""Endings of the names of settings that contain an address."""
 _OWN_ADDRESSES = frozenset({"public_url", "redirect_url", "webhook_url"})
 """Where others find Parley."""
 
@@ -49,7 +49,7 @@ def would_run(files: Path, home: Path) -> Iterator[str]:
 
 
 def of_settings(settings: Settings) -> Iterator[str]:
-    """Yield the lines that settings alone decide."""
+    """Yield the lines that follow from the settings alone."""
     for path, text in unresolved(settings):
         kind, _, rest = text.partition(":")
         what = "runs for a secret" if kind == "command" else f"reads a secret ({kind})"
@@ -101,7 +101,7 @@ def _of_files(files: Path) -> Iterator[str]:
 
 
 def _address(value: Any) -> str:
-    """Return the host of an address; what else is in it may be secret. "" for none."""
+    """Return the host of an address, or "": the rest of it may be secret."""
     text = value.get_secret_value() if isinstance(value, SecretStr) else value
     if not isinstance(text, str) or is_reference(text):
         return ""

@@ -74,17 +74,17 @@ REFUSALS = frozenset({
     *("metrics_refused", "slack_webhook_denied", "telegram_webhook_denied"),
     *("web_request_refused", "web_sign_in_refused"),
 })
-"""What anybody outside can cause, as often as they like."""
+"""Events that any outsider can cause, any number of times."""
 REFUSALS_S = 60.0
 REFUSALS_PER_MIN = 5
-"""Lines of one event and address: enough to see what is tried; more say nothing new."""
+"""Lines for one event and address: enough to see the attempt; more add nothing."""
 MOST_ADDRESSES = 100
-"""So many are told apart in a minute, which bounds memory and lines; the others count as one."""
+"""Addresses counted separately in a minute; the others count as one. Bounds memory and lines."""
 OTHERS = "others"
 LineToText = Callable[[bytes], str]
 """Shows a line, which is JSON, to a person."""
 FloodKey = tuple[Any, Any, str, str]
-"""What is counted: an event, the logger of a library, the level; of a refusal also the address."""
+"""Key of a count: event, a library's logger, level; for a refusal also the address."""
 _QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
 # By itself it cuts everything at 30 characters.
@@ -171,7 +171,7 @@ class LogOutput:
 
 @dataclass(slots=True)
 class Flood:
-    """The lines of one event within a second (of a refusal: a minute), from its first one on.
+    """The lines of one event within a second (of a refusal: a minute) after its first one.
 
     Attributes:
         most: So many are written.
@@ -200,9 +200,9 @@ class Flood:
 class Sink:
     """What structlog calls with a finished event; every level does the same.
 
-    An event that comes again and again is written some times a second, a refused request some times
-    a minute for each address. What was left out is counted in one line once that time is over, with
-    the next line of any event, or at the end.
+    A repeated event is written a few times a second, a refused request a few times a minute for
+    each address. After that time one line counts those left out; it comes with the next line of any
+    event, or at the end.
     """
 
     outputs: list[LogOutput]
@@ -215,7 +215,7 @@ class Sink:
     def msg(self, event: "EventDict") -> None:
         """Render, redact and write one event; never raises."""
         with self.lock:
-            # What counts refusals comes in a burst, one line for each address, and is bounded.
+            # Counts of refusals come in a bounded burst, one line for each address.
             if event["event"] != "refusals_counted" and not self._flood_of(event).takes(event):
                 return
         line = self._render(event)
@@ -231,13 +231,13 @@ class Sink:
                 _tell_floods(floods, math.inf)
 
     def _flood_of(self, event: "EventDict") -> Flood:
-        """Return what a line is counted with; report what was left out of those that are over."""
+        """Return the count that a line belongs to; report lines left out of expired counts."""
         now = self.clock()
         _tell_floods(self.floods, now - FLOOD_S)
         if self.refusals:
             _tell_floods(self.refusals, now - REFUSALS_S)
         floods, most = self.floods, LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
-        # Libraries have one event for all that they say.
+        # A library logs everything as one event.
         key = event["event"], event.get("logger"), event["level"], ""
         if event["event"] in REFUSALS:
             floods, most = self.refusals, REFUSALS_PER_MIN
@@ -259,14 +259,14 @@ class Sink:
 
 
 def _tell_floods(floods: dict[FloodKey, Flood], until: float) -> None:
-    """Forget those that began up to then, and report those with lines left out."""
+    """Drop the counts that began up to then, and report those with lines left out."""
     while floods:
         key, flood = next(iter(floods.items()))
         if flood.began > until:
             return
         del floods[key]
         if flood.left_out:
-            # Without what is bound where the next line happens to be logged.
+            # Without the fields bound at the place that logs the next line.
             Context().run(_tell_flood, key, flood)
 
 

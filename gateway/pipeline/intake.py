@@ -46,7 +46,7 @@ class GatewayIntake:
 
     Attributes:
         roles: Called where somebody may do something else than before.
-        tools: Called where other tools of MCP servers may be offered, or shown to other owners.
+        tools: Called if the offered tools of MCP servers, or their owners, may have changed.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class GatewayIntake:
             self._wakeups.outbox(conversation_id)
 
     async def tell_at_start(self) -> None:
-        """Tell those who were let in, and people of the notes that rules have made."""
+        """Inform people who were let in, and people with notes made by rules."""
         for conversation_id in await self._database.write(self._owed):
             self._wakeups.outbox(conversation_id)
 
@@ -158,7 +158,7 @@ class GatewayIntake:
         return self._pairing.tell_approved(conn) | tell_unconfirmed(conn, owners)
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
-        """Show owners the texts of tools that they have not seen yet."""
+        """Show owners the tools' texts that they have not seen yet."""
         owners = Owners(self.rules.access, self._renderers)
         for conversation_id in await self._database.write(tool_texts.announce, owners, held):
             self._wakeups.outbox(conversation_id)

@@ -157,10 +157,10 @@ class TurnChat:
         )
 
     async def new_notes(self, own: Iterable[ChatMessage]) -> list[OutboxPart]:
-        """Return the rows that tell of the notes which the turn has made, each with its undo.
+        """Return the outbox rows that show the turn's new notes, each with *Undo*.
 
         Args:
-            own: The turn's messages; nothing is read if the tool `memory` was not called in them.
+            own: The turn's messages; if they do not call `memory`, nothing is read.
         """
         calls = (call for message in own for call in message.get("tool_calls") or ())
         if all(call["function"]["name"] != MEMORY.name for call in calls):

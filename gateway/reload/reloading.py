@@ -248,9 +248,9 @@ class Reloading:
         )
 
     async def _offered(self) -> ServedTools:
-        """Return the tools of servers to whose texts owners have agreed; show them those not seen.
+        """Return the approved tools of servers; show owners the texts not seen yet.
 
-        Without a held tool nothing is asked of the database.
+        Without a held tool the database is not queried.
         """
         origin = self._origin
         if not (held := origin.held):

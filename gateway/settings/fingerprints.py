@@ -1,6 +1,6 @@
-"""What is written down of a secret: a keyed fingerprint, which tells it from another one.
+"""Keyed fingerprints: logs have these in place of secrets, to tell whether a secret changed.
 
-The key is random and the home's own, so that nobody who reads the audit log can try guesses.
+The key is random and belongs to the home, so that readers of the audit log cannot test guesses.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings, flatten
 
 KEY_FILE = "fingerprint.key"
-"""In PARLEY_HOME, for its owner alone. It is never made anew while it is there."""
+"""In PARLEY_HOME, readable by its owner only. An existing key is never replaced."""
 KEY_BYTES = 32
 SHOWN_CHARS = 8
-"""Of a hash in hexadecimal: it tells two secrets apart, and fits to too many to find one."""
+"""Hexadecimal digits of the hash: enough to tell two secrets apart, too few to find one."""
 KEY_CHARS = 4
-"""Of the key's own hash: fingerprints of two keys cannot be compared."""
+"""Digits of the key's own hash: fingerprints with two keys cannot be compared."""
 
 
 class Fingerprints:
-    """Writes settings down as JSON, a fingerprint in place of each secret.
+    """Writes settings as JSON, with a fingerprint in place of each secret.
 
     A fingerprint is `hmac-KEY:HASH`. Rows of versions before 0.6 have `sha256:HASH` without a key.
     """
@@ -45,7 +45,7 @@ class Fingerprints:
 
     def of(self, value: Any, redactor: Redactor) -> str:
         """Return a value of the tree as JSON."""
-        # What looks like a secret though no setting says so: a password in an address.
+        # A value may contain a secret though its setting is not one: a password in an address.
         return redactor.text(orjson.dumps(self._written(value), default=str).decode())
 
     def _written(self, value: Any) -> Any:
@@ -66,7 +66,7 @@ class Fingerprints:
 
 
 def fingerprints_of(home: Path) -> Fingerprints:
-    """Return what writes fingerprints with the key of a home, which the first call makes.
+    """Return the writer for a home's fingerprints; the first call makes the key.
 
     Raises:
         SettingsError: The key cannot be read or made.
@@ -79,12 +79,12 @@ def fingerprints_of(home: Path) -> Fingerprints:
 
 
 def kept_secret(file: Path, size: int) -> str:
-    """Return the random secret that a file holds; make the file, for its owner alone, at first.
+    """Return the random secret of a file; the first call makes it, readable by its owner only.
 
     Raises:
         OSError: It cannot be read or made.
     """
-    # What a start that was killed has left of it is no secret.
+    # A partial file is left from a start that was killed.
     if not file.exists():
         partial = file.with_suffix(".new")
         partial.unlink(missing_ok=True)

@@ -103,10 +103,10 @@ def load_settings(
 
 
 def read_foreign(file: Path, home: Path) -> Settings:
-    """Read a settings file that nobody has put to use here: a backup's, another home's.
+    """Read a settings file that is not in use here: a backup's, another home's.
 
-    Nothing that it refers to is read or run, and no variable completes it: a secret is still the
-    text of its reference.
+    References are neither read nor run, and environment variables do not apply: the value of a
+    secret is the text of its reference.
 
     Raises:
         SettingsError: One line for each problem.

@@ -120,12 +120,12 @@ def is_reference(text: str) -> bool:
 
 
 def refers(value: Any) -> bool:
-    """Whether a value of the tree is, or holds, a reference that was not resolved."""
+    """Whether a value of the tree is or contains an unresolved reference."""
     return next(unresolved(value), None) is not None
 
 
 def unresolved(value: Any) -> Iterator[tuple[KeyPath, str]]:
-    """Yield each reference that was not resolved, with its place."""
+    """Yield each unresolved reference with its place."""
     for path, secret in _secrets_in(value, ()):
         text = secret.get_secret_value()
         if not isinstance(secret, ReferencedSecret) and is_reference(text):

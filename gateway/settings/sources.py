@@ -34,7 +34,7 @@ FORMER: tuple[tuple[str, str, str], ...] = (
     ("tools", "sandbox", "image"),
     ("tools", "memory", "standing"),
 )
-"""Keys of earlier versions that mean nothing any more."""
+"""Keys of earlier versions that have no effect any more."""
 OF_NAME = "[key]"
 """Stands in pydantic's place of an error behind a name in a map that is wrong itself."""
 _SHOWN_CHARS = 60
@@ -94,7 +94,7 @@ class Sources:
         return root
 
     def without_former(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Replace what earlier versions knew by what is used instead, with a warning each."""
+        """Replace settings of earlier versions by the current ones, with a warning each."""
         tools = _map(tree.get("tools"))
         sandbox, terminal, servers = (_map(tools.get(k)) for k in ("sandbox", "terminal", "mcp"))
         for _, block, name in FORMER:

@@ -71,7 +71,7 @@ class Import:
         person: "platform:id" of whoever used Hermes on this machine: notes and sessions without a
             chat are theirs. None: the first owner, or the web chat's.
         takes_secrets: Whether somebody has said yes to that.
-        accepted: People, addresses and programs to which somebody has said yes, by their names.
+        accepted: Names of the people, addresses and programs that the operator accepted.
     """
 
     home: HermesHome

@@ -40,7 +40,7 @@ class Line:
         part: settings, questions, files, memory, skills, secrets or sessions.
         what: Names it; never a secret, never what somebody said.
         note: What it became, or why it is left out.
-        text: Words that prompts would hold, to be read before they are taken; secrets are masked.
+        text: Text that would enter prompts, shown before it is taken; secrets are masked.
     """
 
     part: str

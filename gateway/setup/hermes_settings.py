@@ -60,7 +60,7 @@ class SettingsFound:
         secrets: Where each secret belongs: dotted key (a list's or map's keys among the steps) to
             its name and value.
         lines: The report.
-        questions: What is taken only after a yes to it alone, by its name: what it would do.
+        questions: Effect of each thing that needs a separate yes, by the thing's name.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
@@ -83,10 +83,10 @@ class SettingsFound:
 
 
 def found_in(home: HermesHome, accepted: Collection[str] = ()) -> SettingsFound:
-    """Return what the settings and variables of a home are here.
+    """Translate the settings and variables of a Hermes home.
 
     Args:
-        accepted: Names of questions to which somebody has said yes.
+        accepted: Names of the questions answered with yes.
     """
     found = SettingsFound()
     _model(home, found)
@@ -277,8 +277,8 @@ _HARMLESS = (
     *("agent.", "compression.", "auxiliary.", "prompt_caching.", "sessions."),
     "logging.level",
 )
-"""Keys that mean the same in both, and neither let people in, nor let tools do more, nor run
-anything; addresses among them are asked for."""
+"""Keys with the same meaning in both, which neither let people in, nor let tools do more, nor run
+anything; each address among them is a question."""
 
 
 def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
@@ -301,7 +301,7 @@ def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
             found.leave(name, f"see `{here.key}`: {here.note}")
         else:
             why = here.note if here else "Parley has no such setting"
-            why = why if own is None else "a key of Parley's own, and none of Hermes'"
+            why = why if own is None else "a key of Parley that Hermes does not have"
             lacking.setdefault((name.partition(".")[0], why), []).append(name)
     for (section, why), names in lacking.items():
         found.leave(f"{section}: {len(names)} settings" if len(names) > 1 else names[0], why)
@@ -381,7 +381,7 @@ def _checked(found: SettingsFound) -> None:
 
 
 def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
-    """Take out each person, address and program that nobody has accepted by its name."""
+    """Remove each person, address and program that was not accepted by name."""
     tree = found.tree
     for platform in [each for each in tree.get("access", {}) if each in account_types()]:
         for who in tree["access"][platform]:
@@ -413,18 +413,18 @@ def _models(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(found: SettingsFound, name: str, meaning: str, accepted: Collection[str]) -> bool:
-    """Ask for one thing; whether it was accepted."""
+    """Add the question about one thing; return whether it was accepted."""
     found.questions[name] = meaning
     if name in accepted:
         found.lines.append(Line("questions", name, "taken", meaning))
         return True
-    note = f"{meaning}; taken with --accept {shlex.quote(name)} alone"
+    note = f"{meaning}; taken only with --accept {shlex.quote(name)}"
     found.lines.append(Line("questions", name, "left out", note))
     return False
 
 
 def _take_back(found: SettingsFound, path: list[str]) -> None:
-    """Take a section out again, with its secrets and what the report says of it."""
+    """Remove a section again, with its secrets and its lines of the report."""
     if path[0] == "fallbacks" and len(path) > 1:
         found.tree["fallbacks"][int(path[1])] = {}
         return

@@ -64,7 +64,7 @@ BEGINNING = "0" * 64
 SALT_BYTES = 16
 OTHER_KEY = "fingerprints of secrets have another key than before"
 _FINGERPRINT = re.compile(r"\b(sha256|hmac-[0-9a-f]{4}):[0-9a-f]{8}\b")
-"""gateway/settings/fingerprints.py; those of before 0.6 had no key."""
+"""gateway/settings/fingerprints.py; before 0.6 they had no key."""
 EMPTIED_AT_ONCE = 500
 """Rows that one statement names: databases take only so many values."""
 _READ_ROWS = 1_000
@@ -255,8 +255,8 @@ def _empty(conn: Connection, seqs: Sequence[int]) -> str:
 def note_settings(conn: Connection, now: Mapping[str, str]) -> AuditHead:
     """Enter the settings where any is not as at the last start; returns where the chain ends.
 
-    The row has all of them: the next start is compared with it. Fingerprints that were made with
-    another key, or without one, say nothing of whether a secret has changed.
+    The row has all of them: the next start is compared with it. A fingerprint made with another
+    key, or without one, does not show whether a secret changed.
     """
     last = newest(conn, SETTINGS)
     before: dict[str, str] = {} if last is None else last.text()["detail"]["settings"]

@@ -298,7 +298,7 @@ def sqlite_target(path: Path) -> Iterator[Side]:
         StorageUnavailable: It cannot be written.
     """
     with _unused(path), connected(path) as conn:
-        # Rows come in an order in which references mostly hold; all are looked at in the end.
+        # Rows arrive in an order that satisfies most references; all are checked at the end.
         cast("Any", conn.connection.driver_connection).execute("PRAGMA foreign_keys=OFF")
         yield _Sqlite(path, conn)
 

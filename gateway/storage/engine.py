@@ -351,11 +351,11 @@ def _storage_error(exc: Exception) -> Exception:
 def lock_database(path: Path) -> Iterator[None]:
     """Be the only process that writes to a database, or creates it, while in this context.
 
-    Two locks: a file beside it covers a database that does not exist yet, the lock on the database
-    itself applies when that file was removed, and through every link to the database.
+    Two locks: a lock file next to the database covers one that does not exist yet; the lock on the
+    database itself applies if that file was removed, and through every link to the database.
 
     Raises:
-        DatabaseLocked: Another process has it.
+        DatabaseLocked: Another process holds it.
         StorageUnavailable: The folder cannot be written, or the file cannot be opened.
     """
     try:
@@ -418,7 +418,7 @@ def connected(path: Path) -> Iterator[Connection]:
     with contextlib.ExitStack() as until_closed:
         if not path.exists():
             with contextlib.suppress(OSError):
-                # What fails here fails below, by its name.
+                # A failure here occurs again below, with its own error.
                 path.touch(mode=0o644)
             until_closed.enter_context(hold_file(path))
         connection = until_closed.enter_context(contextlib.closing(connect(path)))

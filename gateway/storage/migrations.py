@@ -307,6 +307,6 @@ def _config(conn: Connection) -> Any:
     config = import_module("alembic.config").Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    # For 0032: a home that is made now differs from one that was in use.
+    # For 0032, which distinguishes a new home from one that was in use.
     config.attributes["before"] = schema_revision(conn)
     return config

@@ -2,8 +2,8 @@
 
 Revision: 0031, follows 0030.
 
-What rules have made (targets instruction and fact) is in no prompt any more. Rows that a newer one
-had ended go: they counted for nothing.
+Prompts no longer contain notes made by rules (targets instruction and fact). Deletes rows ended by
+a newer one: they had no effect.
 """
 
 import sqlalchemy as sa

@@ -45,6 +45,6 @@ def _named() -> Iterator[str]:
     said = "SELECT said FROM audit_log WHERE kind = 'settings_changed' AND said IS NOT NULL"
     for row in op.get_bind().exec_driver_sql(said):
         servers = json.loads(row.said)[3].get("settings", {}).get("tools.mcp", "{}")
-        # The text was masked after it was made: what is no JSON any more names nothing.
+        # Masking may have broken the JSON: such a row names no server.
         with suppress(ValueError):
             yield from json.loads(servers)

@@ -205,7 +205,7 @@ async def test_a_removal_is_told(tmp_path: Path) -> None:
     async with running(tmp_path, noter(RecordingModel(removing))) as chat:
         await told(chat, f"NOTE {GERMAN}")
         await told(chat, "FORGET")
-        assert chat.texts()[-2:] == [f"Not remembered any more: `{GERMAN}`.", "Fine."]
+        assert chat.texts()[-2:] == [f"No longer remembered: `{GERMAN}`.", "Fine."]
         assert await kept(chat) == []
 
 
@@ -302,8 +302,8 @@ async def test_notes_of_rules_wait_for_a_yes(tmp_path: Path) -> None:
             assert chat.texts()[-1] == "re: hello"
     async with running(tmp_path, noter(model), access=access) as chat:
         shown = [row.markdown or row.payload for row in await chat.rows(schema.outbox)]
-        assert [text for text in shown if "(3)" in text and "by rules" in text]
-        assert len([text for text in shown if "by rules" in text]) == 2
+        assert [text for text in shown if "(3)" in text and "by fixed rules" in text]
+        assert len([text for text in shown if "by fixed rules" in text]) == 2
         listed = await chat.ask("/memory")
         assert "**Waiting for your yes, not used until then**" in listed
         keep = chat.adapter.shown[-1].choices

@@ -134,7 +134,7 @@ export class Account {
   }
 }
 
-// Asks before a link replaces who is signed in: somebody else may have sent it.
+// Asks before a link replaces the signed-in user: another person may have sent it.
 function agrees(message, name, other) {
   const dialog = $("#other-user");
   dialog.querySelector("b").textContent = other;

@@ -1,5 +1,5 @@
-// Requests to Parley. Every failure is an ApiError; `retry` says whether the same request may help,
-// `waitMs` after how long, 0 where Parley does not say.
+// Requests to Parley. Every failure is an ApiError; `retry` says whether the client may repeat the
+// request, `waitMs` when (0: Parley names no time).
 
 export class ApiError extends Error {
   constructor(status, message, code = "", data = {}, waitSeconds = 0) {
@@ -27,7 +27,7 @@ export function postMessage({ chat, id, text, edits }, files) {
   return request("POST", path, form);
 }
 
-// `proof` is {link} or {token}; `instead_of` names the user whom a link for another one may sign out.
+// `proof` is {link} or {token}; `instead_of` names the user whom a link for another user may sign out.
 export function signIn(proof) {
   return request("POST", "/api/sign-in", proof);
 }
@@ -37,7 +37,7 @@ export function waysIn() {
   return request("GET", "/api/sign-in");
 }
 
-// {url}: where the provider signs somebody in.
+// Returns {url}: the provider's sign-in page.
 export function goToProvider() {
   return request("POST", "/api/sign-in/oidc", {});
 }

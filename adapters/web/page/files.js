@@ -51,7 +51,7 @@ function fileNode(address, file) {
     const picture = document.createElement("img");
     Object.assign(picture, { src: address, alt: file.name, loading: "lazy" });
     let pauseMs = FIRST_PAUSE_MS;
-    // Parley may have no room for it now.
+    // Parley may be busy with other files.
     picture.addEventListener("error", () => {
       if (pauseMs <= LONGEST_PAUSE_MS) setTimeout(() => (picture.src = address), pauseMs);
       pauseMs *= 2;

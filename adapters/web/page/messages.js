@@ -113,7 +113,7 @@ export class MessageList {
     setTimeout(() => this.#dropPending(id), GIVE_UP_MS);
   }
 
-  // It goes out later.
+  // The message will be sent later.
   delay(id, why) {
     const entry = this.#pending.get(id);
     if (entry) this.#setState(entry, "sending", why);

@@ -1,6 +1,6 @@
 // The event stream of the open chat. After a break it goes on where it was; a hidden page gives its
-// connection back, because browsers allow only six to one server. Of too many pages the oldest is
-// closed: it waits until it is used, else two pages would close each other for ever.
+// connection back, because browsers allow only six to one server. Of too many pages the oldest
+// is closed: it waits until it is used, since two pages could otherwise close each other forever.
 
 const LONGEST_PAUSE_MS = 5000;
 const EVENTS = ["item", "preview", "preview_end", "working", "gauge", "synced", "closed"];

@@ -53,7 +53,7 @@ async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
     reply = await context.services.people.ask(inquiry)
     if reply.state != "answered":
         return NOBODY_ANSWERED
-    # Asked for a text, a person pastes one.
+    # The agent may have asked for a text, which people paste.
     if has_pasted(reply.text, alone=False):
         context.rights.read.note("pasted", context.call_id)
     return f"The answer: {reply.text}"

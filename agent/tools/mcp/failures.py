@@ -1,8 +1,8 @@
-"""Why a server's program did not start, in words that name the key of its settings that fixes it.
+"""Explains why a server's program did not start, and names the setting that fixes it.
 
-Derived from what the program wrote to stderr and from the error of its start. Programs say such
-things in the words of the C library, of Node, Python, uv, curl and shells. Walls show as a file
-that is there and cannot be read, as a name that is not found, or as a connection that is refused.
+Derived from the program's stderr and from the error of its start. Programs use the error messages
+of the C library, Node, Python, uv, curl and shells. Walls appear as an existing file that cannot be
+read, as a host name that is not found, or as a refused connection.
 """
 
 import os
@@ -49,13 +49,13 @@ _NO_PROGRAM = re.compile(
 
 
 def remedy_of(name: str, server: McpServerSettings, reason: str, said: str) -> str:
-    """Return what kept a program from starting and which key fixes it; empty where that is unknown.
+    """Return why a program did not start and which setting fixes it; empty if unknown.
 
     Args:
-        name: Of the server, as in `tools.mcp`.
+        name: The server's, as in `tools.mcp`.
         server: `confined` is decided (`McpServerSettings.with_walls`).
         reason: The error of the start.
-        said: The end of what the program wrote to stderr.
+        said: The end of the program's stderr.
     """
     if server.command is None:
         return ""
@@ -64,7 +64,7 @@ def remedy_of(name: str, server: McpServerSettings, reason: str, said: str) -> s
 
 
 def _remedies(key: str, server: McpServerSettings, command: str, text: str) -> Iterator[str]:
-    """Yield what may have been the cause, the likeliest first."""
+    """Yield the possible causes, the likeliest first."""
     if not command.startswith("/") and f"directory: '{command}'" in text:
         yield f"there is no program {command} on the PATH: install it, or name its full path"
     if _NO_NETWORK.search(text):
@@ -99,8 +99,8 @@ def _files(key: str, server: McpServerSettings, text: str) -> Iterator[str]:
 
 
 def _no_program(key: str, server: McpServerSettings, program: str) -> str:
-    place = f" and its folder is in `{key}.readable`" if _has_walls(server) else ""
-    return f"the program {program} was not found: see that it is on the PATH in `{key}.env`{place}"
+    place = f" and its folder to `{key}.readable`" if _has_walls(server) else ""
+    return f"the program {program} was not found: add it to the PATH in `{key}.env`{place}"
 
 
 def _has_walls(server: McpServerSettings) -> bool:

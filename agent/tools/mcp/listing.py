@@ -60,8 +60,8 @@ class Offered:
         name: As the model knows it; `server_name` as the server does.
         removed: How many suspicious spans were taken out of its texts.
         orders: Why an owner must agree before it is offered; empty for most tools.
-        digest: Of server, tool, description and schema as they came: another text, another digest.
-        text: What an owner reads: description and schema as they came.
+        digest: Of server, tool, description and schema as received.
+        text: Description and schema as received, for an owner.
     """
 
     name: str
@@ -170,7 +170,7 @@ def _offered(
 
 
 def _shown(definition: Any, read: "_Cut") -> tuple[str, dict[str, Any]]:
-    """Return description and schema of a tool, in a fixed order, each text as it is read."""
+    """Return description and schema of a tool, in a fixed order, with each text converted."""
     schema: dict[str, Any] = _in_order(_schema(definition), read)
     schema.setdefault("properties", {})
     return read.text(definition.get("description"), MAX_DESCRIPTION_CHARS), schema
@@ -275,10 +275,10 @@ def _leads_inside(schema: dict[str, Any], reference: str) -> bool:
 
 
 class _Cut:
-    """Reads texts as they are, cut to a length."""
+    """Reads texts unchanged, cut to a length."""
 
     def text(self, text: Any, most_chars: int) -> str:
-        """Return a text; nothing for what is not a text."""
+        """Return a text, or "" for another value."""
         if not isinstance(text, str):
             return ""
         plain = text[:most_chars].encode("utf-8", "replace").decode().strip()
@@ -300,14 +300,14 @@ class _Cleaned(_Cut):
 
 
 def _in_order(node: Any, read: "_Cut") -> Any:
-    """Return a schema in a fixed order, without what is of no use to a model."""
+    """Return a schema in a fixed order, without parts that models do not need."""
     if isinstance(node, list):
         return [_in_order(item, read) for item in node]
     if not isinstance(node, dict):
         return node
     plain = {key: _value(key, node[key], read) for key in sorted(node) if key not in _DROPPED}
     if plain.get("type") == "array":
-        # OpenAI refuses an array that says nothing about its items.
+        # OpenAI refuses an array that does not describe its items.
         plain.setdefault("items", {})
     return plain
 

@@ -1,10 +1,9 @@
-"""Which texts of an MCP server's tool give orders to the model, beyond what the tool is for.
+"""Finds texts of an MCP server's tool that give the model orders beyond the tool's purpose.
 
-A description says what its own tool does. One that names tools which are not its server's, places
-where secrets lie, or a passage set apart by tags is shown to an owner first. These rules need no
-language but one: that a text speaks of all other tools is found in English. The threat scan is the
-other half. Both read the description and everything in the schema together, so that an order in
-pieces is found.
+A description should describe its own tool. If it names tools of other servers or places of secrets,
+or has a passage between tags, an owner reads it first. These rules work in any language, but one:
+references to all other tools are found in English only. The threat scan is the other half. Both
+read the description and everything in the schema together, to find orders in pieces.
 """
 
 import re
@@ -27,20 +26,20 @@ _ALL_TOOLS = re.compile(
 )
 _END = " \t\r\n.!?…"
 NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords of a schema below which the keys are names that the server chose."""
+"""Keywords of a schema whose keys are names chosen by the server."""
 _WORDS_OF_SCHEMAS = frozenset({"type", "format", "required", "$ref"})
 
 
 def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str, ...]:
-    """Return why an owner must read a tool's texts first, a few words each; empty for most tools.
+    """Return the reasons why an owner must read a tool's texts first; empty for most tools.
 
     Args:
-        schema: As the model sees it, before suspicious spans were taken out.
+        schema: As the model sees it, before suspicious spans are removed.
         own: Names of all tools of its server.
     """
     described = [description, *_texts(schema, names=False)]
     everything = [description, *_texts(schema, names=True)]
-    # Pieces end without a full stop: an order that goes on in the next piece is one.
+    # Pieces have no full stop at the end, so that an order can continue in the next piece.
     readings = [" ".join(each.strip(_END) for each in some) for some in (described, everything)]
     whole = "\n".join(everything)
     found = []

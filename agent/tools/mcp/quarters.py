@@ -41,7 +41,7 @@ class Quarters:
         Raises:
             OSError: It cannot be confined, or has no directory.
         """
-        # Undecided is confined: whoever starts a program has to decide (`with_walls`).
+        # Undecided means confined: the code that starts a program must decide (`with_walls`).
         if server.confined is False:
             return Walls("none", "" if server.cwd is None else str(server.cwd))
         chosen = choose(self.sandbox)

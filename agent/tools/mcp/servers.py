@@ -96,7 +96,7 @@ async def mcp_tools(
     """Connect to the enabled servers, yield their tools, and stay connected while the body runs.
 
     Args:
-        agreed: Digests of texts to which an owner has agreed (`agent.tools.registry.HeldTool`).
+        agreed: Digests of texts that an owner approved (`agent.tools.registry.HeldTool`).
 
     Yields:
         In a fixed order. Every server was tried once by then, for `start_timeout_s` at most.
@@ -106,7 +106,7 @@ async def mcp_tools(
 
 
 class _StartedTools(ServedTools):
-    """What servers offer that were started."""
+    """The tools of started servers."""
 
     def __new__(cls, tools: Iterable[Tool], _started: Sequence["Server"]) -> Self:
         return super().__new__(cls, tools)
@@ -283,7 +283,7 @@ class Server:
 
 
 def held(server: str, offered: Offered) -> HeldTool:
-    """Return what an owner is asked about a tool whose texts give orders."""
+    """Return the held tool about which an owner is asked."""
     why = "; ".join(offered.orders)
     return HeldTool(offered.digest, server, offered.server_name, why, offered.text)
 

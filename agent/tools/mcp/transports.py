@@ -1,10 +1,10 @@
 """How messages go to an MCP server and come back: over a program's pipes, or over HTTP.
 
-Both are like the SDK's own transports, but bounded. A program sees PATH, HOME, LANG, TMPDIR and
-what its settings give, a message has a longest length, and what a program writes to stderr does not
-reach the terminal. `Watched` looks at what has come before the SDK does: that refuses a listing as
-a whole where one tool in it is malformed, checks results by patterns that a server wrote, and does
-not tell when a connection has ended while nothing is asked.
+Both are like the SDK's own transports, but bounded. A program gets PATH, HOME, LANG, TMPDIR and the
+variables of its settings, messages have a maximum length, and a program's stderr does not reach the
+terminal. `Watched` checks messages before the SDK does: the SDK refuses a whole listing if one tool
+in it is malformed, checks results with patterns written by the server, and does not report the end
+of an idle connection.
 """
 
 import asyncio
@@ -134,10 +134,10 @@ def _bare(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 class Tail:
-    """The end of what a program said to stderr.
+    """The end of a program's stderr.
 
     Attributes:
-        kept: As much of it as is searched for why the program did not start.
+        kept: The part searched for the reason why the program did not start.
     """
 
     def __init__(self) -> None:

@@ -58,8 +58,8 @@ _PORTS = {80, 443}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Source: IANA's registries of special-purpose addresses, 2025; the last one is not in them: the
-# virtual machines' own service of a large cloud.
+# Source: IANA's registries of special-purpose addresses, 2025. The last one is not in them: it is a
+# large cloud's service for its virtual machines.
 _PRIVATE_4 = [
     ipaddress.IPv4Network(network)
     for network in (
@@ -82,8 +82,8 @@ _PRIVATE_4 = [
     )
 ]
 _GLOBAL_6 = ipaddress.IPv6Network("2000::/3")
-"""All that is given out; loopback, local, multicast and unique local addresses lie outside."""
-# Protocols (Teredo and ORCHID among them), documentation, 6to4.
+"""All assigned public addresses; loopback, local, multicast and unique local ones are outside."""
+# For protocols (also Teredo and ORCHID), documentation, 6to4.
 _PRIVATE_6 = [
     ipaddress.IPv6Network(network)
     for network in ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")
@@ -171,7 +171,7 @@ class Fetcher:
         page = await self._fetch(parsed(arguments.url), context.rights.redirects)
         context.rights.read.note("page", page.url.host or "")
         text = await _text(page, raw=arguments.raw)
-        # Some pages hold thousands of links.
+        # Some pages have thousands of links.
         trail = context.rights.read.trail
         await asyncio.to_thread(trail.note_page, str(page.url), text or "")
         return _shown(page, text)
@@ -253,7 +253,7 @@ class Fetcher:
 
 
 def _site(host: str) -> str:
-    """Return what two hosts have in common that one server's redirects lead between."""
+    """Return the common key of hosts between which one server redirects."""
     return host.removeprefix("www.")
 
 
@@ -396,7 +396,7 @@ def checked(target: Target, addresses: Sequence[str]) -> Sequence[str]:
 def is_public(address: Address) -> bool:
     """Whether an address belongs to the open internet.
 
-    One that holds an IPv4 address (mapped, NAT64) is judged by that; tunnels are not public.
+    One that embeds an IPv4 address (mapped, NAT64) is judged by that; tunnels are not public.
     """
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _PRIVATE_4)
@@ -408,7 +408,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_public_text(address: str) -> bool:
-    """Do the same for the text of an address; what is none is not public."""
+    """Do the same for the text of an address; other text is not public."""
     try:
         return is_public(ipaddress.ip_address(address))
     except ValueError:

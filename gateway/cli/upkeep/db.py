@@ -386,9 +386,9 @@ def restore(
 
 
 def _server(context: typer.Context, path: Path) -> DatabaseServer | None:
-    """Return where a copy of PostgreSQL's goes: the operator says so, never the backup.
+    """Return the target of a PostgreSQL copy: named by the operator, never by the backup.
 
-    Not by a parley.yaml in the home: only a restore that was cut off can have left one there.
+    A parley.yaml in the home does not count: only an interrupted restore can have left one there.
     """
     if backups.require(path).manifest.get("database") != DUMP:
         return None

@@ -166,7 +166,7 @@ def _front_page(ask: Ask) -> str:
     # The settings may say "any free port".
     port = ask.request.url.port or 80
     is_here = origin == f"http://{host}" and names_loopback(host, port)
-    # The guard compares them as well, but over the Unix socket.
+    # The guard compares them too, except on the Unix socket.
     is_own = origin in {f"http://{host}", f"https://{host}"}
     return f"{origin}/" if web.public_url is None and is_own and not is_here else web.page(port)
 
@@ -206,8 +206,8 @@ async def memory(ask: Ask) -> Result:
 
 
 _KINDS = {
-    "instruction": "made by rules, waits for a yes",
-    "fact": "made by rules, waits for a yes",
+    "instruction": "made by fixed rules, waits for a yes",
+    "fact": "made by fixed rules, waits for a yes",
     "offer": "offered, waits for a yes",
     "user": "note about the person",
     "memory": "note",

@@ -69,8 +69,8 @@ def compact(
 ) -> Session:
     """Split the session of a running turn; the turn goes on in the child that is returned.
 
-    The child's system prompt has the notes of now: between two compactions what was said since is
-    in the view anyway, and the prompt must keep its bytes.
+    The child's system prompt gets the current notes. Between two compactions the prompt must keep
+    its bytes, and the view contains what was said since.
 
     Raises:
         LeaseLost: Another worker has the conversation, it has moved on from the turn's session, or
@@ -99,7 +99,7 @@ def compact(
 
 
 def _with_notes(conn: Connection, current: Turn) -> Session:
-    """Return a turn's segment with the notes of now; a child's unchanged."""
+    """Return a turn's segment with the current notes; that of a child unchanged."""
     if current.lease.parent is not None:
         return current.session
     scope = notebook.scope_of(conn, current.lease.conversation)

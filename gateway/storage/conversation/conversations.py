@@ -516,7 +516,7 @@ def _move_on(conversation_id: int, parent_id: int, child_id: int) -> Any:
 
 
 def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
-    """Select the ids of the segments that conversations write to."""
+    """Select the ids of the segments to which conversations currently write."""
     return select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
 
 

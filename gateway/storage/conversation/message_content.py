@@ -114,7 +114,7 @@ LONGEST_MARK_BYTES = 3
 PROBE_BYTES = 4096
 """Whether a file is a text shows itself in so much of it."""
 MOST_QUOTABLE = 20
-"""Messages in which it is looked up whether they hold a quote."""
+"""Newest messages that are searched for a quote."""
 LEAST_CHARS = 500
 """Less than that of a text is of no use; rather fewer texts are shown."""
 _KINDS = {"voice": "voice message"}
@@ -175,9 +175,9 @@ def content_of(
 def origins_of(
     conn: Connection, conversation_id: int, entries: Sequence[InboxEntry]
 ) -> list[Origin]:
-    """Return what of these messages their senders have not written themselves.
+    """Return the origins of files and pasted parts in these messages.
 
-    Every file counts, whatever is shown of it: models read pictures, and a name is a text as well.
+    Every file counts: models read pictures too, and a file's name is also text.
     """
     found, seqs, alone = [], [], len(entries) == 1
     for entry in entries:
@@ -194,7 +194,7 @@ def origins_of(
 def _without_quote(conn: Connection, entry: InboxEntry) -> str:
     """Return a message without what its platform quotes in front of it.
 
-    That is of somebody who is named in `authors`, or was said in this conversation.
+    Such a quote has its author in `authors`, or repeats a message of this conversation.
     """
     words = entry.words
     if not words.startswith(">"):
@@ -206,11 +206,11 @@ def _without_quote(conn: Connection, entry: InboxEntry) -> str:
 
 
 def _was_said_here(conn: Connection, conversation_id: int, lines: Sequence[str]) -> bool:
-    """Whether a message holds all of these lines, as far as their letters and digits go.
+    """Whether a message has all of these lines, compared by letters and digits.
 
-    Platforms quote without the marks of Markdown. The longest line has to stand there as it is.
+    Platforms quote without Markdown characters. The longest line must match exactly.
     """
-    # As they are stored, texts are JSON: quotes in them are escaped.
+    # Stored texts are JSON: quotes in them are escaped.
     stored = orjson.dumps(longest := max(lines, key=len)).decode()[1:-1]
     said = message.c.body.contains(stored, autoescape=True), message.c.role != "tool"
     here = select(message.c.body).where(message.c.conversation == conversation_id, *said)

@@ -269,7 +269,7 @@ def begin(
 
 
 def _told_apart(session: Session, origins: Iterable[Origin]) -> Iterator[Origin]:
-    """Yield origins of files under names that no earlier one of the lineage has."""
+    """Yield origins of files, with names that no earlier file of the lineage has."""
     known = {each.which for each in session.origins}
     for origin in origins:
         names = chain([origin.which], (f"{origin.which} ({n})" for n in count(2)))
@@ -279,20 +279,20 @@ def _told_apart(session: Session, origins: Iterable[Origin]) -> Iterator[Origin]
 
 
 MOST_SAID = 500
-"""So many of the newest messages of a lineage name addresses."""
+"""Newest messages of a lineage whose addresses count as named."""
 
 
 class WrittenWords(NamedTuple):
-    """What a person has written in a message themselves, and whether it has a pasted part, too."""
+    """A person's own words in a message, and whether the message also has a pasted part."""
 
     text: str
     beside_paste: bool
 
 
 def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> list[WrittenWords]:
-    """Return what people of a segment's lineage have written themselves, the newest first.
+    """Return people's own words in a segment's lineage, the newest first.
 
-    Nothing of a message that quotes or forwards: whose words are whose is not told within it.
+    Messages that quote or forward are left out: their text does not show who wrote which part.
     """
     said = inbox.entries_of(conn, _said(conversation_id, session_id))
     asked = Counter(entry.turn_id for entry in said)

@@ -1,7 +1,7 @@
-"""What is on record of MCP servers: which stay confined, and what owners said of tools' texts.
+"""Records about MCP servers: which stay confined, and owners' decisions about tools' texts.
 
 `mcp_confined` names the servers of homes that were in use before programs ran unconfined. Names are
-never taken out: a replica that starts with older settings would find its server unconfined.
+never removed: a replica that starts with older settings would run its server unconfined.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,20 +18,20 @@ from gateway.storage.queue import leases
 from gateway.storage.schema import mcp_confined, mcp_text, now_s
 
 EVERY = ""
-"""Stands for all servers in `confined`: the home was in use, and has not been started since."""
+"""Means all servers in `confined`: the home was in use, and has not been started since."""
 ID_CHARS = 12
-"""Hexadecimal digits of a digest by which owners name a text."""
+"""Hexadecimal digits of a digest; owners use them as the text's ID."""
 
 
 class McpRecord(NamedTuple):
-    """What a start goes by: `confined`, and the digests of `agreed`."""
+    """The records that a start uses: `confined`, and the digests of `agreed`."""
 
     confined: frozenset[str]
     agreed: frozenset[str]
 
 
 UNKNOWN = McpRecord(frozenset({EVERY}), frozenset())
-"""Where there is no record no program runs with fewer walls than it may have had."""
+"""Used if the record is unreadable: no program runs with fewer walls than it may have had."""
 Verdict = Literal["agreed", "refused"]
 
 
@@ -41,8 +41,8 @@ class ToolText:
 
     Attributes:
         state: "asked", "agreed" or "refused".
-        by: Who decided, "platform:sender id"; empty for nobody yet.
-        told: Whether an owner was shown it.
+        by: The owner who decided, "platform:sender id"; empty while undecided.
+        told: Whether an owner has seen it.
     """
 
     held: HeldTool
@@ -52,18 +52,18 @@ class ToolText:
 
     @property
     def id(self) -> str:
-        """What owners call it by."""
+        """Its ID for owners."""
         return self.held.digest[:ID_CHARS]
 
 
 def confined(conn: Connection) -> frozenset[str]:
-    """Return the servers that stay confined without a word in their settings; see `EVERY`."""
+    """Return the servers that stay confined unless their settings decide; see `EVERY`."""
     return frozenset(conn.scalars(select(mcp_confined.c.name)))
 
 
 def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
-    """Return what is on record; the first start after the upgrade enters these servers."""
-    # Of two replicas that begin at once the second one finds what the first one has entered.
+    """Return the records; the first start after the upgrade enters these servers."""
+    # If two replicas start at once, the second finds the rows of the first.
     leases.one_at_a_time(conn)
     if EVERY in (known := confined(conn)):
         conn.execute(delete(mcp_confined).where(mcp_confined.c.name == EVERY))
@@ -79,7 +79,7 @@ def agreed(conn: Connection) -> frozenset[str]:
 
 
 def note(conn: Connection, held: Iterable[HeldTool]) -> None:
-    """Enter texts that are not known yet; an undecided earlier text of the same tool goes."""
+    """Store new texts; an undecided earlier text of the same tool is deleted."""
     leases.one_at_a_time(conn)
     known = frozenset(conn.scalars(select(mcp_text.c.digest)))
     for each in held:
@@ -105,10 +105,10 @@ def texts(conn: Connection) -> list[ToolText]:
 
 
 def text_of(conn: Connection, name: str) -> ToolText:
-    """Return the text that owners call by this id.
+    """Return the text with this ID.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No text has it.
     """
     found = [each for each in texts(conn) if each.id == name.strip().lower()]
     if not found:
@@ -117,16 +117,16 @@ def text_of(conn: Connection, name: str) -> ToolText:
 
 
 def mark_told(conn: Connection, digests: Collection[str]) -> None:
-    """Note that an owner was shown these texts."""
+    """Record that an owner has seen these texts."""
     conn.execute(update(mcp_text).where(mcp_text.c.digest.in_(digests)).values(told_at=now_s()))
 
 
 def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
-    """Note what an owner says of a text, on record in the audit log; a later word counts.
+    """Record an owner's decision about a text, also in the audit log; the latest one counts.
 
     Args:
         name: The first characters of its digest, `ToolText.id`.
-        by: Who says so, "platform:sender id".
+        by: The owner, "platform:sender id".
 
     Raises:
         NotFound: There is no such text.
@@ -138,6 +138,6 @@ def decide(conn: Connection, name: str, verdict: Verdict, by: str) -> ToolText:
     subject, detail = f"{text.held.server}: {text.held.tool}", {"digest": text.held.digest}
     audit_log.append(conn, AuditEntry(kind, by=by, subject=subject[:200], detail=detail))
     if conn.dialect.name == "postgresql":
-        # Every replica reads its settings again, and what owners have agreed to with them.
+        # Every replica reloads its settings and, with them, owners' decisions.
         sharing.announce(conn, "secrets")
     return ToolText(text.held, verdict, by, text.told)

@@ -1,10 +1,9 @@
-"""What is remembered: one list for each conversation, and one notebook of notes for each scope.
+"""The task list of each conversation, and the notebook of each scope.
 
-Notes are written by the agent's tool, by the model of `auxiliary.memory` and by people; each note
-has an id that is never used again. They are read into the prompt when a root begins and at each
-compaction; a note that is taken out leaves the prompts at once. Some rows wait for a yes and are in
-no prompt: those that rules of versions before 0.6 have found, and offers. A list belongs to the
-root in which it was written.
+The agent's tool, the model of `auxiliary.memory` and people write notes; the id of a note is never
+used again. A prompt gets the notes when a root begins and at each compaction; a removed note leaves
+the prompts at once. Some rows wait for a yes and are in no prompt: those that versions before 0.6
+found by rules, and offers. A list belongs to the root in which it was written.
 """
 
 import re
@@ -31,12 +30,12 @@ from gateway.storage.statements import built_once
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
 BY_RULES = ("instruction", "fact")
-"""What versions before 0.6 found in messages by rules, and by a model that filled their gaps: rows
-do not tell which. They wait for a yes."""
+"""Rows that versions before 0.6 found in messages by rules, or by a model that filled their gaps:
+the rows do not show which. They wait for a yes."""
 CONFIRMED_CHARS = 4_000
-"""Up to so many characters of notes about a person a yes adds to them."""
+"""A yes adds a note only if all notes about the person then have at most so many characters."""
 LOOKED_BACK = 400
-"""Messages in which it is looked up whether the agent or a tool has said the same before."""
+"""Newest messages that are searched for the same words by the agent or a tool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class Note:
     """One row of a notebook.
 
     Attributes:
-        target: user or memory; instruction, fact or offer where it waits for a yes.
+        target: user or memory; instruction, fact or offer while it waits for a yes.
         at: When it was made, ISO 8601.
-        before: The note whose place it took; empty for none.
+        before: The note that it replaced, or empty.
     """
 
     id: int
@@ -58,7 +57,7 @@ class Note:
 
     @property
     def waits(self) -> bool:
-        """Whether it is in no prompt until a person says yes."""
+        """Whether it needs a person's yes before prompts contain it."""
         return self.target not in KEPT
 
 
@@ -152,7 +151,7 @@ def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
 
 
 def pinned(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
-    """Return the same as a prompt has it, without what a newer scan finds."""
+    """Return the notes for a prompt, without those that the current scan finds suspicious."""
     return tuple(PinnedNote(scan(text).text, day) for text, day in kept(conn, scope))
 
 
@@ -175,7 +174,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """What a change has led to: all notes of its target, and the one that is gone, if any."""
+    """Result of a change: all notes of its target, and the removed one, if any."""
 
     notes: list[str]
     removed: Note | None = None
@@ -184,7 +183,7 @@ class Changed:
 def change_notes(conn: Connection, current: Turn, change: Change) -> Changed:
     """Change the notes of a scope in a turn.
 
-    A note that takes the place of another has an id of its own, and the text of that one.
+    A note that replaces another has a new id, and records the text of the other.
 
     Raises:
         ToolError: See `changed`; nothing was written.
@@ -221,12 +220,12 @@ def _put_on_record(
 
 
 def _repin(conn: Connection, scope: str) -> None:
-    """Take out of all prompts of a scope what is no note of it any more."""
+    """Remove deleted notes from all prompts of a scope."""
     sessions.repin(conn, conversations_of(conn, scope), pinned(conn, scope))
 
 
 def conversations_of(conn: Connection, scope: str) -> list[int]:
-    """Return the conversations that begin with the notes of a scope."""
+    """Return the conversations whose prompts contain the notes of a scope."""
     if is_shared(scope):
         return [int(scope.removeprefix(_CONVERSATION))]
     platform, _, user = scope.partition(":")
@@ -235,7 +234,7 @@ def conversations_of(conn: Connection, scope: str) -> list[int]:
 
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
-    """Return the notes that a turn has made and that are still there."""
+    """Return the notes that a turn made and that still exist."""
     return [_note(row) for row in conn.execute(*_written_in(turn_id))]
 
 
@@ -246,12 +245,12 @@ def _written_in(turn_id: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class FoundWords:
-    """A sentence of somebody's message that a model takes for something to be remembered.
+    """A sentence of a person's message that a model proposes to remember.
 
     Attributes:
         said_by: "platform:sender id".
-        seq: Of the message that has it.
-        offered: Whether it is kept only after a yes.
+        seq: Number of its message.
+        offered: Whether it needs a yes.
     """
 
     text: str
@@ -263,7 +262,7 @@ class FoundWords:
 def keep_found(
     conn: Connection, conversation_id: int, found: Iterable[FoundWords], max_chars: int
 ) -> list[Note]:
-    """Enter what was found; returns the new rows. What is there, or has no room, is left out."""
+    """Store the sentences; returns the new rows. Leaves out known ones and those without room."""
     scope = scope_of(conn, conversation_id)
     rows: list[Note] = []
     for words in found:
@@ -282,9 +281,9 @@ def keep_found(
 
 
 def was_said_by_agent(conn: Connection, conversation_id: int, before_seq: int, text: str) -> bool:
-    """Whether the agent or a tool has said the same lately: a copy of that is nobody's order."""
+    """Whether the agent or a tool said the same lately: a copy of that is not an instruction."""
     lately = message.c.seq.between(before_seq - LOOKED_BACK, before_seq - 1)
-    # As they are stored, texts are JSON: quotes in them are escaped.
+    # Stored texts are JSON: quotes in them are escaped.
     stored = orjson.dumps(text).decode()[1:-1]
     said = message.c.body.contains(stored, autoescape=True)
     here = (message.c.conversation == conversation_id, lately, message.c.role != "user", said)
@@ -301,7 +300,7 @@ class Corrector:
 
 
 def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
-    """Erase rows at a person's wish, those that a newer one had ended too.
+    """Erase rows for a person, including those ended by a newer one.
 
     Raises:
         NotFound: One is gone already.
@@ -319,7 +318,7 @@ def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
 
 
 def undo(conn: Connection, note: Note, who: Corrector) -> None:
-    """Take a note back at a person's wish; the one whose place it took is there again."""
+    """Undo a note for a person; restores the note that it replaced."""
     remove(conn, [note], who)
     if note.before:
         _insert(conn, note.scope, note.target, note.before)
@@ -327,9 +326,9 @@ def undo(conn: Connection, note: Note, who: Corrector) -> None:
 
 
 def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
-    """Keep a row that waits; False where there is no room for it.
+    """Keep a waiting row; returns False without room for it.
 
-    The same text is there once.
+    Equal texts are kept once.
 
     Raises:
         NotFound: It is gone already.
@@ -349,7 +348,7 @@ def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
 
 
 def reword(conn: Connection, note: Note, text: str, who: Corrector) -> None:
-    """Give a row other words at a person's wish; they count as said now.
+    """Reword a row for a person; the new text gets the current time.
 
     Raises:
         NotFound: It is gone already.
@@ -419,10 +418,10 @@ def listed(notes: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """Notes of a scope that rules have made, of which its people have not been told.
+    """A scope's notes made by rules, if its people are not informed about them yet.
 
     Attributes:
-        notes: How many.
+        notes: Their number.
         newest: Id of the newest one.
     """
 
@@ -432,7 +431,7 @@ class Unconfirmed:
 
 
 def unconfirmed(conn: Connection) -> list[Unconfirmed]:
-    """Return the scopes with notes by rules of which nobody has been told."""
+    """Return the scopes with notes made by rules whose people are not informed yet."""
     query = select(memory.c.scope, func.count(), func.max(memory.c.id)).where(_is_untold)
     rows = conn.execute(query.group_by(memory.c.scope).order_by(memory.c.scope))
     return [Unconfirmed(*row) for row in rows]
@@ -444,7 +443,7 @@ _is_untold = and_(
 
 
 def note_told(conn: Connection, scope: str) -> None:
-    """Note that the people of a scope have been told of their unconfirmed notes."""
+    """Record that the people of a scope know of their unconfirmed notes."""
     conn.execute(update(memory).where(memory.c.scope == scope, _is_untold).values(told_at=now_s()))
 
 
@@ -491,7 +490,7 @@ def forget(conn: Connection, conversation_id: int) -> None:
 
 
 def forget_found(conn: Connection, conversation_id: int) -> None:
-    """Erase what was found in a conversation's messages, also where it belongs to its person."""
+    """Erase notes quoted from a conversation's messages, also those in its person's notebook."""
     here = memory.c.conversation == conversation_id
     gone = conn.execute(delete(memory).where(here).returning(memory.c.scope)).all()
     for scope in {row.scope for row in gone}:

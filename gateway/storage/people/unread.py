@@ -50,8 +50,8 @@ class Unread:
 
     Attributes:
         after_turn: Up to where the conversation was read before.
-        turns: In order; those without a message are left out, and those in which the agent has used
-            its tool `memory`: what is to be noted of them is noted, or was undone.
+        turns: In order, without turns that have no message or in which the agent used its tool
+            `memory`: it noted what matters, or a person undid that.
         upto_turn: Up to where it is read with these.
     """
 
@@ -158,11 +158,11 @@ def enter(
 
     Args:
         sender: Whose budget the calls count for.
-        max_chars: As much as all notes about a person may have together.
+        max_chars: Limit of all notes about a person together.
 
     Returns:
-        The new notes. None are entered where another reader has done it, whose claim came later,
-        or where the conversation is being erased.
+        The new notes. None if a reader with a later claim has done it, or if the conversation is
+        being erased.
     """
     conversations.hold(conn, read.conversation)
     ledger.book(conn, read.conversation, None, sender, calls)

@@ -166,7 +166,7 @@ def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
 NOTICES = frozenset({
     "trouble", "hygiene", "clipped", "floor", "taken", "over", "kept", "removed",
 })  # fmt: skip
-"""What is said beside an answer, by the kind in the key of an outbox row (pipeline/turn.py,
+"""Kinds of messages in addition to an answer, from the key of an outbox row (pipeline/turn.py,
 gateway/pipeline/admission.py, gateway/agent_ports/told_notes.py)."""
 
 

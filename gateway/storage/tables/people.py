@@ -88,7 +88,7 @@ memory = Table(
     Column("text", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("subject", Text),  # of what rules have found before 0.6
-    Column("value", Text),  # the note whose place it took; of a fact before 0.6 its value
+    Column("value", Text),  # the note that it replaced; of a fact before 0.6 its value
     Column("said_by", Text),  # "platform:sender id"
     Column("conversation", Whole),  # where it was said, of a quote
     Column("seq", Whole),  # of the message that holds it
@@ -130,11 +130,11 @@ audit_head = Table(
     Column("hash", Text, nullable=False),
 )
 
-# MCP servers of homes that are older than unconfined programs: these stay confined. The name "" is
-# there from the migration to the first start, which enters the servers of its settings.
+# MCP servers that stay confined: their home is older than unconfined programs. The name "" exists
+# from the migration until the first start, which enters the servers of its settings.
 mcp_confined = Table("mcp_confined", metadata, Column("name", Text, primary_key=True))
 
-# Texts of MCP servers' tools that give orders, and what an owner has said of them.
+# Texts of MCP servers' tools that give orders, and owners' decisions about them.
 mcp_text = Table(
     "mcp_text",
     metadata,
@@ -144,7 +144,7 @@ mcp_text = Table(
     Column("why", Text, nullable=False),
     Column("text", Text, nullable=False),
     Column("state", Word, nullable=False),  # asked | agreed | refused
-    Column("told_at", Double),  # when an owner was shown it; NULL: none could be
+    Column("told_at", Double),  # when an owner saw it; NULL: not yet
     Column("by", Text, nullable=False, server_default=""),  # "platform:sender id"
     Column("at", Double, nullable=False),
 )

@@ -64,7 +64,7 @@ def test_where_none_works_each_has_its_reason(monkeypatch: pytest.MonkeyPatch) -
     backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
     assert choose(SandboxSettings()) == "bwrap: no namespaces; landlock: no Landlock"
     assert report(SandboxSettings()) == [
-        "no sandbox holds: bwrap: no namespaces; landlock: no Landlock"
+        "no sandbox works: bwrap: no namespaces; landlock: no Landlock"
     ]
 
 

@@ -55,8 +55,8 @@ CONFINED = [
     (
         "/usr/bin/env: 'node': No such file or directory",
         (
-            "the program node was not found: see that it is on the PATH in `tools.mcp.s.env` and"
-            " its folder is in `tools.mcp.s.readable`"
+            "the program node was not found: add it to the PATH in `tools.mcp.s.env` and"
+            " its folder to `tools.mcp.s.readable`"
         ),
     ),
 ]
