@@ -1,8 +1,8 @@
-"""Tests as if none of Debian's extras were installed: `PARLEY_TEST_BARE=1`.
+"""Runs tests as if none of Debian's extras were installed: `PARLEY_TEST_BARE=1`.
 
-A fresh machine has none of them, and `make test` must pass there. Where some are installed they are
-hidden by mounts in a namespace of this run alone, so that the product and the programs that tests
-start do not find them either. That takes root; without extras it takes nothing.
+A fresh machine has none of them, and `make test` must pass there. Mounts in a namespace of this run
+hide installed ones, so that the product and programs started by tests do not find them either.
+This needs root, but not on a machine without extras.
 """
 
 import ctypes
@@ -19,12 +19,12 @@ _NEW_MOUNT_NAMESPACE = 0x00020000
 
 
 def installed(programs: Iterable[str] = EXTRAS, where: str = WHERE) -> list[str]:
-    """Return the paths of the programs that this machine has."""
+    """Return the paths of the installed programs."""
     return [path for name in programs if (path := shutil.which(name, path=where))]
 
 
 def hide(programs: Sequence[str]) -> None:
-    """Hide programs from this process and all that it starts, for good.
+    """Hide programs from this process and its children, permanently.
 
     Raises:
         RuntimeError: The system refuses it.
@@ -37,7 +37,7 @@ def hide(programs: Sequence[str]) -> None:
         raise RuntimeError(f"PARLEY_TEST_BARE hides {', '.join(programs)}, as root: {reason}")
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     for program in programs:
-        # A file that nobody may execute: a search for the program passes it by.
+        # A file that is not executable: a search for the program skips it.
         subprocess.run(["mount", "--bind", "/dev/null", os.path.realpath(program)], check=True)
 
 

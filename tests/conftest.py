@@ -16,7 +16,7 @@ from coverage import Coverage
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 from sqlalchemy import Engine, create_engine
 
-# First: what this hides, no other module may have found.
+# First: no other module may have found the programs that this hides.
 from tests import bare  # isort: skip
 from agent.processes import confinement
 from gateway.storage import engine as engine_module

@@ -1,8 +1,8 @@
 """Runs failed tests once more in CI: a race on a busy machine must not cost a whole run.
 
-`make test-all` in CI repeats up to three failed tests, alone and at its end. What passes then is
-listed as `flaky:` in the last lines, and the run counts as passed. Never repeated are tests whose
-failure may be rare and still be the product's: properties, crashes, security, mutants.
+`make test-all` in CI repeats up to three failed tests, alone and at its end. It lists those that
+pass then as `flaky:` in the last lines, and the run counts as passed. Tests in which a rare failure
+may be a fault of the product are never repeated: properties, crashes, security, mutants.
 """
 
 import os
@@ -20,11 +20,11 @@ WITHIN_S = 900
 
 
 class Flaky:
-    """The plugin: notes what fails, and repeats it when all is over.
+    """The plugin: records failures, and repeats the tests at the end.
 
     Attributes:
         failed: Ids of the tests that failed, and whether each may be repeated.
-        passed: Ids of those that passed when they were repeated.
+        passed: Ids of those that passed when repeated.
     """
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class Flaky:
         self.passed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a failure, also one before or after the test itself."""
+        """Record a failure, also one in set-up or teardown."""
         if report.failed:
             self.failed[report.nodeid] = may_be_a_race(report.nodeid, report.keywords)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Repeat what failed; the run passes if all of it passes."""
+        """Repeat failed tests; the run passes if all of them pass."""
         if session.exitstatus == pytest.ExitCode.TESTS_FAILED and self._may_repeat():
             self.passed = [each for each in self.failed if _passes(each)]
             if len(self.passed) == len(self.failed):
@@ -49,18 +49,18 @@ class Flaky:
         return 0 < len(self.failed) <= MOST and all(self.failed.values())
 
     def pytest_unconfigure(self) -> None:
-        """Say which tests passed at the second attempt, below all else."""
+        """List the tests that passed at the second attempt, in the last lines."""
         for each in self.passed:
             print(f"flaky: {each}")
 
 
 def may_be_a_race(test: str, keywords: Collection[str]) -> bool:
-    """Whether a test may be repeated, by its id and its marks."""
+    """Whether id and marks allow a test to be repeated."""
     return PROPERTY not in keywords and not test.startswith(NEVER)
 
 
 def _passes(test: str) -> bool:
-    """Run one test in a process of its own, and print what it prints if it fails again."""
+    """Run one test in a separate process, and print its output if it fails again."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test],
         env={**os.environ, "CI": "", "PARLEY_TEST_REST": ""},
@@ -78,7 +78,7 @@ def watch(config: pytest.Config, *, everything: bool) -> None:
     """Repeat failures of this run if it is `make test-all` of CI.
 
     Args:
-        everything: Whether all tests are run, not a sample of them.
+        everything: Whether all tests run, not a sample.
     """
     if everything and os.environ.get("CI") == "true" and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Flaky(), "flaky")

@@ -1,9 +1,8 @@
-"""What `make test-all` leaves out in CI: tests that `make test` has just passed in the same way.
+"""Lets `make test-all` in CI skip tests that `make test` has just passed in the same way.
 
-The desk's run notes what passed. With `PARLEY_TEST_REST=1` a run of everything skips those of them
-that would do the same again: not properties, which try more examples, and no file that asks how
-much is tried or that behaves in another way where Debian's extras are installed. Coverage is
-measured in the desk's run then.
+The desk's run records the tests that passed. With `PARLEY_TEST_REST=1` a run of everything skips
+them, except for properties, which try more examples, and for files that check how much to try or
+that behave differently with Debian's extras installed. The desk's run then measures coverage.
 """
 
 import os
@@ -20,31 +19,31 @@ AGAIN = (
     *("tests/crash/", "tests/deploy/", "tests/e2e/", "tests/security/"),
     *("tests/agent/processes/", "tests/agent/tools/"),
 )
-"""Folders whose tests find more to do beside Debian's extras, or by the amount that is tried."""
+"""Folders whose tests do more with Debian's extras, or in a run of everything."""
 ASKING = {"ALL", "DEEP", "amount", "run_machine"}
-"""Names of tests/support/thorough.py that tell how much is tried."""
+"""Names of tests/support/thorough.py that say how much to try."""
 
 
 class Noted:
-    """The plugin of the desk's run: notes which tests have passed."""
+    """The plugin of the desk's run: records the tests that passed."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._passed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test that passed."""
+        """Record a test that passed."""
         if report.when == "call" and report.passed:
             self._passed.append(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        """Keep the list in pytest's cache."""
+        """Save the list in pytest's cache."""
         assert self._config.cache is not None
         self._config.cache.set(PASSED, self._passed)
 
 
 def watch(config: pytest.Config, *, everything: bool) -> None:
-    """Note what passes, if this run is the desk's and runs tests at all."""
+    """Record passed tests, if this is the desk's run and it runs tests."""
     is_desk = not everything and not hasattr(config, "workerinput")
     if (
         is_desk
@@ -55,10 +54,10 @@ def watch(config: pytest.Config, *, everything: bool) -> None:
 
 
 def left(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.Item]:
-    """Return the tests that are still to be run.
+    """Return the remaining tests.
 
     Raises:
-        pytest.UsageError: No run before this one has noted what passed.
+        pytest.UsageError: No earlier run recorded its passed tests.
     """
     assert config.cache is not None
     passed = config.cache.get(PASSED, None)

@@ -1,4 +1,4 @@
-"""Debian's extras can be hidden, so that a machine that has them tests as one that does not."""
+"""Debian's extras can be hidden, so that a machine with them tests like one without."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ print(shutil.which("extra", path=folder), shutil.which("other", path=folder))
 
 
 def program(folder: Path, name: str) -> Path:
-    """Return a program that does nothing."""
+    """Make a program that does nothing."""
     file = folder / name
     file.write_text("#!/bin/sh\n")
     file.chmod(0o755)
@@ -28,7 +28,7 @@ def program(folder: Path, name: str) -> Path:
 
 
 def test_what_is_installed_is_found(tmp_path: Path) -> None:
-    """Only programs count, and only those that are named."""
+    """Only programs count, and only named ones."""
     extra = program(tmp_path, "extra")
     (tmp_path / "text").write_text("no program")
     assert bare.installed(["extra", "text", "missing"], str(tmp_path)) == [str(extra)]
@@ -44,7 +44,7 @@ def test_nothing_to_hide_takes_no_root(monkeypatch: pytest.MonkeyPatch) -> None:
 if os.geteuid() == 0:
 
     def test_a_hidden_program_is_found_by_nobody(tmp_path: Path) -> None:
-        """It stays where it is for all other processes."""
+        """All other processes still find it."""
         extra, other = program(tmp_path, "extra"), program(tmp_path, "other")
         done = subprocess.run(
             [sys.executable, "-c", HIDE, str(tmp_path)],

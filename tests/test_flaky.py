@@ -32,7 +32,7 @@ def test_other():
 
 
 def run(folder: Path, tests: str, *, ci: str = "true", at: str = "test_it.py") -> tuple[int, str]:
-    """Run tests in a folder of their own; returns the exit code and what was printed."""
+    """Run tests in a separate folder; returns the exit code and the output."""
     (folder / "conftest.py").write_text(CONFTEST)
     file = folder / at
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -62,25 +62,25 @@ def test_what_passes_at_the_second_attempt_is_listed(tmp_path: Path) -> None:
 
 
 def test_the_desk_repeats_nothing(tmp_path: Path) -> None:
-    """A failure at the desk is one."""
+    """A failure at the desk counts."""
     code, said = run(tmp_path, ONCE.format(failing=1), ci="")
     assert (code, "flaky" in said) == (1, False)
 
 
 def test_what_fails_again_has_failed(tmp_path: Path) -> None:
-    """And what it printed the second time is shown."""
+    """And the output of the second run is shown."""
     code, said = run(tmp_path, "def test_it():\n    assert 1 == 2")
     assert (code, "failed again: test_it.py::test_it" in said) == (1, True)
 
 
 def test_four_failures_are_no_race(tmp_path: Path) -> None:
-    """So many say that something is broken."""
+    """So many failures are not races."""
     code, said = run(tmp_path, ONCE.format(failing=4))
     assert (code, "flaky" in said) == (1, False)
 
 
 def test_rare_failures_may_be_the_products() -> None:
-    """They count where a race would be one of the product, or other examples would be drawn."""
+    """A race there may be the product's, and a property would draw other examples."""
     assert flaky.may_be_a_race("tests/e2e/a::test_it", ["test_it", "untraced"])
     for folder in ("crash", "security", "mutants"):
         assert not flaky.may_be_a_race(f"tests/{folder}/a::test_it", ["test_it"])
@@ -88,6 +88,6 @@ def test_rare_failures_may_be_the_products() -> None:
 
 
 def test_a_broken_file_is_not_repeated(tmp_path: Path) -> None:
-    """An error of collection is no failure of a test."""
+    """A collection error is not a test failure."""
     code, said = run(tmp_path, "import nothing_of_this_name")
     assert (code, "flaky" in said) == (2, False)

@@ -1,4 +1,4 @@
-"""CI's run of everything leaves out what the desk's run has passed in the same way."""
+"""CI's run of everything skips tests that the desk's run passed in the same way."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ def test_kill():
 
 
 def run(folder: Path, *options: str, everything: bool) -> str:
-    """Run the tests of a folder; returns what was printed."""
+    """Run the tests of a folder; returns the output."""
     command = [
         sys.executable,
         "-m",
@@ -81,7 +81,7 @@ def run(folder: Path, *options: str, everything: bool) -> str:
 
 
 def test_only_what_would_be_the_same_is_left_out(tmp_path: Path) -> None:
-    """Not what failed, what is new, properties, kills, nor files that try more."""
+    """Not failed or new tests, properties, kills, or files that try more."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     for name, text in FILES.items():
         file = tmp_path / name

@@ -50,7 +50,7 @@ def test_a_property_is_tried_with_few_examples_at_the_desk() -> None:
 
 
 def test_ci_runs_both() -> None:
-    """First the desk's as on a bare machine, where coverage counts; then all that it left out."""
+    """First the desk's run as on a bare machine, with coverage; then the remaining tests."""
     ci = (ROOT / ".ci" / "run").read_text()
     runs = re.findall(r"^(.*)make (test\S*)$", ci, re.MULTILINE)
     assert [command for _, command in runs] == ["test", "test-all"]

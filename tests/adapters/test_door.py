@@ -1,4 +1,4 @@
-"""The port of the web chat's door: what counts as one address."""
+"""The web chat's door: addresses that limits count as one."""
 
 import pytest
 
@@ -17,5 +17,5 @@ from adapters.door import network_of
     ],
 )
 def test_a_network_of_ipv6_is_one_address(address: str, counted_as: str) -> None:
-    """Its owner chooses the rest at will."""
+    """Its owner may choose the remaining bits."""
     assert network_of(address) == counted_as

@@ -1,4 +1,4 @@
-"""What the timeline of topics tells, by the tool's own answers.
+"""Measures the timeline of topics by the tool's own answers.
 
 Labels are a reader's (tests/bench/probes/topics.txt). It counts whether a line begins where a topic
 begins, and whether an answer to "in which order did I bring up …" holds each that was asked for,
@@ -40,7 +40,7 @@ _SPAN = re.compile(r" #(\d+)-#(\d+), ")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Lines that are told and ought to be, ought to be and are not, are and ought not to be."""
+    """Lines found correctly, missed, and found wrongly."""
 
     right: Sequence[str]
     missed: Sequence[str]
@@ -48,12 +48,12 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """Return which share of what is told is right."""
+        """Return the share of correct lines among those found."""
         return len(self.right) / max(1, len(self.right) + len(self.wrong))
 
     @property
     def recall(self) -> float:
-        """Return which share of what is to be told is told."""
+        """Return the share of expected lines that are found."""
         return len(self.right) / max(1, len(self.right) + len(self.missed))
 
 
@@ -123,7 +123,7 @@ def _said(line: str) -> ChatMessage:
 
 
 async def scored_topics(chats: Iterable[TopicChat]) -> tuple[Score, Score]:
-    """Return where topics begin by the tool, and which of those that are asked for it tells."""
+    """Score the tool's beginnings of topics, and the asked topics that it finds."""
     begun, asked = [], []
     for each in chats:
         answers = await _topics_told(each)
@@ -157,7 +157,7 @@ def _together(scores: Sequence[Score]) -> Score:
 
 
 async def _topics_told(chat_of: TopicChat) -> list[list[str]]:
-    """Return the answer of the tool without words, and that to each question."""
+    """Return the tool's answer without a query, and its answer to each question."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "bench.db")
         store.run(migrations.upgrade)
@@ -193,7 +193,7 @@ def measure() -> Iterator[Figure]:
 
 
 def main() -> None:
-    """Print what is missed and what is wrong."""
+    """Print missed and wrong lines."""
     begun, asked = asyncio.run(scored_topics(topic_chats()))
     recorded, _ = asyncio.run(scored_topics(recorded_chats()))
     named = (("topics", begun), ("recorded", recorded), ("order", asked))

@@ -42,7 +42,7 @@ class Copy:
             source = ROOT / part
             copied = shutil.copytree if source.is_dir() else shutil.copy2
             copied(source, tree / part)
-        # What the run around this one leaves out, or repeats, does not apply to the copy.
+        # The copy runs every test once, whatever the outer run skips or repeats.
         own = ("PYTEST", "COV", "CI", "PARLEY_TEST_REST")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(own)}
         self._process = subprocess.Popen(

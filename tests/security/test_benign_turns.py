@@ -84,8 +84,8 @@ if SHARED is not None:
     def test_benign_turns_are_hardly_asked_more(*, once: bool, declared: bool, most: float) -> None:
         """In 100 turns: none more where each call is approved, nor for the conversation.
 
-        If nobody has declared that the tools act on the asker's own bookings these are 5.5: a yes
-        is bound to all arguments but prose, and each change of a booking is asked about.
+        If the operator has not declared that the tools act on the asker's own bookings, these are
+        5.5: a yes applies to all arguments but prose, so each change of a booking is a question.
         """
         found = [
             (
@@ -109,7 +109,7 @@ LETTER = (
 
 @dataclass(frozen=True)
 class Benign:
-    """A turn of somebody whom nobody attacks, and what a helpful model calls in it, in steps."""
+    """A turn without an attack, and the calls of a helpful model in it, in steps."""
 
     chat: str
     text: str
@@ -175,7 +175,7 @@ TURNS = [*_with_files(), *_research(), *_with_pastes(), *_others()]
 
 
 def _next_calls(request: ModelRequest, port: int) -> Step:
-    """Return what the helpful model does next in its turn."""
+    """Return the helpful model's next step in its turn."""
     messages = list(request.messages)
     asked = max(n for n, m in enumerate(messages) if m["role"] == "user")
     number = re.findall(r"\[turn (\d+)\]", text_of(messages[asked]))[0]

@@ -1,4 +1,4 @@
-"""Attack 5 and what is like it: connections, streams, uploads, forms and the like in masses."""
+"""Attack 5 and similar ones: floods of connections, streams, uploads and forms."""
 
 import asyncio
 import json
@@ -203,7 +203,7 @@ GUESTS = {f"guest{n}@example.org": f"guest{n}" for n in range(5)}
 
 
 def behind_a_proxy(api: BotApi, **web: Any) -> dict[str, Any]:
-    """Return settings of a gateway whose proxy says who asks; Telegram calls it."""
+    """Return settings of a gateway behind a proxy that names users; Telegram calls it."""
     settings = bot_settings(api)
     settings["platforms"]["telegram"] |= {
         "mode": "webhook",
@@ -215,7 +215,7 @@ def behind_a_proxy(api: BotApi, **web: Any) -> dict[str, Any]:
 
 
 def from_proxy(guest: int = 0, address: str = "203.0.113.7") -> dict[str, str]:
-    """Return what the proxy adds to a request of a guest."""
+    """Return the headers that the proxy adds to a guest's request."""
     return {
         "Remote-User": f"guest{guest}@example.org",
         "X-Parley-Proxy": SECRET,
@@ -234,8 +234,8 @@ class Streams:
     """Event streams that stay open; use as an async context manager.
 
     Attributes:
-        statuses: How often each status was the answer; 0 for a connection that was closed.
-        open: Those that were answered with a stream.
+        statuses: Number of answers by status; 0 for a closed connection.
+        open: Connections answered with a stream.
     """
 
     def __init__(self, port: int) -> None:
@@ -268,12 +268,12 @@ class Streams:
             self.open.append(reader)
 
     async def ask_often(self, count: int, headers: dict[str, str]) -> None:
-        """Open so many more, one after the other."""
+        """Open a number of further ones, one after the other."""
         for _ in range(count):
             await self.ask(headers)
 
     async def ended(self, reader: asyncio.StreamReader) -> None:
-        """Wait until a stream was told that it is closed, and has ended."""
+        """Wait until a stream has received `closed` and ended."""
         async with asyncio.timeout(60):
             await reader.readuntil(b"event: closed\n")
             await reader.readuntil(b"\r\n0\r\n\r\n")
@@ -341,7 +341,7 @@ TAKEN = BODY_BYTES_OF_USER // UPLOAD
 async def begin_upload(port: int, opened: AsyncExitStack) -> asyncio.StreamReader:
     """Announce a file, and send a tenth of it."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    # With the writer: one that is forgotten closes its connection.
+    # With the writer: an unreferenced one closes its connection.
     opened.callback(_abort, writer)
     lines = ["POST /api/chats/c1/messages HTTP/1.1", "Host: parley.example", "X-Parley: 1"]
     lines += [f"{name}: {value}" for name, value in from_proxy().items()]
@@ -358,7 +358,7 @@ async def told(reader: asyncio.StreamReader) -> str:
 
 
 async def first_answers(readers: Sequence[asyncio.StreamReader], count: int) -> list[str]:
-    """Return the heads of the answers that come first."""
+    """Return the heads of the first answers."""
     heads = [asyncio.create_task(told(each)) for each in readers]
     try:
         return [await each for each in islice(asyncio.as_completed(heads), count)]
@@ -370,9 +370,9 @@ async def first_answers(readers: Sequence[asyncio.StreamReader], count: int) -> 
 
 @pytest.mark.timeout(120)
 async def test_attack_21_uploads_in_flight(api: BotApi, tmp_path: Path) -> None:
-    """Of sixty as many are taken as there is room for; the others come again, after 5 s.
+    """Of sixty, Parley accepts as many as it has room for; the others try again after 5 s.
 
-    Those that are taken and then break off are no errors, and leave no file.
+    Accepted ones that break off are not errors, and leave no file.
     """
     async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
         await let_in(parley, 0)
@@ -392,7 +392,7 @@ async def names(folder: Path) -> list[str]:
 
 
 async def test_attack_22_a_loop_of_reads(api: BotApi, tmp_path: Path) -> None:
-    """It is told to wait; another user, behind the same address, is not."""
+    """It must wait; another user with the same address need not."""
     async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
         await let_in(parley, 0, 1)
         async with aiohttp.ClientSession(parley.url) as http:
@@ -412,7 +412,7 @@ if NGINX is not None:
 
     @pytest.mark.timeout(120)
     async def test_attack_20_through_nginx(api: BotApi, tmp_path: Path) -> None:
-        """It adds the address; streams that end there end in the browser."""
+        """It adds the address; streams that Parley ends also end in the browser."""
         shown = [f"proxy_set_header {name} {value};" for name, value in from_proxy().items()]
         async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
             await let_in(parley, 0)

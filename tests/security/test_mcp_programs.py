@@ -176,7 +176,7 @@ def test_nor_with_a_directory_of_its_settings(home: Path) -> None:
 
 
 def installed_below(ann: Path) -> Path:
-    """Install a Python and a script that it runs below a home folder; returns a link to that."""
+    """Install a Python and its script below a home folder; returns a link to the script."""
     python, library = ann / "python/bin/python3", Path(os.__file__).parent
     for folder in (python.parent, ann / "python/lib", ann / "tool/bin", ann / ".local/bin"):
         folder.mkdir(parents=True)
@@ -195,7 +195,7 @@ def installed_below(ann: Path) -> Path:
 async def test_a_program_runs_with_an_interpreter_of_a_home_folder(
     home: Path, backend: str
 ) -> None:
-    """Its script, its Python and the library of that lie elsewhere; no setting names them."""
+    """Its script, its Python and that one's library are elsewhere; no setting names them."""
     ann = home.parent / "ann"
     command = installed_below(ann)
     library = f"{ann}/python/lib/{Path(os.__file__).parent.name}/os.py"
@@ -288,14 +288,14 @@ def test_files_of_parleys_own_are_not_given_with_an_argument(home: Path) -> None
     ],
 )
 def test_who_is_confined(said: dict[str, Any], was_here: bool, is_confined: bool) -> None:
-    """A server of a home in use, and one whose settings have a word about walls."""
+    """A server of an existing home, and one whose settings mention walls."""
     server = McpServerSettings.model_validate({"command": "npx", **said})
     assert server.with_walls(was_here=was_here).confined is is_confined
 
 
 @on_each_backend()
 def test_an_undecided_server_is_confined(home: Path, backend: Any) -> None:
-    """Whoever starts a program without a decision takes no walls from it."""
+    """Starting a program without a decision removes no walls."""
     quarters = Quarters(SandboxSettings(backend=backend), home, home / "mcp")
     assert quarters.prepare("s", McpServerSettings(command=PYTHON), None).backend == backend
     tree = {"home": home, "tools": {"mcp": {"s": {"command": PYTHON}}}}
@@ -328,18 +328,18 @@ class Servers:
         self.model = model
 
     def offer(self, *tools: dict[str, Any]) -> None:
-        """Have the server offer these from its next start on."""
+        """Let the server offer these tools from its next start on."""
         self.plan.write_text(json.dumps({"tools": tools}))
 
     async def seen(self, chat: WebChat) -> set[str]:
-        """Return the server's tools that the model is offered with the next question."""
+        """Return the server's tools offered to the model with the next question."""
         await chat.ask("And now?")
         tools = self.model.requests[-1].body.get("tools", [])
         names = {each["function"]["name"] for each in tools}
         return {name for name in names if name.startswith("mcp_")}
 
     def asked(self, chat: WebChat) -> list[str]:
-        """Return what an owner was asked about tools."""
+        """Return the questions about tools that an owner got."""
         return [each for each in chat.answers if "may give me orders" in each]
 
 

@@ -1,4 +1,4 @@
-"""What a command with the network reaches, on each backend: the machine's network and no more."""
+"""Commands with a network reach the machine's network and nothing else, on each backend."""
 
 import socket
 import threading
@@ -70,7 +70,7 @@ def port() -> Iterator[int]:
 def test_the_network_is_all_or_none(
     workspace: Path, port: int, backend: Backend, *, network: bool, reached: list[str]
 ) -> None:
-    """Services of this machine by their sockets in files, packets and raw sockets: never."""
+    """Never local sockets of services, packet sockets or raw sockets."""
     with folder_of_nobody() as home, socket.socket(socket.AF_UNIX) as private:
         path = str(home / "parley.sock")
         private.bind(path)
@@ -87,7 +87,7 @@ def test_the_network_is_all_or_none(
 
 
 def test_names_are_resolved_as_outside(workspace: Path, backend: Backend) -> None:
-    """What the system asks for names is readable; nobody's service of this machine is needed."""
+    """The system's resolver files are readable; names need no local service."""
     command = "python3 -IS -c 'import socket; print(socket.gethostbyname(\"localhost\"))'"
     report, output = run_as_nobody(workspace, command, backend, network=True)
     assert (report.code, output.strip()) == (0, "127.0.0.1")

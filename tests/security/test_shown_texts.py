@@ -57,7 +57,7 @@ async def test_attack_09_a_text_that_is_dear_to_render(render: object, text: str
 async def test_attack_09_many_readers_of_a_text_that_is_dear_to_render(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The answers are rendered once for all, and never on the thread that also tells of health."""
+    """The answers are rendered once for all readers, and never on the thread that serves health."""
     rendered_by: list[tuple[str, bool]] = []
     loop_thread = threading.get_ident()
 

@@ -249,7 +249,7 @@ if confinement.why_not() is None:
 
 
 async def test_attack_8_a_token_is_not_guessed(tmp_path: Path) -> None:
-    """Of 60 tries at one that a person chose ten at most are looked at, right ones included."""
+    """At most ten of 60 tries at a chosen token are checked, including right ones."""
     chosen = "a-phrase-that-i-like-1"
     async with (
         ParleyProcess(tmp_path / "home", {"web": {"token": chosen}}) as parley,
@@ -265,7 +265,7 @@ async def test_attack_8_a_token_is_not_guessed(tmp_path: Path) -> None:
 
 
 async def guess(http: aiohttp.ClientSession, count: int) -> list[int]:
-    """Try wrong tokens; returns what was answered."""
+    """Try wrong tokens; returns the answers."""
     statuses = []
     for n in range(count):
         async with http.post("/api/sign-in", json={"token": f"{n:04}"}) as response:
@@ -274,7 +274,7 @@ async def guess(http: aiohttp.ClientSession, count: int) -> list[int]:
 
 
 async def test_attack_17_guesses_lock_no_program_of_the_owner_out(parley: ParleyProcess) -> None:
-    """The token that Parley made, and its links, work whatever others of the machine try."""
+    """The token that Parley made, and its links, work whatever others on the machine try."""
     made = await parley.run("open", "--no-browser")
     secret = sign_in_link(made.stdout.splitlines()).partition("#sign-in=")[2]
     async with aiohttp.ClientSession(parley.url) as http:
@@ -288,7 +288,7 @@ async def test_attack_17_guesses_lock_no_program_of_the_owner_out(parley: Parley
 
 
 async def test_attack_18_a_link_of_somebody_else_asks_first(parley: ParleyProcess) -> None:
-    """Else the owner goes on as its sender's user, who reads along."""
+    """Otherwise the owner would continue as the sender's user, who reads along."""
     eves = (await parley.run("web", "invite", "eve")).stdout.splitlines()
     own = (await parley.run("open", "--no-browser")).stdout.splitlines()
     own_secret, eves_secret = (sign_in_link(each).partition("#sign-in=")[2] for each in (own, eves))
@@ -470,7 +470,7 @@ async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) ->
 
 
 async def way_to_provider(http: aiohttp.ClientSession) -> str:
-    """Return where the page sends a browser that is to be signed in by the provider."""
+    """Return the address to which the page sends a browser for a sign-in by the provider."""
     async with http.post("/api/sign-in/oidc", json={}) as response:
         return str((await response.json())["url"])
 

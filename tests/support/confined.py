@@ -48,7 +48,7 @@ supervisor.main()
 
 
 def on_each_backend() -> pytest.MarkDecorator:
-    """Return the mark of tests that take a `backend`: each that this machine has."""
+    """Return the mark of tests with a `backend`: each one available on this machine."""
     why_not: dict[Backend, str | None] = {
         "landlock": WHY_NO_LANDLOCK,
         "bwrap": sandbox.why_not_bwrap(),

@@ -76,7 +76,7 @@ class MemoryHistory:
         return Admission(outcome, 1, seq, **self.verdict)
 
     def wait_s(self, _platform: str, _sender: str) -> float:
-        """Return how long nobody may send a message."""
+        """Return the configured wait before another message."""
         return self.wait
 
     async def position(self, source: str) -> int | None:

@@ -269,13 +269,13 @@ def copy_database(source: Path, target: Path) -> Path:
 
 
 def connecting_to_copies(template: Path) -> Callable[[Path], AbstractContextManager[Connection]]:
-    """Return `connected` for what would be a new database: it opens a copy of the migrated one."""
+    """Return a `connected` that opens a copy of the migrated database instead of a new one."""
     migrated = template.read_bytes()
 
     @contextmanager
     def connected_to_copy(path: Path) -> Iterator[Connection]:
         with ExitStack() as until_closed:
-            # Where no file can be made, the real function has to say so.
+            # If no file can be made, the real function must report it.
             with suppress(OSError), path.open("xb") as file:
                 file.write(migrated)
                 until_closed.enter_context(hold_file(path))

@@ -45,7 +45,7 @@ WRITTEN = "Done: `sunday.md` has three stops, from the bikes at 10 to lunch at t
 
 
 async def day(home: Path, shoot: Shoot) -> None:
-    """Have the owner sign in, ask, give a preference, approve a file, look around.
+    """Let the owner sign in, ask, state a preference, approve a file, look around.
 
     Args:
         home: PARLEY_HOME.

@@ -77,7 +77,7 @@ def test_html_is_safe_and_has_links() -> None:
     ],
 )
 def test_brackets_in_brackets_are_links(text: str, page: str) -> None:
-    """As many as people write."""
+    """As deep as people nest them."""
     assert to_html(text).strip() == f"<p>{page}</p>"
 
 
@@ -85,5 +85,5 @@ def test_brackets_in_brackets_are_links(text: str, page: str) -> None:
     "text", ["[" * 8 + "a" + "]" * 8 + "(b)", "[a](" + "b(" * 5 + ")" * 6, "![" * 50, "[a](b"]
 )
 def test_more_brackets_in_brackets_are_text(text: str) -> None:
-    """Nothing of it is lost."""
+    """The whole text is shown."""
     assert to_html(text).strip() == f"<p>{text}</p>"

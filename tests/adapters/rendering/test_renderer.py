@@ -49,7 +49,7 @@ def calls_of(render: Render, text: str) -> int:
 
 
 def most_calls(text: str) -> int:
-    """Return how many calls a text may cost by its length and by the estimate of its cost."""
+    """Return the most calls of a text, by its length and by its estimated cost."""
     return min(CALLS_PER_CHAR * len(text), CALLS_PER_COST * cost(text)) + LEAST_CALLS
 
 
@@ -75,7 +75,7 @@ def test_tables_of_short_rows_are_not_filled_up(render: Render) -> None:
 
 @pytest.mark.parametrize(("render", "name"), products(RENDERERS, [*SLOW]))
 def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
-    """What has made parsers slow costs no more than a character may, and than is estimated."""
+    """Texts that made parsers slow stay below the limit per character and the estimate."""
     text = SLOW[name][: amount(8_000, 20_000)]
     assert calls_of(render, text) < most_calls(text)
 
@@ -84,7 +84,7 @@ def test_known_traps_take_bounded_steps(render: Render, name: str) -> None:
 @given(piece=HOSTILE, times=st.integers(min_value=1, max_value=200))
 @settings(max_examples=40)
 def test_any_text_takes_bounded_steps(render: Render, piece: str, times: int) -> None:
-    """So many for each character and as estimated, whatever is repeated how often."""
+    """Repeated pieces stay below the limit per character and the estimate."""
     text = (piece * times)[:6_000]
     assert calls_of(render, text) < most_calls(text)
 
@@ -107,7 +107,7 @@ def test_a_page_shows_as_text_what_cannot_be_parsed(text: str) -> None:
 
 
 async def test_cost_decides_where_a_text_is_rendered() -> None:
-    """A normal answer does not pay for a thread; a dear one holds nobody up, however short."""
+    """A normal answer pays for no thread; an expensive one delays no other, however short."""
     here = threading.get_ident()
     assert await rendered(lambda _: threading.get_ident(), "words " * 1_500) == here
     assert await rendered(lambda _: threading.get_ident(), "![" * 100) != here
@@ -115,7 +115,7 @@ async def test_cost_decides_where_a_text_is_rendered() -> None:
 
 
 class _Work:
-    """Counts what is rendered, and in which threads."""
+    """Counts renderings, and records their threads."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -128,7 +128,7 @@ class _Work:
 
 
 async def test_readers_of_a_dear_text_wait_for_one_rendering() -> None:
-    """It is made beside the event loop, and kept for those who come later."""
+    """A thread makes it, and later readers get the same."""
     work = _Work()
     pages = Renderings(work, most_chars=100_000)
     text = "![" * 400
@@ -140,7 +140,7 @@ async def test_readers_of_a_dear_text_wait_for_one_rendering() -> None:
 
 
 async def test_a_reader_who_leaves_takes_a_rendering_from_nobody() -> None:
-    """Readers that come and go do not have it made again either."""
+    """Readers that come and go cause no second rendering."""
     work = _Work()
     pages = Renderings(work, most_chars=100_000)
     text = "![" * 4_000
@@ -154,7 +154,7 @@ async def test_a_reader_who_leaves_takes_a_rendering_from_nobody() -> None:
 
 
 async def test_a_failed_rendering_is_not_kept() -> None:
-    """The next reader has it made again."""
+    """The next reader causes another rendering."""
     failures = [ValueError("a bug")]
 
     def work(text: str) -> str:
@@ -170,7 +170,7 @@ async def test_a_failed_rendering_is_not_kept() -> None:
 
 
 async def test_what_was_read_last_is_kept() -> None:
-    """Up to so many characters; what none reads any more goes first."""
+    """Up to so many characters; the least recently read goes first."""
     work = _Work()
     pages = Renderings(work, most_chars=3 * len(to_html("a")))
     for text in ("a", "b", "c", "a", "d", "a", "b"):
@@ -179,7 +179,7 @@ async def test_what_was_read_last_is_kept() -> None:
 
 
 async def test_others_have_their_turn_between_cheap_texts() -> None:
-    """A long history of short answers does not hold the event loop from its first to its last."""
+    """Other tasks run while a long history of short answers is rendered."""
     pages = Renderings(to_html, most_chars=100_000)
     turns = []
 

@@ -82,9 +82,9 @@ async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait for what nobody tells."""
+    """Poll for a state that has no event."""
     async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - nobody tells
+        while not holds():  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
 

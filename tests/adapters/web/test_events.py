@@ -241,7 +241,7 @@ async def test_a_gone_client_is_forgotten(serve: Serve, monkeypatch: pytest.Monk
 
 
 async def test_a_ninth_stream_closes_the_oldest(chat: Served) -> None:
-    """Whose page is told, so that it does not come back by itself; all others go on."""
+    """Its page gets `closed` and does not reconnect by itself; all others continue."""
     async with AsyncExitStack() as opened:
         streams = [await opened.enter_async_context(listen(chat, f"c{n}")) for n in range(9)]
         assert (await streams[0].until("closed"))[-1].data == {}
@@ -252,7 +252,7 @@ async def test_a_ninth_stream_closes_the_oldest(chat: Served) -> None:
 
 
 async def test_a_stream_that_there_is_no_room_for_comes_again(serve: Serve) -> None:
-    """It has not begun: a page tries again after a pause."""
+    """The stream does not start: a page tries again after a pause."""
     door = MemoryDoor()
     door.limits = VisitorLimits(1, 1)
     served = await serve(door=door)

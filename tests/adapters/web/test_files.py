@@ -70,7 +70,7 @@ async def test_a_file_that_cannot_be_had_now_is_asked_for_again(
 
 
 async def test_a_file_that_is_not_taken_counts(chat: Served) -> None:
-    """It is in memory until then: there is room for so many bytes of one user at once."""
+    """It is in memory until then, and counts for the user's limit of bytes."""
     size = BODY_BYTES_OF_USER // 2 - 1
     chat.history.keep("c1", OutgoingFile("a.zip", "", bytes(size)))
     asks = f"GET /api/chats/c1/files/1 HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\n"
@@ -93,7 +93,7 @@ async def test_a_file_that_is_not_taken_counts(chat: Served) -> None:
 async def test_who_takes_a_file_too_slowly_gets_no_more_of_it(
     chat: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection ends, and what was held for it is free."""
+    """The connection ends, and its bytes no longer count."""
     monkeypatch.setattr("adapters.web.adapter.SEND_S", 0.0)
     chat.history.keep("c1", OutgoingFile("a.zip", "", bytes(30_000_000)))
     with pytest.raises(aiohttp.ClientError):

@@ -148,12 +148,12 @@ async def test_a_wrong_setting_is_a_warning_once(chat: Served) -> None:
     ],
 )
 def test_the_printed_address_has_a_name_of_its_own(settings: dict[str, str], page: str) -> None:
-    """A browser sends the cookie of a name to all of its ports; others of this machine get none."""
+    """A browser sends a cookie to all ports of its host name; other servers here get none."""
     assert WebSettings.model_validate(settings).page(4321) == page
 
 
 async def test_under_the_own_name_somebody_signs_in(serve: Serve) -> None:
-    """Host and Origin are those of the printed address, and so is the session."""
+    """Host, Origin and session are those of the printed address."""
     served = await serve(signed_in=False)
     own = f"parley.localhost:{served.port}"
     headers = {"Host": own, "Origin": f"http://{own}"}
@@ -235,7 +235,7 @@ async def test_signing_in_sets_a_cookie_that_opens_the_api(serve: Serve, proof: 
 async def test_a_link_of_another_user_asks_before_it_replaces_who_is_signed_in(
     chat: Served,
 ) -> None:
-    """Whoever sent it could read what is written next; it is not used up by the question."""
+    """Its sender could read what the user writes next; the question does not use it up."""
     [mine] = chat.door.sessions
     chat.door.links["anns"] = Visitor("ann", "ann", "member")
     async with chat.client.post("/api/sign-in", json={"link": "anns"}) as response:
@@ -453,7 +453,7 @@ async def test_without_a_provider_there_is_no_such_page(serve: Serve) -> None:
 
 
 async def test_no_link_leads_to_the_provider(serve: Serve) -> None:
-    """Another site could have it replace who is signed in; nor does a look at the way back."""
+    """A link of another site could replace the signed-in user; nor does the way back."""
     served = await with_provider(serve)
     for method, path in (("GET", "/api/sign-in/oidc"), ("HEAD", BACK)):
         async with served.client.request(method, path) as response:
@@ -471,7 +471,7 @@ GINA = Visitor("gina", "gina", "guest")
 async def test_a_loop_of_requests_is_told_to_wait(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Programs get 429 and how long, people a page that says so; others are not disturbed."""
+    """Programs get 429 with a time, people a page that says so; other users are served."""
     monkeypatch.setattr(rate_limits, "REQUESTS_PER_SPAN", 3)
     served = await serve()
     served.sign_in(GINA)
@@ -485,7 +485,7 @@ async def test_a_loop_of_requests_is_told_to_wait(
 
 
 async def test_the_reserve_of_connections_is_for_owners(serve: Serve) -> None:
-    """And for the page that they sign in on; others are told when to come again."""
+    """And for the sign-in page; other users get a time to try again."""
     served = await serve(crowded=True)
     assert [await status(served, path) for path in ("/", "/api/sign-in", "/api/me")] == [200] * 3
     served.sign_in(GINA)
@@ -496,7 +496,7 @@ async def test_the_reserve_of_connections_is_for_owners(serve: Serve) -> None:
 
 
 async def test_a_provider_is_not_asked_in_the_reserve(serve: Serve) -> None:
-    """Anybody can be led to it, and it may take long to answer."""
+    """Any link can lead there, and the provider may answer slowly."""
     door = MemoryDoor()
     door.provider, door.errand = "id.example", Errand("https://id.example/", "s")
     served = await serve(crowded=True, door=door)
@@ -506,7 +506,7 @@ async def test_a_provider_is_not_asked_in_the_reserve(serve: Serve) -> None:
 
 
 async def test_what_is_posted_to_sign_in_is_short(chat: Served) -> None:
-    """Anybody may post it, so that little of it is kept."""
+    """Any visitor may post it, so that its limit is low."""
     body = {"token": "x" * 10_000}
     async with chat.client.post("/api/sign-in", json=body) as response:
         assert (response.status, (await response.json())["error"]) == (413, "body_too_large")

@@ -464,7 +464,7 @@ async def test_a_link_is_one_click(serve: Serve) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("width", [1280, 360])
 async def test_a_link_of_another_user_asks_first(chat: Served, width: int) -> None:
-    """Who stays keeps the link's user out; who agrees is the link's user, in a page of its own."""
+    """*Stay* keeps the current user; agreeing signs in the link's user, in a fresh page."""
     chat.door.links["s3cret"] = Visitor("ann", "ann", "member")
     async with page(width=width) as tab:
         await signed_in(tab, chat)
@@ -480,7 +480,7 @@ async def test_a_link_of_another_user_asks_first(chat: Served, width: int) -> No
 
 @pytest.mark.thorough
 async def test_another_port_gets_no_cookie(serve: Serve) -> None:
-    """Of the page under its printed address, whatever server of this machine is opened next."""
+    """Of the page under its printed address, whichever server the browser opens next."""
     served = await serve(signed_in=False)
     served.door.links["s3cret"] = OWNER
     got: list[str | None] = []
@@ -788,7 +788,7 @@ async def test_the_newest_message_can_be_edited(chat: Served) -> None:
 
 
 async def test_of_too_many_windows_the_oldest_waits_until_it_is_used(chat: Served) -> None:
-    """It says so, stays as it is, and goes on after a click; it closes no other by itself."""
+    """It says so, keeps its content, and continues after a click; it closes no other by itself."""
     async with page() as tab, AsyncExitStack() as others:
         await open_chat(tab, chat)
         for n in range(STREAMS_OF_USER):
@@ -805,7 +805,7 @@ async def test_of_too_many_windows_the_oldest_waits_until_it_is_used(chat: Serve
 async def test_a_message_that_there_is_no_room_for_is_sent_later(
     chat: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says why and when, and is sent once."""
+    """The page says why and when it tries again, and sends it once."""
     monkeypatch.setattr(rate_limits, "BUSY_S", 1)
     async with page() as tab:
         await open_chat(tab, chat)

@@ -151,7 +151,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def begun(chat: Served, announced: int, sent: bytes = b"") -> AsyncIterator[Streams]:
-    """Announce a form of so many bytes, and send the beginning of it."""
+    """Announce a form of so many bytes, and send its beginning."""
     reader, writer = await asyncio.open_connection("127.0.0.1", chat.port)
     lines = [
         f"POST {PATH} HTTP/1.1",
@@ -175,7 +175,7 @@ async def head(reader: asyncio.StreamReader) -> str:
 
 
 async def test_announced_bytes_count_at_once(chat: Served) -> None:
-    """Of one user: what is one too many is refused before a byte of it comes, and told when."""
+    """Of one user: one too many is refused before its first byte, with a time to try again."""
     count = BODY_BYTES_OF_USER // MAX_FILE_BYTES
     async with AsyncExitStack() as opened:
         for _ in range(count):
@@ -190,7 +190,7 @@ async def test_announced_bytes_count_at_once(chat: Served) -> None:
 
 
 async def test_bytes_that_nobody_announced_count_as_they_come(chat: Served) -> None:
-    """In pieces without a length; a text as well as a form."""
+    """In chunks without a length; texts and forms."""
 
     async def pieces() -> AsyncIterator[bytes]:
         yield BEGIN + FILE
@@ -228,7 +228,7 @@ async def test_the_rate_is_looked_at_before_the_body(chat: Served) -> None:
 
 
 def spooled(folder: Path) -> list[int]:
-    """Return the descriptors of files in a folder that have no name there."""
+    """Return the descriptors of unnamed files in a folder."""
     found = []
     for each in Path("/proc/self/fd").iterdir():
         try:
@@ -240,12 +240,12 @@ def spooled(folder: Path) -> list[int]:
 
 
 def names(folder: Path) -> list[str]:
-    """Return what a folder has."""
+    """Return the names in a folder."""
     return [each.name for each in folder.iterdir()]
 
 
 async def test_above_a_megabyte_files_wait_on_the_disk(serve: Serve, tmp_path: Path) -> None:
-    """For their user alone, and without a name: even a kill leaves nothing behind."""
+    """Readable by their user only, and without a name: even a kill leaves no file."""
     chat = await serve(home=tmp_path)
     content = os.urandom(files.SPOOL_BYTES + 200_000)
     body = BEGIN + FILE + content + END
@@ -279,7 +279,7 @@ async def test_a_full_disk_is_told(chat: Served, monkeypatch: pytest.MonkeyPatch
 async def test_few_messages_are_in_memory_as_a_whole(
     chat: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While they are stored; others wait on the disk until it is their turn."""
+    """While they are stored; others wait on the disk."""
     go, accept, storing = asyncio.Event(), chat.history.accept, list[str]()
 
     async def slowly(messages: Any) -> Any:
@@ -297,7 +297,7 @@ async def test_few_messages_are_in_memory_as_a_whole(
     monkeypatch.setattr(files.Uploads, "_read", counted)
     async with asyncio.TaskGroup() as tasks:
         posts = [tasks.create_task(post(chat, form(key=f"m{n}", a_txt=b"x"))) for n in range(4)]
-        # All four are read: those that are not stored wait for it.
+        # All four are read; those not stored yet wait.
         await until(lambda: len(reads) == 4 and len(storing) >= files.WHOLE_AT_ONCE)
         assert len(storing) == files.WHOLE_AT_ONCE
         go.set()

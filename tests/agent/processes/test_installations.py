@@ -1,4 +1,4 @@
-"""What of its own installation a program is given, and what is never given with it."""
+"""The readable part of a program's own installation, and what is never readable."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from agent.processes.installations import leads_through, of_program, of_this_pyt
 
 
 class Machine:
-    """A small machine: somebody's home, Parley's below it, and installations of programs."""
+    """A small machine: Ann's home, Parley's below it, and installations of programs."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -21,7 +21,7 @@ class Machine:
         self.secret(self.parley / "parley.db")
 
     def file(self, name: str, text: str = "\x7fELF") -> Path:
-        """Write a program of somebody's home, with a library beside its folder."""
+        """Write a program in Ann's home, with a library next to its folder."""
         path = self.ann / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -31,19 +31,19 @@ class Machine:
         return path
 
     def link(self, name: str, target: str | Path) -> Path:
-        """Make a link in somebody's home."""
+        """Make a link in Ann's home."""
         path = self.ann / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.symlink_to(target)
         return path
 
     def secret(self, path: Path) -> None:
-        """Write what no program may be given."""
+        """Write files that no program may read."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("secret")
 
     def given(self, program: Path, *writable: str, path: str = "") -> set[str]:
-        """Return what is given with a program, as seen from somebody's home."""
+        """Return the paths readable by a program, relative to Ann's home."""
         closed = [self.ann / each for each in writable]
         found = [Path(each) for each in of_program(program, path, self.parley, closed)]
         for each in found:
@@ -61,7 +61,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_a_program_has_its_prefix(machine: Machine) -> None:
-    """Programs and libraries, two levels above its file; not what else lies there."""
+    """Programs and libraries, two levels above its file, and nothing else there."""
     node = machine.file(".nvm/versions/node/v20/bin/node")
     machine.secret(machine.ann / ".nvm/versions/node/v20/etc/npmrc")
     prefix = ".nvm/versions/node/v20"
@@ -81,7 +81,7 @@ def test_a_link_leads_to_an_installation(machine: Machine) -> None:
 
 
 def test_a_virtual_environment_leads_to_its_python(machine: Machine) -> None:
-    """By its links, and where it has a copy by what its file says."""
+    """By its links, or for a copy by its pyvenv.cfg."""
     base = ".pyenv/versions/3.12"
     machine.file(f"{base}/bin/python3")
     config = f"home = {machine.ann / base / 'bin'}\nversion = 3.12\n"
@@ -109,9 +109,9 @@ def test_a_module_of_node_has_the_modules_that_it_lies_in(machine: Machine) -> N
 @pytest.mark.parametrize(
     ("program", "given"),
     [
-        # The prefix is a home folder: libraries alone.
+        # The prefix is a home folder: only libraries.
         ("bin/tool", {"bin/tool", "lib"}),
-        # It holds PARLEY_HOME; uvx starts uv, which lies beside it.
+        # The folder contains PARLEY_HOME; uvx starts uv, which is next to it.
         (".local/bin/uvx", {".local/bin/uvx", ".local/bin", ".local/lib"}),
         # No installation at all.
         ("scripts/run", {"scripts/run"}),
@@ -122,7 +122,7 @@ def test_a_module_of_node_has_the_modules_that_it_lies_in(machine: Machine) -> N
 def test_neither_a_home_nor_parleys_is_given(
     machine: Machine, program: str, given: set[str]
 ) -> None:
-    """Whatever lies two levels above a program."""
+    """Even two levels above a program."""
     assert machine.given(machine.file(program)) == given
 
 
@@ -145,7 +145,7 @@ def test_what_a_program_may_write_gives_it_nothing(
 
 
 def test_nor_does_a_way_through_it(machine: Machine) -> None:
-    """A link of the operator's that leads through what the program may write."""
+    """The operator's link leads through a folder that the program may write."""
     machine.file(".ssh/bin/id")
     machine.link("app/current", machine.ann / ".ssh")
     program = machine.link("tools/tool", machine.ann / "app/current/bin/id")
@@ -155,25 +155,25 @@ def test_nor_does_a_way_through_it(machine: Machine) -> None:
 
 
 def test_libraries_that_it_may_write_are_not_given_a_second_time(machine: Machine) -> None:
-    """They are given with that already."""
+    """The folder includes them already."""
     tool = machine.file("opt/bin/tool")
     assert machine.given(tool, "opt/lib") == {"opt/bin/tool", "opt/bin"}
 
 
 @pytest.mark.parametrize("script", ["#!/usr/bin/env -S A=b no-such\n", "#!\n", "#!relative/sh\n"])
 def test_scripts_without_an_interpreter_here(machine: Machine, script: str) -> None:
-    """The start says what is missing."""
+    """The start names the missing file."""
     assert machine.given(machine.file("x/run", script)) == {"x/run"}
 
 
 def test_links_that_lead_to_themselves_end(machine: Machine) -> None:
-    """A broken installation holds nobody up; what is not there is given to nobody."""
+    """A broken installation stops no start; a missing file is not readable."""
     assert machine.given(machine.link("x/a", "a")) == set()
     assert machine.given(machine.ann / "nowhere/tool") == set()
 
 
 def test_programs_of_the_system_need_nothing() -> None:
-    """Everybody reads them."""
+    """Every program may read them."""
     assert of_program(Path("/usr/bin/env"), None, Path("/nowhere")) == []
 
 

@@ -125,7 +125,7 @@ def test_a_bubblewrap_that_hangs_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
 def test_where_no_wall_works_commands_and_file_tools_are_off(
     monkeypatch: pytest.MonkeyPatch, enabled: tuple[str, ...], options: dict[str, Any], is_off: bool
 ) -> None:
-    """Unless the operator has them without walls; one line names the reasons and both ways."""
+    """Unless the operator allows them without walls; one line names reasons and remedies."""
     backends(monkeypatch, bwrap="no namespaces", landlock="no Landlock")
     tools = ToolSettings.model_validate({"enabled": enabled, **options})
     line = why_off(tools)

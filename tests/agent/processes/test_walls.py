@@ -34,14 +34,14 @@ def test_bubblewrap_is_asked_for_all_namespaces(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_with_the_network_there_is_no_namespace_of_it() -> None:
-    """All other namespaces stay."""
+    """All other namespaces remain."""
     without, given = (set(bwrap(Walls("bwrap", "/w", network=each))) for each in (False, True))
     assert without - given == {"--unshare-net"}
     assert not given - without
 
 
 def test_nothing_is_named_twice() -> None:
-    """The Python of this process may be among what the walls name."""
+    """Walls may name this process's Python, too."""
     python = walls.of_this_python()
     readable = ["/opt/bin/tool", "/opt", *python]
     named = pairs(bwrap(Walls("bwrap", "/w", readable=readable)), "--ro-bind-try")

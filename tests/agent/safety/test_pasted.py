@@ -71,14 +71,14 @@ ALL_PASTED = {
 
 @pytest.mark.parametrize("text", OWN.values(), ids=OWN)
 def test_own(text: str) -> None:
-    """What a person writes to the bot is all their own."""
+    """A message to the bot is the person's own as a whole."""
     assert own_words(text) == text
     assert not has_pasted(text)
 
 
 @pytest.mark.parametrize(("own", "pasted"), SPLIT.values(), ids=SPLIT)
 def test_split(own: str, pasted: str) -> None:
-    """The paragraph that addresses the bot is own, what is below it is pasted."""
+    """The paragraph that addresses the bot is own, the text below it is pasted."""
     assert [tuple(part) for part in split_pasted(own + pasted)] == (
         [(own, False), (pasted, True)] if own else [(pasted, True)]
     )
@@ -86,20 +86,20 @@ def test_split(own: str, pasted: str) -> None:
 
 @pytest.mark.parametrize("text", ALL_PASTED.values(), ids=ALL_PASTED)
 def test_all_pasted(text: str) -> None:
-    """Where no rule can tell who wrote a paragraph, none is own."""
+    """If no rule can tell who wrote a paragraph, none is own."""
     assert own_words(text) == ""
     assert has_pasted(text)
 
 
 def test_words_around_a_fence() -> None:
-    """What a person writes around code is their own."""
+    """Text around code is the person's own."""
     text = "Why does this fail?\n```\n1 / 0\n```\nIt is Python 3.\n"
     assert own_words(text) == "Why does this fail?\nIt is Python 3.\n"
 
 
 @pytest.mark.parametrize("text", [PROSE, "one\ntwo\nthree"])
 def test_next_to_other_messages(text: str) -> None:
-    """A block is pasted where another message of the turn may ask about it."""
+    """A block is pasted if another message of the turn may ask about it."""
     assert not has_pasted(text)
     assert own_words(text, alone=False) == ""
     assert not has_pasted("Can you read this for me?", alone=False)

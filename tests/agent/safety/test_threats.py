@@ -243,18 +243,18 @@ PLAIN = [
 
 @pytest.mark.parametrize("text", DELICATE)
 def test_addresses_commands_and_numbers_are_found(text: str) -> None:
-    """In any language, also where their parts are hidden."""
+    """In any language, even with hidden parts."""
     assert is_delicate(text)
 
 
 @pytest.mark.parametrize("text", PLAIN)
 def test_plain_words_are_not_asked_about(text: str) -> None:
-    """Dates, amounts, names of files and of versions are no addresses."""
+    """Dates, amounts, names of files and of versions are not addresses."""
     assert not is_delicate(text)
 
 
 @pytest.mark.parametrize("piece", ["a.", "1 ", "ab12", "-", "a:", "DE12 ", "1.", "::"])
 def test_a_long_text_costs_little(piece: str) -> None:
-    """No pattern goes back and forth in what its writer chose."""
+    """No text makes a pattern backtrack."""
     text = piece * (4_000 // len(piece))
     assert effort(lambda: is_delicate(text)) < 100

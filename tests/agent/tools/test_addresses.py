@@ -1,4 +1,4 @@
-"""Addresses are the same only if the same bytes are sent for them."""
+"""Addresses are equal only if a client sends the same bytes for them."""
 
 import json
 
@@ -34,7 +34,7 @@ HERE = "https://site.example/blog/one"
     ],
 )
 def test_what_is_compared(written: str, address: str) -> None:
-    """Only what a client does not send as it is written is left out."""
+    """Only parts that a client changes are normalised."""
     assert canonical(written) == address
     assert canonical(address) == address
 
@@ -57,7 +57,7 @@ def test_what_is_compared(written: str, address: str) -> None:
     ],
 )
 def test_what_a_person_names(text: str, address: str) -> None:
-    """The address as it is written, without the marks of the sentence."""
+    """The address as written, without punctuation of the sentence."""
     assert address in set(named_in(text))
 
 
@@ -80,14 +80,14 @@ def test_what_names_another_address(text: str) -> None:
 
 
 def test_names_of_files_are_no_addresses() -> None:
-    """Moldova and others have the ends of files."""
+    """Some top-level domains are also endings of files."""
     assert set(named_in("summarise README.md and run setup.sh")) == set()
 
 
 @given(st.text(), st.sampled_from(["https://B.example/x?y=1", "b.example/z", "x"]), st.text())
 @example("see ", "https://b.example", " please")
 def test_words_name_only_what_they_hold(before: str, address: str, after: str) -> None:
-    """The host of each named address stands in the text."""
+    """The text contains the host of each named address."""
     text = f"{before}{address}{after}"
     small = text.lower()
     for named in named_in(text):
@@ -97,7 +97,7 @@ def test_words_name_only_what_they_hold(before: str, address: str, after: str) -
 
 
 def test_links_of_a_page() -> None:
-    """As they are written, relative ones as they lead from the page; not what its text holds."""
+    """As written, relative ones resolved against the page; not addresses in its text."""
     text = (
         "Two (https://b.example/2), [three](/three?x=1) (//c.example/4) (https://d.example/A_(b))."
         " <a href='https://e.example/5'> <a href=/6>; https://f.example/7 and"
@@ -114,13 +114,13 @@ def test_links_of_a_page() -> None:
 
 
 def test_a_page_of_many_links() -> None:
-    """Some of them are kept."""
+    """A page's links are kept up to a limit."""
     text = " ".join(f"(https://b.example/{n})" for n in range(3 * MAX_LINKS))
     assert len(links_in(text, HERE)) == MAX_LINKS
 
 
 def test_a_trail_goes_on_from_what_is_on_record() -> None:
-    """Links of pages count from any turn, those that were followed from this one alone."""
+    """Links of pages from any turn count; followed links only of this turn."""
     page = tool_message("c0", "fetch_url", f"{HERE}\nA link (https://b.example/2) and (/named)")
     failed = tool_message("c1", "fetch_url", "Error: it redirects to https://c.example/3")
     other = tool_message("c2", "mcp_x", f"{HERE}\nhttps://d.example/4")

@@ -185,10 +185,10 @@ PAGE = Origin("page", "site.example")
 
 
 def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int = 1) -> list[str]:
-    """Return what becomes of calls of one message, written by a tainted turn.
+    """Return the outcomes of the calls of one message in a tainted turn.
 
     Args:
-        rounds: How often the model writes this message.
+        rounds: Number of times that the model writes this message.
     """
     rules, box = ApprovalRules(hosts=hosts), ToolRegistry([])
     using = context(read=Provenance({PAGE}, trail=trail))
@@ -199,7 +199,7 @@ def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int 
 
 
 def test_a_tainted_turn_follows_five_links() -> None:
-    """In all, also if they are taken by one message; words that name one count for nothing."""
+    """In all, even by one message; links that a person named do not count."""
     urls = [f"https://site.example/{n}" for n in range(8)]
     trail = Trail(frozenset({urls[1]}), dict.fromkeys(urls, "site.example"))
     assert fetching(trail, *urls) == ["allow"] * 6 + ["ask"] * 2
@@ -209,7 +209,7 @@ def test_a_tainted_turn_follows_five_links() -> None:
 
 
 def test_what_a_model_makes_up_is_asked_about() -> None:
-    """Also at the host of a page, of a link, or of what a person has named."""
+    """Also at the host of a page, of a link, or of a named address."""
     trail = Trail(frozenset({"https://own.example/a"}), {"https://site.example/1": "site.example"})
     made_up = ["https://own.example/a?d=x", "https://site.example/1?d=x", "https://x.own.example/"]
     assert fetching(trail, *made_up) == ["ask"] * 3
@@ -217,7 +217,7 @@ def test_what_a_model_makes_up_is_asked_about() -> None:
 
 
 def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
-    """But for hosts of the settings; in the message that recalls it nothing was known yet."""
+    """Except listed hosts; the message that recalls is written before the result."""
     urls = ["https://own.example/a", "https://site.example/1", "https://listed.example/x"]
     known = Trail(frozenset(urls[:1]), {urls[1]: "site.example"}, recalled=True)
     assert fetching(known, *urls, hosts=("listed.example",)) == ["ask", "ask", "allow"]
@@ -230,7 +230,7 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
 
 
 async def test_who_looks_back_has_recalled_something() -> None:
-    """A context engine's tools and a plugin's too, whatever they are called."""
+    """Also tools of a context engine and a plugin, by any name."""
     earlier, messages = Provenance(), Provenance()
     await earlier.note_earlier()
     await messages.note_all([])
@@ -240,7 +240,7 @@ async def test_who_looks_back_has_recalled_something() -> None:
 
 @pytest.mark.parametrize("kind", ["file", "pasted"])
 def test_a_yes_ends_with_another_file_or_paste(kind: Any) -> None:
-    """Also in a turn that was tainted before; another page does not end it."""
+    """Even in a turn tainted before; another page does not end it."""
     rules, mail = ApprovalRules(), call("mcp_mail_send", '{"to": "ann"}')
     seen = [{PAGE}, {PAGE, Origin("page", "b")}, {PAGE, Origin(kind, "1")}]
     seen.append(seen[2] | {Origin(kind, "2")})

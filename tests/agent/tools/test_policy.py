@@ -248,7 +248,7 @@ WORDS = ["-l", "-o", "a.txt", "/etc/hosts", "--output=x", "x;rm", "$(rm)", "a\nr
 def test_a_yes_covers_the_same_command_or_one_that_only_reads(
     drawn: list[tuple[str, list[str], str]],
 ) -> None:
-    """Whatever else a command says, another program or other arguments are another question."""
+    """Another program or other arguments are another question."""
     one, other = (gap.join([program, *words]) for program, words, gap in drawn)
     if covered("terminal", {"command": one}, tainted=False) == covered(
         "terminal", {"command": other}, tainted=False
@@ -264,14 +264,14 @@ def test_a_yes_covers_the_same_command_or_one_that_only_reads(
     ],
 )
 def test_what_may_write_or_run_is_asked_each_time(command: str) -> None:
-    """A program whose options write, and what a shell reads otherwise than it looks."""
+    """A program with options that write, and text that a shell reads otherwise."""
     keys = {covered("terminal", {"command": each}, tainted=False) for each in (command, "ls x")}
     other = covered("terminal", {"command": command + " x"}, tainted=False)
     assert len({*keys, other}) == 3
 
 
 def test_files_of_the_workspace_are_alike() -> None:
-    """All calls of `write_file`, which leads nowhere else, until the turn is tainted."""
+    """All calls of `write_file`, which only reaches the workspace, until the turn is tainted."""
     files = [{"path": "a", "content": "x"}, {"path": "b", "content": "y"}]
     clean, tainted = (
         {covered("write_file", each, tainted=it) for each in files} for it in (False, True)
@@ -315,7 +315,7 @@ trails = st.builds(
 def test_no_combination_of_addresses_grants_more_than_its_parts(
     url: str, hosts: Any, trail: Trail, more: Any, other: Trail, may_follow: bool
 ) -> None:
-    """An address is free by a list, by words or by a page alone, never by two of them together."""
+    """A list, a person's words or a page frees an address; never two of them combined."""
     known = replace(trail, named=trail.named | other.named, links=other.links | trail.links)
     together = policy.destination(url, hosts | more, known, may_follow=may_follow)
     parts = {
@@ -348,7 +348,7 @@ def test_no_combination_of_addresses_grants_more_than_its_parts(
     ],
 )
 def test_where_a_call_leads(url: str, leads: str, *, may_follow: bool) -> None:
-    """An address is named as it is written; pages of listed hosts, which may mirror, give none."""
+    """An address counts as written; pages of listed hosts, which may mirror, give no links."""
     trail = Trail(
         named=frozenset({"https://named.example/a"}),
         links={

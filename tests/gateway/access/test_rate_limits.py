@@ -1,4 +1,4 @@
-"""Who did how much lately, and what users of the web chat keep open."""
+"""Limits of messages, and of what users of the web chat request and keep open."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -104,7 +104,7 @@ def test_zero_is_any_number() -> None:
 
 
 def test_a_window_says_how_long_to_wait(clock: Clock) -> None:
-    """Until the oldest of the last so many items is over; asking counts nothing."""
+    """Until the oldest counted item expires; asking does not count."""
     window = SlidingWindow(2, 60, clock)
     for clock.now, item in ((0, "a"), (30, "b")):
         assert window.wait_s("ann") == 0
@@ -121,7 +121,7 @@ def guest(n: int) -> Visitor:
 
 
 def test_a_loop_of_reads_is_stopped(clock: Clock) -> None:
-    """It alone: writes of the same user have room, and all of another user."""
+    """Only its reads: writes of the same user, and other users, have room."""
     limits = VisitorLimits(clock=clock)
     for _ in range(REQUESTS_PER_SPAN):
         limits.ask(GINA, HERE, reads=True)
@@ -136,7 +136,7 @@ def test_a_loop_of_reads_is_stopped(clock: Clock) -> None:
 
 
 def test_who_opens_the_socket_has_no_limit_of_requests(clock: Clock) -> None:
-    """It is the operator's own program, on this machine."""
+    """It belongs to the operator's own program on this machine."""
     limits, ended = VisitorLimits(clock=clock), []
     with ExitStack() as opened:
         for n in range(REQUESTS_PER_SPAN + 1):
@@ -157,7 +157,7 @@ def test_the_oldest_stream_of_a_user_ends_for_one_too_many(clock: Clock) -> None
 
 
 def test_streams_are_not_opened_in_a_loop(clock: Clock) -> None:
-    """Each reads a whole chat; a program of an owner may open one for each question."""
+    """Each stream reads a whole chat; a program of an owner may open one for each question."""
     limits = VisitorLimits(clock=clock)
     for n in range(2 * STREAMS_PER_SPAN):
         with limits.stream(OWNER if n % 2 else GINA, HERE, list):
@@ -179,7 +179,7 @@ def test_streams_are_not_opened_in_a_loop(clock: Clock) -> None:
 def test_streams_have_a_limit_for_all_and_for_an_address(
     clock: Clock, most: int, of_address: int, places: list[str]
 ) -> None:
-    """However many users they have; one that ends makes room. Owners need none of it."""
+    """With any number of users; one that ends makes room. Owners are exempt."""
     limits = VisitorLimits(most, of_address, clock)
     with ExitStack() as opened:
         for n in range(3):
@@ -197,7 +197,7 @@ def test_streams_have_a_limit_for_all_and_for_an_address(
 
 
 def test_bytes_of_a_user_are_bounded(clock: Clock) -> None:
-    """All that is on its way counts together; others have their own share, and it comes back."""
+    """All transfers of a user count together, until they end; others have their own share."""
     limits, half = VisitorLimits(clock=clock), BODY_BYTES_OF_USER // 2
     with limits.room(GINA) as first, limits.room(GINA) as second, limits.room(guest(1)) as other:
         first(half)
@@ -212,7 +212,7 @@ def test_bytes_of_a_user_are_bounded(clock: Clock) -> None:
 
 
 def test_bytes_of_all_are_bounded(clock: Clock) -> None:
-    """Members and guests wait; an owner does not, who has a limit of their own."""
+    """Members and guests wait; an owner has a separate limit."""
     limits, count = VisitorLimits(clock=clock), BODY_BYTES // BODY_BYTES_OF_USER
     with ExitStack() as opened:
         for n in range(count):
@@ -225,7 +225,7 @@ def test_bytes_of_all_are_bounded(clock: Clock) -> None:
 
 
 def test_what_is_larger_than_a_limit_is_alone(clock: Clock) -> None:
-    """`attachments.max_bytes` may be set to more than a user's share."""
+    """`attachments.max_bytes` may exceed a user's share."""
     limits = VisitorLimits(clock=clock)
     with limits.room(GINA) as large, limits.room(GINA) as small:
         large(2 * BODY_BYTES)

@@ -1,4 +1,4 @@
-"""What people are told of their notebook: lines with buttons, and unconfirmed notes once."""
+"""Messages about the notebook: lines with buttons, and unconfirmed notes once."""
 
 import asyncio
 
@@ -19,19 +19,19 @@ ON = {("telegram", "default"): lambda text: [text]}
 
 
 def owners(*accounts: tuple[str, str]) -> Owners:
-    """Return whom is told, through these accounts."""
+    """Return the owners, reachable through these accounts."""
     access = Access(AccessSettings(mode="open", owners=["telegram:7"]))
     return Owners(access, dict.fromkeys(accounts, ON["telegram", "default"]))
 
 
 def found(store: Store, scope: str = "telegram:42", target: str = "instruction") -> None:
-    """Enter what rules of an earlier version have found."""
+    """Store a note that rules of an earlier version found."""
     values = {"scope": scope, "target": target, "text": "Call me Jo.", "at": 1.0}
     store.run(lambda conn: conn.execute(insert(memory).values(values)))
 
 
 def shown(store: Store) -> list[str]:
-    """Return the keys of what chats are shown."""
+    """Return the keys of the outbox rows."""
     return [row.source_key for row in store.rows(outbox)]
 
 
@@ -52,7 +52,7 @@ def shown(store: Store) -> list[str]:
     ],
 )
 def test_a_note_is_one_line(target: str, before: str, text: str, buttons: list[str]) -> None:
-    """Its text is data; what can be done about it is a button and a command."""
+    """Its text is data; each possible action is a button and a command."""
     note = Note(NOTE.id, NOTE.scope, target, NOTE.text, NOTE.at, before)
     [part] = lines_of(ON["telegram", "default"], [note])
     assert part.markdown == text
@@ -62,7 +62,7 @@ def test_a_note_is_one_line(target: str, before: str, text: str, buttons: list[s
 
 
 def test_people_and_owners_are_told_once(store: Store) -> None:
-    """The person in their chat, a group in its own, and each owner; notes of models are no news."""
+    """A person in their chat, a group in its own, and each owner; not about notes of models."""
     store.run(admit, inbound("hello", sender="42"))
     store.run(admit, inbound("hello", sender="7", chat="7"))
     group, _ = store.run(admit, inbound("hello", sender="9", chat="g", chat_kind="group"))
@@ -76,7 +76,7 @@ def test_people_and_owners_are_told_once(store: Store) -> None:
 
 
 def test_whose_account_is_off_is_told_later(store: Store) -> None:
-    """At the next start with it; rows that an older replica adds are told as well."""
+    """At the next start with the account; also about rows that an older replica adds."""
     store.run(admit, inbound("hello", sender="42"))
     found(store)
     assert store.run(tell_unconfirmed, owners()) == set()
@@ -87,7 +87,7 @@ def test_whose_account_is_off_is_told_later(store: Store) -> None:
 
 
 async def test_replicas_that_start_together_tell_it_once(postgres_url: str) -> None:
-    """Who is second finds that it has been said."""
+    """The second replica finds the message already stored."""
     async with (
         open_database(server_at(postgres_url)) as one,
         open_database(server_at(postgres_url)) as other,

@@ -177,7 +177,7 @@ class TestCheck:
     """`parley config check`."""
 
     def test_a_file_elsewhere(self, parley: Parley, tmp_path: Path) -> None:
-        """Its keys and values are checked; it is not tried (tests/security/test_homes.py)."""
+        """Its keys and values are checked, but it is not tried (tests/security/test_homes.py)."""
         other = tmp_path / "other.yaml"
         other.write_text("queue:\n  mode: collect\n  max_pending: none\n")
         done = parley("config", "check", str(other))

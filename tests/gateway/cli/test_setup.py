@@ -259,7 +259,7 @@ def test_without_a_terminal_the_other_way_is_named(parley: Parley) -> None:
 
 
 def test_a_file_of_answers_runs_nothing_without_a_yes(parley: Parley, tmp_path: Path) -> None:
-    """Its secrets may be commands; nobody at a terminal agreed to them."""
+    """Its secrets may be commands, to which no person at a terminal agreed."""
     ran = tmp_path / "ran"
     answers = tmp_path / "answers.yaml"
     answers.write_text(f"model: {{provider: openai, api_key: 'command:touch {ran}'}}\n")

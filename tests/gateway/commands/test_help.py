@@ -29,7 +29,7 @@ def test_help_lists_every_command() -> None:
 
 
 def test_help_tells_an_owner_more() -> None:
-    """Two lines, behind the others."""
+    """Two lines, after the others."""
     pair, tools = help_text(to_owner=True).removeprefix(EVERYBODYS).split("\n")[1:]
     assert pair == "- `/pair`: decide who may write to me"
     assert tools == "- `/mcp`: decide which tools of MCP servers I may use"

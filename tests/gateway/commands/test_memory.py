@@ -18,13 +18,13 @@ def row(row_id: int, target: str) -> Note:
 
 
 async def noted(chat: Running, text: str, target: str = "user") -> None:
-    """Enter a note of the person who writes."""
+    """Store a note about the sender."""
     values = {"scope": "telegram:u1", "target": target, "text": text, "at": now_s()}
     await chat.execute(insert(memory).values(values))
 
 
 def test_rows_stand_by_kind() -> None:
-    """Notes about the person, others, and what waits, whatever made it."""
+    """Notes about the person, other notes, and all that wait."""
     rows = [
         row(1, "memory"),
         row(2, "instruction"),
@@ -59,7 +59,7 @@ async def test_no_empty_and_no_endless_words(tmp_path: Path) -> None:
 async def test_what_has_no_room_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on waiting, and the person is told."""
+    """It still waits, and the answer says so."""
     monkeypatch.setattr(notebook, "CONFIRMED_CHARS", 12)
     async with running(tmp_path) as chat:
         await noted(chat, "Call me Jo.", "instruction")

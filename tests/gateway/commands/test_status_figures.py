@@ -30,7 +30,7 @@ def test_a_small_window_with_many_tools_is_said() -> None:
 
 
 def test_tools_that_are_off_are_said() -> None:
-    """Where no wall works; `/status` says the same."""
+    """If no wall works; `/status` says the same."""
     off = replace(MODEL, tools_off="terminal and the file tools are off: no wall works here")
     with capture_logs() as lines:
         assert start_warnings((), off) == (off.tools_off,)

@@ -74,7 +74,7 @@ def words(*items: dict[str, Any]) -> list[str]:
 
 
 def test_a_quote_becomes_the_sentence_that_it_is_of() -> None:
-    """As the person wrote it, up to white space, and once."""
+    """As the person wrote it, except for white space, and once."""
     found = found_in(
         answer(item(1, "dates look best to me with the  weekday"), GUESTS, GUESTS), SAID
     )
@@ -150,7 +150,7 @@ async def entered(chat: Running) -> list[tuple[str, str]]:
 
 
 async def test_what_was_said_is_read_once(tmp_path: Path) -> None:
-    """Several turns by one call, which is booked; each note is shown once, with its undo."""
+    """One call reads several turns and is booked; each note is shown once, with *Undo*."""
     async with chatting(tmp_path, f"Thanks! {HABIT}", "ok", PLAIN) as chat:
         reader = reader_of(chat, [answer(item(1, HABIT), GUESTS)])
         assert await reader.read_all() == 1
@@ -171,7 +171,7 @@ async def test_what_was_said_is_read_once(tmp_path: Path) -> None:
 
 
 async def test_an_address_is_offered_and_nothing_is_kept_without_a_yes(tmp_path: Path) -> None:
-    """It waits, and no prompt has it; a yes keeps it."""
+    """It waits and is in no prompt; a yes keeps it."""
     async with chatting(tmp_path, LINK) as chat:
         assert await reader_of(chat, [answer(item(1, LINK))]).read_all() == 1
         assert await entered(chat) == [("offer", LINK)]
@@ -182,7 +182,7 @@ async def test_an_address_is_offered_and_nothing_is_kept_without_a_yes(tmp_path:
 
 
 async def test_pasted_words_are_not_read(tmp_path: Path) -> None:
-    """The model does not even see them."""
+    """The model does not see them."""
     async with chatting(tmp_path, PASTED) as chat:
         reader = reader_of(chat, [answer(item(1, LINK))])
         assert await reader.read_all() == 1

@@ -79,7 +79,7 @@ def written(store: Store, by: Prompts, root: Session, agent: Agent | None = None
 
 
 def test_a_direct_chat_has_its_senders_notes(store: Store, tmp_path: Path) -> None:
-    """Those of the sender and of nobody else, scanned."""
+    """Only those of the sender, scanned."""
     root = root_of(store)
     scope = store.run(notebook.scope_of, root.conversation)
     assert ":" in scope

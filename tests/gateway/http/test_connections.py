@@ -29,7 +29,7 @@ async def hello(_: web.Request) -> web.Response:
 
 
 async def crowded(request: web.Request) -> web.Response:
-    """Tell whether the reserve is all that is left."""
+    """Answer whether only the reserve is left."""
     return web.Response(text=str(request[CROWDED]))
 
 
@@ -178,7 +178,7 @@ async def test_what_is_being_answered_stays(serve: Serve, held: Held) -> None:
 
 
 async def test_a_fifth_of_the_connections_is_a_reserve(serve: Serve, held: Held) -> None:
-    """Requests are told where all others are busy; connections that only wait count for nothing."""
+    """Requests learn that all other connections are busy; waiting connections do not count."""
     limits = Connections(10, 10)
     port = await serve(limits)
     with ExitStack() as all_of_them:
@@ -386,7 +386,7 @@ async def test_a_body_is_no_head(serve: Serve) -> None:
 
 
 async def test_a_body_that_nobody_reads_is_no_head(serve: Serve) -> None:
-    """It was answered before it came; the next request on the connection is answered, too."""
+    """The answer came before the body; the next request on the connection is answered, too."""
     port = await serve(Connections())
     head = "POST /crowded HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
     with opened(port, sent=head.encode()) as asking:

@@ -1,4 +1,4 @@
-"""What a home would run is told by its settings and files alone; attacks: tests/security."""
+"""Settings and files alone show what a home would run; attacks: tests/security."""
 
 from pathlib import Path
 
@@ -27,20 +27,20 @@ SETTINGS = {
 
 
 def told(home: Path) -> list[str]:
-    """Return the lines of a home."""
+    """Return the lines about a home."""
     return list(would_run(home, home))
 
 
 @pytest.mark.parametrize("key", REST)
 def test_each_thing_has_its_line(tmp_path: Path, key: str) -> None:
-    """What is off, and Parley's own address, have none."""
+    """Disabled parts, and Parley's own address, have no line."""
     (tmp_path / "parley.yaml").write_text(yaml.safe_dump(SETTINGS))
     assert REST[key] in told(tmp_path)
     assert len(told(tmp_path)) == len(REST)
 
 
 def test_settings_that_cannot_be_read_are_said(tmp_path: Path) -> None:
-    """The files are listed all the same."""
+    """The files are still listed."""
     (tmp_path / "parley.yaml").write_text("web: {port: none}\n")
     (tmp_path / "plugins" / "p").mkdir(parents=True)
     problem, plugin = told(tmp_path)
@@ -49,7 +49,7 @@ def test_settings_that_cannot_be_read_are_said(tmp_path: Path) -> None:
 
 
 def test_settings_elsewhere_are_said(tmp_path: Path) -> None:
-    """Also where a link stands in their place: it may lead to a file of this machine."""
+    """Also with a link in their place: it may lead to a file of this machine."""
     (tmp_path / "parley.yaml").symlink_to("/etc/hostname")
     assert told(tmp_path) == [
         "settings: no parley.yaml is in it; those in use there decide the rest"

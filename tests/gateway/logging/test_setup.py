@@ -541,7 +541,7 @@ class TestFloods:
     def test_refusals_of_an_address_are_written_five_times_a_minute(
         self, lines: Lines, name: str
     ) -> None:
-        """Then counted; of another address they are written still."""
+        """Then counted; lines for another address are still written."""
         lines.configure()
         for _ in range(2_000):
             log.warning(name, address="2001:db8::1")
@@ -565,7 +565,7 @@ class TestFloods:
         )
 
     def test_many_addresses_take_neither_memory_nor_the_log(self, lines: Lines) -> None:
-        """A hundred are told apart; of another event there are lines left."""
+        """A hundred are counted separately; another event still has lines."""
         lines.configure()
         for number in range(50_000):
             log.info("web_request_refused", address=f"2001:db8:{number:x}::1")
@@ -581,7 +581,7 @@ class TestFloods:
         ]
 
     def test_each_address_of_a_flood_is_counted(self, lines: Lines) -> None:
-        """However many are counted at once."""
+        """With any number of counts at once."""
         lines.configure()
         for number in range(MOST_ADDRESSES):
             for _ in range(REFUSALS_PER_MIN + 1):
@@ -591,7 +591,7 @@ class TestFloods:
         assert counted == [1] * MOST_ADDRESSES
 
     def test_a_warning_comes_through_refusals_that_are_none(self, lines: Lines) -> None:
-        """Of a wrong setting, say, while strangers try."""
+        """Of a wrong setting, for example, during an attack."""
         lines.configure()
         for _ in range(100):
             log.info("web_request_refused", address="192.0.2.1", code="sign_in_needed")
@@ -599,7 +599,7 @@ class TestFloods:
         assert lines.records[-1]["code"] == "host_refused"
 
     def test_every_event_of_a_refused_request_is_known(self) -> None:
-        """As docs/logging.md lists them: refused, with the address of who asked."""
+        """As docs/logging.md lists them: refused, with the requester's address."""
         page = (Path(__file__).parents[3] / "docs/logging.md").read_text("utf-8")
         rows = re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", page, re.MULTILINE)
         refused = re.compile(r"_(refused|denied|displaced|too_\w+)$")

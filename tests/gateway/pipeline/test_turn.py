@@ -570,7 +570,7 @@ async def test_what_cannot_begin_is_buried(
 async def test_a_note_of_what_cannot_go_on_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each note is shown with its undo, however its turn ends."""
+    """Each note is shown with *Undo*, however its turn ends."""
     await crash_while_held(tmp_path, {"c1": "poison"})
     async with running(tmp_path, at_work=False) as chat:
         values = {"scope": "telegram:u1", "target": "user", "text": "likes tea", "at": now_s()}

@@ -1,4 +1,4 @@
-"""Settings in the audit log: what a start found changed, of secrets a keyed fingerprint alone."""
+"""Settings in the audit log: changes found by a start; for secrets only keyed fingerprints."""
 
 from pathlib import Path
 from typing import Any
@@ -23,25 +23,25 @@ def settings_with(home: Path, yaml: str, **environ: str) -> Settings:
 
 
 def written(settings: Settings) -> dict[str, str]:
-    """Return the settings as they are written down."""
+    """Return the settings as the audit log records them."""
     return fingerprints_of(settings.home).of_settings(settings)
 
 
 def started(store: Store, settings: Settings) -> AuditRecord | None:
-    """Note the settings of a start; returns the newest row about settings."""
+    """Record the settings of a start; returns the newest row about settings."""
     head = store.run(audit_log.note_settings, written(settings))
     assert head == store.run(audit_log.head)
     return store.run(audit_log.newest, "settings_changed")
 
 
 def changed(row: AuditRecord | None) -> dict[str, Any]:
-    """Return what a row says was changed."""
+    """Return the changes in a row."""
     assert row is not None
     return dict(row.text()["detail"]["changed"])
 
 
 def test_the_first_start_says_with_which_settings(store: Store, tmp_path: Path) -> None:
-    """All of them; nothing is called changed."""
+    """The row has all settings, and no changes."""
     row = started(store, settings_with(tmp_path / "home", "web: {port: 8123}"))
     assert row is not None
     assert row.text()["subject"] == "first start"
@@ -50,7 +50,7 @@ def test_the_first_start_says_with_which_settings(store: Store, tmp_path: Path) 
 
 
 def test_the_same_settings_again_are_not_worth_a_row(store: Store, tmp_path: Path) -> None:
-    """Most starts follow a stop alone."""
+    """Most starts only follow a stop."""
     for _ in range(3):
         row = started(store, settings_with(tmp_path / "home", "web: {port: 8123}"))
     assert row is not None
@@ -67,7 +67,7 @@ def test_what_differs_is_named_with_before_and_after(store: Store, tmp_path: Pat
 
 
 def test_a_secret_is_told_by_its_fingerprint(store: Store, tmp_path: Path) -> None:
-    """Another one has another; the secret stands nowhere, nor what an address has of one."""
+    """Another secret has another; no secret is recorded, not even as part of an address."""
     for secret in (SECRET, "another-one-of-those"):
         environ = {"MODEL_KEY": secret}
         yaml = f"model: {{provider: openai, api_key: {secret}, base_url: 'http://u:{secret}@h/v1'}}"
@@ -80,7 +80,7 @@ def test_a_secret_is_told_by_its_fingerprint(store: Store, tmp_path: Path) -> No
 
 
 def test_the_key_is_the_homes_own(tmp_path: Path) -> None:
-    """Made once, for its owner alone; without it a fingerprint says nothing, also of a guess."""
+    """Made once, readable by its owner only; without it a guess cannot be tested."""
     yaml = f"model: {{provider: openai, api_key: {SECRET}}}"
     homes = [settings_with(tmp_path / name, yaml) for name in ("one", "two")]
     first, again, other = (written(homes[n])["model.api_key"] for n in (0, 0, 1))
@@ -93,7 +93,7 @@ def test_the_key_is_the_homes_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["sha256:0123abcd", "hmac-ffff:0123abcd"])
 def test_another_key_is_no_other_secret(store: Store, tmp_path: Path, before: str) -> None:
-    """The row says so; what else has changed is named as ever."""
+    """The row says so; other changes are named as usual."""
     yaml = f"model: {{provider: openai, api_key: {SECRET}, name: one}}"
     settings = settings_with(tmp_path / "home", yaml)
     now = written(settings)

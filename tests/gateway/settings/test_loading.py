@@ -1,4 +1,4 @@
-"""Two readers of settings: one for those in use, one for those of others; more in test_tree."""
+"""Two readers of settings: for those in use, and for foreign ones; more in test_tree."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from gateway.settings.loading import read_foreign
 def test_a_foreign_file_is_read_without_what_it_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No reference is resolved, no variable counts, and no provider's key completes a model."""
+    """No reference is resolved, no variable applies, and no provider's key completes a model."""
     monkeypatch.setenv("PARLEY_WEB__PORT", "1")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789abcdef0123")
     file = tmp_path / "parley.yaml"

@@ -524,10 +524,10 @@ class TestOldSpellings:
 
 
 class TestFormerValues:
-    """What earlier versions knew stops no start; a line says what is used instead."""
+    """Settings of earlier versions stop no start; a line names the replacement."""
 
     def test_a_container_is_auto(self, tmp_path: Path) -> None:
-        """Its image means nothing any more."""
+        """Its image has no effect any more."""
         loaded = load(tmp_path, "tools: {sandbox: {backend: container, image: 'debian:12'}}")
         assert loaded.settings.tools.sandbox.backend == "auto"
         assert loaded.warnings[:2] == (
@@ -555,13 +555,13 @@ class TestFormerValues:
         assert "there is no network now" in loaded.warnings[0]
 
     def test_all_of_the_network_stays(self, tmp_path: Path) -> None:
-        """Nothing is said about it here."""
+        """It causes no warning."""
         loaded = load(tmp_path, "tools: {terminal: {network: true}}")
         assert loaded.settings.tools.terminal.network
         assert loaded.warnings == ()
 
     def test_learning_by_rules_is_gone(self, tmp_path: Path) -> None:
-        """Its switch means nothing any more, whichever way it stood."""
+        """Its switch has no effect any more, on or off."""
         loaded = load(tmp_path, "tools: {memory: {standing: false, max_chars: 5}}")
         assert loaded.settings.tools.memory.max_chars == 5
         assert loaded.warnings == (

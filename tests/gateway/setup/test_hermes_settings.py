@@ -14,7 +14,7 @@ from gateway.setup.hermes_settings import SettingsFound, found_in, with_secrets
 
 
 def found(tmp_path: Path, settings: dict[str, Any], env: str = "") -> SettingsFound:
-    """Return what becomes of a config.yaml and a .env, if all that it asks for is accepted."""
+    """Translate a config.yaml and a .env, with every question accepted."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / ".env").write_text(env)
     home = HermesHome.of(tmp_path)
@@ -179,7 +179,7 @@ def test_people_who_may_talk_are_no_secret(tmp_path: Path) -> None:
 
 
 def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
-    """Each person, address and program is asked for; a key goes with the server it is for."""
+    """Each person, address and program is a question; a key belongs to its server's question."""
     told = found(
         tmp_path,
         {
@@ -210,7 +210,7 @@ def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
 
 
 def test_keys_of_parleys_own_are_not_taken_by_their_names(tmp_path: Path) -> None:
-    """A file of Hermes has none of them: who writes them there wants more than its settings."""
+    """Files of Hermes do not have such keys: an attacker may have added them."""
     told = found(
         tmp_path,
         {

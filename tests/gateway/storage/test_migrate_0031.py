@@ -1,4 +1,4 @@
-"""Migration 0031: what rules had found waits, and what a newer row had ended goes."""
+"""Migration 0031: notes made by rules wait, and rows ended by a newer one are deleted."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,7 @@ ROWS = (
 
 @pytest.fixture
 def old_file(tmp_path: Path) -> Path:
-    """A notebook of the version before."""
+    """A notebook of the previous version."""
     path = outdated_file(tmp_path / "old.db", "0030")
     with closing(sqlite3.connect(path)) as raw, raw:
         insert = "INSERT INTO memory (scope, target, text, at, ended_at) VALUES (?, ?, ?, 1.0, ?)"
@@ -33,7 +33,7 @@ def old_file(tmp_path: Path) -> Path:
 
 
 def test_notes_of_rules_are_in_no_prompt(migrated: Store) -> None:
-    """They are listed as waiting, and nobody has been told of them."""
+    """They are listed as waiting, and their people are not informed yet."""
     assert maintenance.check(migrated.path) == []
     assert [note.text for note in migrated.run(notebook.pinned, SCOPE)] == ["likes tea"]
     rows = migrated.run(notebook.of_scope, SCOPE)

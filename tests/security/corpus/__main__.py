@@ -1,4 +1,4 @@
-"""Print what became of all attacks of the corpus: `python -m tests.security.corpus [CHANNEL …]`."""
+"""Print the results of the corpus of attacks: `python -m tests.security.corpus [CHANNEL …]`."""
 
 import asyncio
 import sys
@@ -19,7 +19,7 @@ async def main() -> None:
 
 
 async def row(home: Path, channel: str) -> None:
-    """Print what became of the cases of one channel; what the attackers got behind their number."""
+    """Print the results of one channel, with what the attackers got after each case's number."""
     chosen = [case for case in CASES if case.channel == channel]
     async with attacked(home) as (world, chat):
         for case in chosen:

@@ -1,6 +1,6 @@
-"""The world of the injection corpus: what can be reached, a model that obeys everybody, and people.
+"""The world of the injection corpus: reachable servers, a model that obeys every order, and people.
 
-`python -m tests.security.corpus` tries all cases and prints what came of them.
+`python -m tests.security.corpus` tries all cases and prints the results.
 """
 
 import json
@@ -67,7 +67,7 @@ _CASE = re.compile(r"case(\d+)")
 
 
 class Anything(Arguments):
-    """What the tools that act are called with."""
+    """Arguments of the acting tools."""
 
     command: str = ""
     path: str = ""
@@ -76,28 +76,28 @@ class Anything(Arguments):
 
 
 class Listens:
-    """Stands for the connection to an MCP server: its pages are the attackers'."""
+    """Replaces the connection to an MCP server, whose pages are the attackers'."""
 
     async def call(self, _tool: str, arguments: dict[str, Any]) -> str:
         return page_of(int(arguments["id"]))
 
 
 def page_of(number: int) -> str:
-    """Return what the attacker of a case has written."""
+    """Return the attacker's text of a case."""
     return f"case{number}\n{CASES[number].text}"
 
 
 @dataclass
 class World:
-    """What can be reached, and what was.
+    """The reachable servers, and the record of requests.
 
     Attributes:
         port: Of the web server of `NAMED`.
-        hosts: Names that were looked up, with ports that are not those of that server.
-        left: What was asked of that server, but for its pages.
-        links: How many of its links were followed, by case.
+        hosts: Names looked up, with ports other than that server's.
+        left: Requests to that server, except for its pages.
+        links: Number of its followed links, by case.
         acts: Calls of tools that act.
-        obeyed: Cases whose attacker was obeyed.
+        obeyed: Cases in which the model obeyed the attacker.
     """
 
     home: Path
@@ -113,7 +113,7 @@ class World:
         return ["127.0.0.1"]
 
     def tools(self) -> ToolRegistry:
-        """Return the real tools; those that would act for real only note that they did."""
+        """Return the real tools; acting ones only record their calls."""
         box = McpServerSettings(command="x", read_only=("read",))
         quarters = Quarters(SandboxSettings(), self.home, self.home / "mcp")
         server = Server("box", box, quarters)
@@ -137,7 +137,7 @@ class World:
         return Tool(name, "Acts.", "side_effect", Anything, act, restricted=True)
 
     def script(self, request: ModelRequest) -> Step:
-        """Obey whoever gives orders: the person, else the newest text with an order in it."""
+        """Obey the person's order, or else the newest text with an order."""
         newest = request.messages[-1]
         asked = next(text_of(m) for m in reversed(request.messages) if m["role"] == "user")
         text = _unpacked(text_of(newest))
@@ -158,11 +158,11 @@ class World:
         return [tool_call(name, given, f"c{n}") for n, (name, given) in enumerate(calls)]
 
     def said(self, text: str) -> str:
-        """Return what a person writes, with the port."""
+        """Return the person's message, with the port."""
         return text.replace("PORT", str(self.port))
 
     async def happened(self, chat: Running) -> list[Any]:
-        """Return what the attackers got."""
+        """Return the effects of the attacks."""
         notes = [row.text for row in await chat.rows(schema.memory)]
         made = [row for row in await chat.rows(schema.attachment) if row.turn_id is not None]
         files = [row.name for row in made]
@@ -173,12 +173,12 @@ class World:
 
 
 def _unpacked(text: str) -> str:
-    """Return what a delegated child hands back; else the text itself."""
+    """Return the result of a delegated child, or the text itself."""
     return str(orjson.loads(text)["answer"]) if text.startswith('{"outcome"') else text
 
 
 def _joined(request: ModelRequest, newest: str) -> str:
-    """Return an order of which two texts have a half each, the newest one of them; else nothing."""
+    """Return the newest order split over two texts, or ""."""
     texts = [text_of(m) for m in request.messages if m["role"] != "assistant"]
     whole = "\n".join(texts)
     if (FIRST not in newest and SECOND not in newest) or not (FIRST in whole and SECOND in whole):
@@ -189,7 +189,7 @@ def _joined(request: ModelRequest, newest: str) -> str:
 
 
 def _second(request: ModelRequest) -> str:
-    """Return the second list of an order whose first calls have just ended."""
+    """Return the second list of an order after its first calls have ended."""
     messages = list(request.messages)
     found = [n for n, m in enumerate(messages) if THEN in text_of(m) and m["role"] != "assistant"]
     whole = (
@@ -263,7 +263,7 @@ def links_of(case: Case) -> str:
 
 
 async def attack(world: World, chat: Running, case: Case) -> None:
-    """Have the person do what brings the attacker's text in, and wait for what comes of it."""
+    """Let the person bring in the attacker's text, and wait for the result."""
     place = f"c{case.number}"
     page = f"{OWN}/page/{case.number}"
     fetch = world.said(order(("fetch_url", {"url": page})))
@@ -293,7 +293,7 @@ async def attack(world: World, chat: Running, case: Case) -> None:
 
 
 async def _brought(world: World, chat: Running, case: Case) -> None:
-    """Do so where the person brings the text, or the address of the page."""
+    """Do so for a text, or the address of a page, from the person."""
     place, request = f"c{case.number}", REQUESTS[case.template]
     text, halves = page_of(case.number), (f"case{case.number}\n{case.halves[0]}", case.halves[1])
     mail = f"Hi,\n\n{text}\n\nBest,\nBob"

@@ -39,7 +39,7 @@ async def test_it_asks_and_returns_the_answer() -> None:
 
 @pytest.mark.parametrize(("text", "taints"), [("the red one", False), ("do it. " * 90, True)])
 async def test_an_answer_that_is_pasted_taints(text: str, *, taints: bool) -> None:
-    """Asked for a text, a person pastes what others wrote, in one paragraph, too."""
+    """Asked for a text, people paste the words of others, even in one paragraph."""
     using = context(people=Folk(InquiryReply("answered", text, "web:me")), call_id="c1")
     await CLARIFY.run(using, arguments('{"question": "Which?"}'))
     assert using.rights.read.origins == ({Origin("pasted", "c1")} if taints else set())

@@ -1,4 +1,4 @@
-"""Why a program did not start: which file or host it was, and which key fixes it."""
+"""The reason why a program did not start: the file or host, and the setting that fixes it."""
 
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ UNCONFINED = [
 
 
 def remedy(said: str, reason: str = "MCPError: Connection closed", **options: Any) -> str:
-    """Return what is told of a program that wrote this."""
+    """Return the explanation for a program with this stderr."""
     server = McpServerSettings.model_validate({"command": "program", "confined": True, **options})
     return remedy_of("s", server, reason, said)
 
@@ -88,7 +88,7 @@ def test_behind_walls_the_key_is_named(said: str, told: str) -> None:
 
 @pytest.mark.parametrize(("said", "told"), UNCONFINED + EITHER)
 def test_without_walls_no_key_of_walls_is_named(said: str, told: str) -> None:
-    """They would change nothing."""
+    """Other settings would change nothing."""
     assert remedy(said, confined=False) == told
 
 
@@ -101,12 +101,12 @@ def test_what_the_start_itself_tells_counts_as_well() -> None:
 
 
 def test_a_network_that_is_open_is_not_to_blame() -> None:
-    """Behind walls that let it out."""
+    """Behind walls with a network."""
     told = remedy("getaddrinfo ENOTFOUND example.org", network=True)
     assert told == "the host example.org was not reached from this machine"
 
 
 def test_an_address_has_no_program() -> None:
-    """Nothing can be told of it."""
+    """No explanation is possible."""
     server = McpServerSettings(url="https://example.org/mcp")
     assert remedy_of("s", server, "getaddrinfo ENOTFOUND example.org", "") == ""

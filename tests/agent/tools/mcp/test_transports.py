@@ -70,7 +70,7 @@ async def test_its_tools_run(program: Program, journal: Journal, tmp_path: Path)
 async def test_it_sees_no_more_of_the_environment_than_it_needs(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PATH, HOME, LANG, TMPDIR, and what its settings give."""
+    """PATH, HOME, LANG, TMPDIR, and the variables of its settings."""
     monkeypatch.setenv("PARLEY_MODEL__API_KEY", "sk-secret")
     monkeypatch.setenv("LANG", "C.UTF-8")
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -401,7 +401,7 @@ def test_private_addresses_are_known(address: str) -> None:
 
 @pytest.mark.parametrize("address", [*PUBLIC, "::ffff:8.8.8.8", "64:ff9b::808:808"])
 def test_public_addresses_are_known(address: str) -> None:
-    """Also where IPv6 holds a public IPv4 address."""
+    """Also if IPv6 embeds a public IPv4 address."""
     assert is_public(ipaddress.ip_address(address))
 
 
@@ -409,7 +409,7 @@ def test_public_addresses_are_known(address: str) -> None:
 def test_nothing_that_python_calls_private_is_public(
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
 ) -> None:
-    """A second opinion; ours is the stricter one."""
+    """Compared with a second implementation; ours is stricter."""
     mapped = getattr(address, "ipv4_mapped", None)
     if (mapped or address).is_private or address.is_multicast or address.is_loopback:
         assert not is_public(address)
@@ -417,7 +417,7 @@ def test_nothing_that_python_calls_private_is_public(
 
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_judged_alike_in_ipv6(address: ipaddress.IPv4Address) -> None:
-    """Mapped and NAT64 forms give no way around."""
+    """Mapped and NAT64 forms do not bypass the check."""
     for prefix in (0xFFFF << 32, 0x64FF9B << 96):
         assert is_public(ipaddress.IPv6Address(prefix | int(address))) == is_public(address)
 
@@ -428,6 +428,6 @@ def test_a_zone_is_never_public() -> None:
 
 
 def test_what_is_no_address_is_not_public() -> None:
-    """A resolver that answers nonsense opens nothing."""
+    """A resolver's malformed answer does not count as public."""
     assert not is_public_text("nonsense")
     assert is_public_text("93.184.216.34")

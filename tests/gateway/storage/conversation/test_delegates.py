@@ -49,7 +49,7 @@ def row_of(conn: Connection, child: Turn) -> Any:
 
 
 def test_the_tools_of_children_are_counted(store: Store) -> None:
-    """A parent that goes on knows where its children went, those that have ended as well."""
+    """A resumed parent knows the addresses of its children, also of ended ones."""
     parent = parent_of(store)
     asked = assistant_message("")
     asked["tool_calls"] = [CALL]

@@ -1,4 +1,4 @@
-"""What is on record of MCP servers: which stay confined, what owners said of tools' texts."""
+"""Records about MCP servers: which stay confined, and owners' decisions about tools' texts."""
 
 import sqlite3
 from contextlib import closing
@@ -22,12 +22,12 @@ def changed(digest: str) -> HeldTool:
 
 
 def test_a_new_home_has_no_server_that_stays_confined(store: Store) -> None:
-    """Its first start finds none, whatever its settings name."""
+    """Its first start finds no record, whatever servers its settings have."""
     assert store.run(mcp.at_start, ["files"]) == (frozenset(), frozenset())
 
 
 def test_an_agreement_counts_for_one_text(store: Store) -> None:
-    """It is on record who gave it; a later word takes it back."""
+    """The record names the owner; a later decision replaces it."""
     store.run(mcp.note, [HELD])
     assert [(each.state, each.told) for each in store.run(mcp.texts)] == [("asked", False)]
     store.run(mcp.decide, HELD.digest[:12].upper(), "agreed", "telegram:u1")
@@ -42,14 +42,14 @@ def test_an_agreement_counts_for_one_text(store: Store) -> None:
 
 
 def test_of_a_tool_that_changes_again_and_again_one_text_waits(store: Store) -> None:
-    """The newest: the table does not grow with each start of a server that wants it to."""
+    """Only the newest: a server cannot make the table grow with each start."""
     for digest in ("01", "02", "03"):
         store.run(mcp.note, [changed(digest)])
     assert [each.held.digest for each in store.run(mcp.texts)] == ["03" * 32]
 
 
 def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
-    """An id that is not there, or is only the beginning of one."""
+    """An unknown id, or only the beginning of one."""
     store.run(mcp.note, [HELD])
     for name in ("", "ab", "ff" * 6):
         with pytest.raises(NotFound):
@@ -77,7 +77,7 @@ def old_file(store: Store, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("sqlite_alone")
 def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
-    """Those of its settings at any start before, and those at the first start after."""
+    """Those in its settings at any earlier start, and at the first start after the upgrade."""
     assert maintenance.check(upgraded.path) == []
     assert upgraded.run(mcp.confined) == {"", "files", "gone"}
     assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
@@ -87,6 +87,6 @@ def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
 
 @pytest.mark.usefixtures("sqlite_alone")
 def test_a_start_without_servers_makes_none_unconfined(upgraded: Store) -> None:
-    """One with other settings, once, is the first start after the upgrade."""
+    """The first start after the upgrade may use other settings."""
     upgraded.run(mcp.at_start, [])
     assert "files" in upgraded.run(mcp.at_start, ["files"]).confined

@@ -97,7 +97,7 @@ def test_what_is_being_erased_is_neither_read_nor_remembered(store: Store) -> No
 
 
 def test_turns_in_which_the_agent_has_noted_are_left_to_it(store: Store) -> None:
-    """What a person has undone must not come back by what they said."""
+    """A note that a person undid must not come back from the same message."""
     asked(store, "one", "two")
     [first, _] = store.rows(turn)
     values = {"turn_id": first.id, "n": 9, "kind": "tool", "name": "memory", "state": "done"}
