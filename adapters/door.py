@@ -7,7 +7,7 @@ is the first owner.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Literal, Protocol, TypeAlias
@@ -110,6 +110,7 @@ class Requester:
         host: The name and port under which the client asked.
         proxied: It came through a trusted proxy.
         browser: What the client calls itself.
+        session: The secret of the browser's session; "" for none.
     """
 
     address: str
@@ -117,6 +118,7 @@ class Requester:
     host: str = ""
     proxied: bool = False
     browser: str = ""
+    session: str = field(default="", repr=False)
 
 
 @lru_cache(maxsize=4096)
@@ -215,18 +217,11 @@ class Door(Protocol):
         ...
 
     async def sign_in(
-        self,
-        proof: Proof,
-        secret: str,
-        caller: Requester,
-        replaces: str = "",
-        instead_of: str = "",
+        self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
     ) -> SignedIn:
-        """Begin a session with a new secret.
+        """Begin a session with a new secret; the caller's session ends.
 
         Args:
-            caller: Where from.
-            replaces: The secret of the browser's session until now, which ends; "" for none.
             instead_of: The user of that session, whom the person agreed to sign out.
 
         Raises:
@@ -243,14 +238,8 @@ class Door(Protocol):
         """
         ...
 
-    async def come_back(
-        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
-    ) -> SignedIn:
-        """Begin a session for whom the identity provider names.
-
-        Args:
-            caller: Where from.
-            replaces: As with `sign_in`.
+    async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
+        """Begin a session for the user that the identity provider names; the caller's session ends.
 
         Raises:
             ProviderUnreachable: The provider does not say now who it is.
@@ -267,6 +256,6 @@ class Door(Protocol):
         """
         ...
 
-    async def sign_out(self, secret: str, caller: Requester) -> None:
-        """End a session."""
+    async def sign_out(self, caller: Requester) -> None:
+        """End the caller's session."""
         ...

@@ -11,7 +11,7 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from http import HTTPStatus
 from logging import INFO, WARNING
@@ -114,13 +114,11 @@ class Visit:
     Attributes:
         caller: Where it comes from.
         cookie: The name of the session's cookie there.
-        secret: What that holds, "" for nothing.
         visitor: Who asks; None where nobody has to be signed in.
     """
 
     caller: Requester
     cookie: str = ""
-    secret: str = ""
     visitor: Visitor | None = None
 
 
@@ -188,9 +186,7 @@ class Guard:
         visit, [(proof, secret)] = request[VISIT], shown
         instead_of = str(fields.get("instead_of", ""))
         try:
-            signed_in = await self._door.sign_in(
-                proof, str(secret), visit.caller, visit.secret, instead_of
-            )
+            signed_in = await self._door.sign_in(proof, str(secret), visit.caller, instead_of)
         except SignInRefused as exc:
             raise _refusal(exc, f"wrong_{proof}") from exc
         except SignedInAlready as exc:
@@ -231,7 +227,7 @@ class Guard:
         answer = ProviderAnswer(sent, *(told.get(name, "") for name in ("state", "code", "iss")))
         try:
             with _unreachable():
-                signed_in = await self._door.come_back(answer, visit.caller, visit.secret)
+                signed_in = await self._door.come_back(answer, visit.caller)
         except SignInRefused as exc:
             raise _refusal(exc, "wrong_answer") from exc
         response = web.Response(status=303, headers=API_HEADERS | {"Location": "/"})
@@ -241,16 +237,16 @@ class Guard:
     async def sign_out(self, request: web.Request) -> web.Response:
         """End the session of the browser that asks, if it has one."""
         visit = request[VISIT]
-        if visit.secret:
-            await self._door.sign_out(visit.secret, visit.caller)
+        if visit.caller.session:
+            await self._door.sign_out(visit.caller)
         response = web.Response(status=204, headers=API_HEADERS)
         _delete_cookie(response, visit, visit.cookie)
         return response
 
     async def still(self, request: web.Request) -> bool:
         """Whether who asked may still ask; for streams, which go on after their admission."""
-        secret, visitor = request[VISIT].secret, visitor_of(request)
-        return not visitor.has_session or await self._door.session(secret) is not None
+        session, visitor = request[VISIT].caller.session, visitor_of(request)
+        return not visitor.has_session or await self._door.session(session) is not None
 
     async def visitor(self, request: web.Request) -> Visitor | None:
         """Return who asks where everybody may; None for whom a protected handler would not see."""
@@ -274,7 +270,7 @@ class Guard:
             visit.visitor = OWNER
             return
         visit.cookie = cookie_name(request, caller, self._public_port)
-        visit.secret = request.cookies.get(visit.cookie, "")
+        visit.caller = caller = replace(caller, session=request.cookies.get(visit.cookie, ""))
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not public:
             # Another site's page cannot know it, whatever name it comes under.
@@ -325,7 +321,8 @@ class Guard:
         )
 
     async def _by_session(self, request: web.Request, visit: Visit) -> Visitor:
-        visitor = await self._door.session(visit.secret) if visit.secret else None
+        session = visit.caller.session
+        visitor = await self._door.session(session) if session else None
         if visitor is not None:
             return visitor
         if OLD_COOKIE in request.cookies:

@@ -233,14 +233,9 @@ class WebDoor:
         return OWNER
 
     async def sign_in(
-        self,
-        proof: Proof,
-        secret: str,
-        caller: Requester,
-        replaces: str = "",
-        instead_of: str = "",
+        self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
     ) -> SignedIn:
-        """Begin a session with a new secret; that of before ends.
+        """Begin a session with a new secret; the caller's session ends.
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
@@ -249,9 +244,9 @@ class WebDoor:
         fresh, new = _fresh(proof, caller)
         if proof == "token":
             await self._check_token(secret, caller)
-            visitor = await self._database.write(self._begin, FIRST_OWNER, new, replaces)
+            visitor = await self._database.write(self._begin, FIRST_OWNER, new)
         else:
-            visitor = await self._use_link(secret, caller, new, replaces, instead_of)
+            visitor = await self._use_link(secret, caller, new, instead_of)
         return self._signed_in(visitor, new, fresh)
 
     def _signed_in(self, visitor: Visitor, new: NewSession, fresh: str) -> SignedIn:
@@ -267,10 +262,8 @@ class WebDoor:
         """
         return await self._there.lead_out()
 
-    async def come_back(
-        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
-    ) -> SignedIn:
-        """Begin a session for whom the identity provider names; that of before ends.
+    async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
+        """Begin a session for the user that the identity provider names; the caller's one ends.
 
         Raises:
             ProviderUnreachable: It does not say now who it is; that counts as no try.
@@ -290,7 +283,7 @@ class WebDoor:
             self._tries.take_back(caller.address, item)
             raise
         fresh, new = _fresh("oidc", caller)
-        visitor = await self._database.write(self._begin_as, identity, new, replaces)
+        visitor = await self._database.write(self._begin_as, identity, new)
         if visitor is None:
             await self._refused(caller, "oidc_not_let_in", identity.key)
             who = identity.email or identity.called or identity.subject
@@ -322,10 +315,10 @@ class WebDoor:
             log.info("web_signed_in", user=name, by="proxy", address=caller.address)
         return Visitor(sender, name, role)
 
-    async def sign_out(self, secret: str, caller: Requester) -> None:
-        """End a session."""
-        visitor = await self.session(secret)
-        await self._database.write(_end, hash_of(secret), visitor, caller.address)
+    async def sign_out(self, caller: Requester) -> None:
+        """End the caller's session."""
+        visitor = await self.session(caller.session)
+        await self._database.write(_end, hash_of(caller.session), visitor, caller.address)
         self.forget()
         if visitor is not None:
             log.info("web_signed_out", user=visitor.name, address=caller.address)
@@ -343,16 +336,16 @@ class WebDoor:
             self._tries.was_right(caller.address, item)
 
     async def _use_link(
-        self, secret: str, caller: Requester, new: NewSession, replaces: str, instead_of: str
+        self, secret: str, caller: Requester, new: NewSession, instead_of: str
     ) -> Visitor:
         hash_ = hash_of(secret)
         # Guesses cost no write.
         sender = await self._database.read(web_users.link_for, hash_)
-        there = await self.session(replaces) if sender and replaces else None
+        there = await self.session(caller.session) if sender and caller.session else None
         if sender and there and sender != there.sender and instead_of != there.name:
             raise SignedInAlready(there.name, name_of(sender))
         write = self._database.write
-        visitor = await write(self._take_link, hash_, new, replaces) if sender else None
+        visitor = await write(self._take_link, hash_, new) if sender else None
         if visitor is None:
             await self._refused(caller, "wrong_link")
             raise SignInRefused(WRONG_LINK)
@@ -375,15 +368,11 @@ class WebDoor:
         entry = AuditEntry("web_sign_in_refused", address=address, subject=reason, detail=whom)
         await self._database.write(audit_log.append, entry)
 
-    def _take_link(
-        self, conn: Connection, hash_: str, new: NewSession, replaces: str
-    ) -> Visitor | None:
+    def _take_link(self, conn: Connection, hash_: str, new: NewSession) -> Visitor | None:
         sender = web_users.take_link(conn, hash_)
-        return None if sender is None else self._begin(conn, sender, new, replaces)
+        return None if sender is None else self._begin(conn, sender, new)
 
-    def _begin_as(
-        self, conn: Connection, identity: Identity, new: NewSession, replaces: str
-    ) -> Visitor | None:
+    def _begin_as(self, conn: Connection, identity: Identity, new: NewSession) -> Visitor | None:
         entry = entry_for(identity, self._access.web.let_in)
         if entry is None:
             return None
@@ -393,11 +382,9 @@ class WebDoor:
             return None
         name = _enter(conn, identity, entry) if user is None else user.name
         web_users.identify(conn, name, identity.key, entry)
-        return self._begin(conn, name, new, replaces)
+        return self._begin(conn, name, new)
 
-    def _begin(self, conn: Connection, sender: str, new: NewSession, replaces: str) -> Visitor:
-        if replaces:
-            web_users.end(conn, hash_of(replaces))
+    def _begin(self, conn: Connection, sender: str, new: NewSession) -> Visitor:
         web_users.begin(conn, sender, new)
         by, how = f"{BUILT_IN}:{sender}", new.signed_in_by
         entry = AuditEntry("web_signed_in", by=by, address=new.address, subject=how)
@@ -414,11 +401,10 @@ class WebDoor:
 
 
 def _fresh(proof: str, caller: Requester) -> tuple[str, NewSession]:
-    """Return the secret of a session that is to begin, and what is stored of it."""
+    """Return the secret of a new session, and what is stored of it."""
     secret = secrets.token_urlsafe(SECRET_BYTES)
-    return secret, NewSession(
-        hash_of(secret), proof, caller.address, storable(caller.browser[:200])
-    )
+    browser, replaces = storable(caller.browser[:200]), caller.session and hash_of(caller.session)
+    return secret, NewSession(hash_of(secret), proof, caller.address, browser, replaces)
 
 
 def _enter(conn: Connection, identity: Identity, entry: str) -> str:

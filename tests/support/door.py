@@ -88,15 +88,10 @@ class MemoryDoor:
         return OWNER
 
     async def sign_in(
-        self,
-        proof: Proof,
-        secret: str,
-        caller: Requester,
-        replaces: str = "",
-        instead_of: str = "",
+        self, proof: Proof, secret: str, caller: Requester, instead_of: str = ""
     ) -> SignedIn:
         self.callers.append(caller)
-        there, link_for = self.sessions.get(replaces), self.links.get(secret)
+        there, link_for = self.sessions.get(caller.session), self.links.get(secret)
         if there and link_for and there.name not in {link_for.name, instead_of}:
             raise SignedInAlready(there.name, link_for.name)
         if proof == "token":
@@ -105,7 +100,7 @@ class MemoryDoor:
             visitor = self.links.pop(secret)
         else:
             raise SignInRefused("This sign-in link has been used or has expired.")
-        self.sessions.pop(replaces, None)
+        self.sessions.pop(caller.session, None)
         fresh = self.begin(visitor)
         return SignedIn(self.sessions[fresh], fresh)
 
@@ -114,14 +109,12 @@ class MemoryDoor:
             raise self.errand
         return self.errand
 
-    async def come_back(
-        self, answer: ProviderAnswer, caller: Requester, replaces: str = ""
-    ) -> SignedIn:
+    async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
         errand = await self.lead_out()
         self.answers.append(answer)
         if answer.secret != errand.secret:
             raise SignInRefused("What came back does not say who you are.")
-        self.sessions.pop(replaces, None)
+        self.sessions.pop(caller.session, None)
         fresh = self.begin(Visitor("ann", "ann", "member"))
         return SignedIn(self.sessions[fresh], fresh)
 
@@ -129,8 +122,8 @@ class MemoryDoor:
         self.callers.append(caller)
         return {"owner": OWNER, "ann": Visitor("ann", "ann", "member")}.get(name)
 
-    async def sign_out(self, secret: str, caller: Requester) -> None:
-        self.sessions.pop(secret, None)
+    async def sign_out(self, caller: Requester) -> None:
+        self.sessions.pop(caller.session, None)
 
 
 def web_host(history: MemoryHistory, door: MemoryDoor | None = None, **changes: Any) -> Host:

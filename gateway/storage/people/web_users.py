@@ -75,12 +75,13 @@ class WebSession:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What is to be stored of a sign-in."""
+    """What is to be stored of a sign-in; `replaces` is the hash of the session that ends."""
 
     hash: str
     signed_in_by: str
     address: str
     browser: str
+    replaces: str = ""
 
 
 _OF_SESSION = [
@@ -172,7 +173,9 @@ def take_link(conn: Connection, hash_: str) -> str | None:
 
 
 def begin(conn: Connection, sender: str, new: NewSession) -> int:
-    """Enter a session; returns its id. Those that have expired go."""
+    """Enter a session; returns its id. Those that have expired go, and the one that it replaces."""
+    if new.replaces:
+        end(conn, new.replaces)
     conn.execute(delete(web_session).where(web_session.c.expires_at <= now_s()))
     values = {
         "hash": new.hash,

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,11 @@ from tests.support.door import TOKEN
 from tests.support.storage import raw_bytes
 
 HERE = Requester("192.0.2.1", browser="Firefox")
+
+
+def with_session(secret: str) -> Requester:
+    """Return a request of a browser that shows the secret of a session."""
+    return replace(HERE, session=secret)
 
 
 class Clock:
@@ -115,7 +120,7 @@ async def test_a_session_holds_for_as_long_as_it_is_used(at: Doors) -> None:
 async def test_a_sign_in_ends_the_browsers_session_of_before(at: Doors) -> None:
     """Its secret is a new one each time."""
     first = await at.door.sign_in("token", TOKEN, HERE)
-    second = await at.door.sign_in("link", await at.link(), HERE, replaces=first.secret)
+    second = await at.door.sign_in("link", await at.link(), with_session(first.secret))
     assert await at.door.session(first.secret) is None
     assert await at.door.session(second.secret) is not None
 
@@ -124,7 +129,7 @@ async def test_signing_out_and_revoking_end_a_session_at_once(at: Doors) -> None
     """One by its number, all of a user by their name; others go on."""
     mine, hers = await at.link(), await at.invited("ann")
     made = [(await at.door.sign_in("link", each, HERE)).secret for each in (mine, hers)]
-    await at.door.sign_out(made[0], HERE)
+    await at.door.sign_out(with_session(made[0]))
     assert await at.door.session(made[0]) is None
     assert await at.door.session(made[1]) is not None
     [session] = await at.database.read(web_users.sessions, 86_400.0)
@@ -316,13 +321,13 @@ async def test_a_link_for_another_user_asks_first(at: Doors) -> None:
     link = await at.invited("ann")
     for instead_of in ("", "ann", "eve"):
         with pytest.raises(SignedInAlready) as found:
-            await at.door.sign_in("link", link, HERE, owner, instead_of)
+            await at.door.sign_in("link", link, with_session(owner), instead_of)
         assert (found.value.name, found.value.link_for) == ("owner", "ann")
     assert await at.door.session(owner)
-    ann = await at.door.sign_in("link", link, HERE, owner, "owner")
+    ann = await at.door.sign_in("link", link, with_session(owner), "owner")
     assert ann.visitor.name == "ann"
     assert await at.door.session(owner) is None
-    again = await at.door.sign_in("link", await at.link("ann"), HERE, ann.secret)
+    again = await at.door.sign_in("link", await at.link("ann"), with_session(ann.secret))
     assert again.visitor.name == "ann"
 
 
@@ -337,7 +342,7 @@ async def test_who_came_in_is_on_record(at: Doors) -> None:
     link = await at.invited("ann")
     cookie = (await at.door.sign_in("link", link, HERE)).secret
     assert await at.wrong("192.0.2.9") is None
-    await at.door.sign_out(cookie, HERE)
+    await at.door.sign_out(with_session(cookie))
     await at.database.write(web_door.revoke, "ann")
     await at.database.write(web_door.remove, "ann")
     rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
