@@ -18,24 +18,21 @@ from sqlalchemy import (
     Row,
     Select,
     bindparam,
-    case,
     delete,
     exists,
     func,
-    null,
     select,
     update,
 )
 
 from agent.messages import ChatMessage
-from agent.ports import ModelCall, Origin, PlannerState
+from agent.ports import Origin, PlannerState
 from agent.prefix import Prefix
 from agent.prompt.system import FORMER_NOTES, NOTES_LAYER, PinnedNote, SystemPrompt
 from agent.view.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import (
-    compaction,
     now_s,
     prompt_base,
     prompt_text,
@@ -68,7 +65,7 @@ class SharedBase:
 
 def find_base(conn: Connection, base: SharedBase) -> int:
     """Return the id of a base; it is entered, with its texts, where it is not known yet."""
-    layers, inputs = _dumped(base.prompt.layers), _dumped(base.inputs)
+    layers, inputs = dumped(base.prompt.layers), dumped(base.inputs)
     digest = digest_of(base.prompt.text, base.tools, layers, inputs)
     known = conn.scalar(*_known_base(digest))
     if known is not None:
@@ -595,56 +592,6 @@ def _spoken_in(conversation_id: int) -> Any:
     return select(turn.c.senders).distinct().where(here, turn.c.senders.is_not(None))
 
 
-def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) -> None:
-    """Note what a call tells about the view up to and including message `seq`, which it made.
-
-    Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
-    segment is also the real size that its compaction led to. A call that its provider reported
-    nothing about tells nothing.
-    """
-    usage = call.usage
-    if usage is None or call.estimated:
-        return
-    values = {
-        "reporting_id": told.id,
-        "prompt_tokens": usage.prompt_tokens,
-        "prompt_output_tokens": usage.output_tokens,
-        "prompt_upto_seq": seq,
-        "new_model": call.model or None,
-        "new_ratio": call.ratio,
-        "new_prefix": _dumped(call.prefix),
-    }
-    conn.execute(_REPORT, values)
-    # A root, number 1, was begun by no compaction.
-    if told.number != 1:
-        conn.execute(*_report_compaction(told.id, usage.prompt_tokens))
-
-
-# Values that are named as columns are set besides these.
-_REPORT = kept(
-    update(session)
-    .where(session.c.id == bindparam("reporting_id"))
-    .values(
-        report_model=func.coalesce(bindparam("new_model"), session.c.report_model),
-        token_ratio=func.coalesce(bindparam("new_ratio"), session.c.token_ratio),
-        prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
-        moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
-    )
-)
-
-
-@built_once
-def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
-    return (
-        update(compaction)
-        .where(
-            compaction.c.child_session_id == session_id,
-            compaction.c.tokens_after_reported.is_(None),
-        )
-        .values(tokens_after_reported=prompt_tokens)
-    )
-
-
 def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
     """Store a segment that has no id yet; returns it with its id."""
     values = {
@@ -655,7 +602,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "report_model": fresh.report_model,
         "token_ratio": fresh.token_ratio,
         "planner_state": dump_state(fresh.planner_state),
-        "prefix": _dumped(fresh.prefix),
+        "prefix": dumped(fresh.prefix),
         "moved": fresh.moved,
         "base_id": fresh.base_id,
         "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
@@ -698,7 +645,7 @@ def in_row(row: Any) -> Session:
 
 def dump_origins(origins: Iterable[Origin]) -> str | None:
     """Return origins as they are stored."""
-    return _dumped([tuple(each) for each in origins] or None)
+    return dumped([tuple(each) for each in origins] or None)
 
 
 def load_origins(stored: str | None) -> tuple[Origin, ...]:
@@ -713,7 +660,8 @@ def _prompt(row: Row[Any]) -> SystemPrompt | None:
     return SystemPrompt(row.shared_prompt, layers).with_own(row.own_prompt or "")
 
 
-def _dumped(value: object) -> str | None:
+def dumped(value: object) -> str | None:
+    """Return a value as JSON text; None for None."""
     return None if value is None else orjson.dumps(value).decode()
 
 

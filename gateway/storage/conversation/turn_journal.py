@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, select, update
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import Decision, JournaledEffect, ModelCall, Origin, ToolStatus
@@ -21,6 +21,7 @@ from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
 from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
@@ -28,7 +29,16 @@ from gateway.storage.queue.outbox import OutboxPart, file_part
 from gateway.storage.queue.sending import Due
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
-from gateway.storage.schema import Whole, is_running, now_s, step, still_runs, turn
+from gateway.storage.schema import (
+    Whole,
+    compaction,
+    is_running,
+    now_s,
+    session,
+    step,
+    still_runs,
+    turn,
+)
 from gateway.storage.statements import built_once, kept, last
 
 
@@ -77,7 +87,57 @@ def _journal_model(
         return
     ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
     if is_step(call):
-        sessions.report_prompt(conn, current.session, call, seq)
+        report_prompt(conn, current.session, call, seq)
+
+
+def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) -> None:
+    """Note what a call tells about the view up to and including message `seq`, which it made.
+
+    Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
+    segment is also the real size that its compaction led to. A call that its provider reported
+    nothing about tells nothing.
+    """
+    usage = call.usage
+    if usage is None or call.estimated:
+        return
+    values = {
+        "reporting_id": told.id,
+        "prompt_tokens": usage.prompt_tokens,
+        "prompt_output_tokens": usage.output_tokens,
+        "prompt_upto_seq": seq,
+        "new_model": call.model or None,
+        "new_ratio": call.ratio,
+        "new_prefix": sessions.dumped(call.prefix),
+    }
+    conn.execute(_REPORT, values)
+    # A root, number 1, was begun by no compaction.
+    if told.number != 1:
+        conn.execute(*_report_compaction(told.id, usage.prompt_tokens))
+
+
+# Values that are named as columns are set besides these.
+_REPORT = kept(
+    update(session)
+    .where(session.c.id == bindparam("reporting_id"))
+    .values(
+        report_model=func.coalesce(bindparam("new_model"), session.c.report_model),
+        token_ratio=func.coalesce(bindparam("new_ratio"), session.c.token_ratio),
+        prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
+        moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
+    )
+)
+
+
+@built_once
+def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
+    return (
+        update(compaction)
+        .where(
+            compaction.c.child_session_id == session_id,
+            compaction.c.tokens_after_reported.is_(None),
+        )
+        .values(tokens_after_reported=prompt_tokens)
+    )
 
 
 def is_step(call: ModelCall | None) -> bool:

@@ -68,7 +68,7 @@ def settle(store: Store, segment: Session, base: PromptBase) -> Session:
 
 def report(store: Store, segment: Session, call: ModelCall = CALL, seq: int = 7) -> Session:
     """Note what a call told; returns the segment as it is then."""
-    store.run(sessions.report_prompt, segment, call, seq)
+    store.run(turn_journal.report_prompt, segment, call, seq)
     return store.run(sessions.get, segment.id)
 
 
