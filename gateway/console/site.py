@@ -175,7 +175,7 @@ class ConsoleSite:
     def _token(self, request: web.Request) -> str:
         """Return what forms carry: it is bound to who is there, and to their session."""
         visit = request[VISIT]
-        return self._signed("form", f"{visitor_of(request).sender}\0{visit.secret}")
+        return self._signed("form", f"{visitor_of(request).sender}\0{visit.caller.session}")
 
     def _signed(self, what: str, text: str) -> str:
         signed = f"{what}\0{text}".encode(errors=_ANY)
