@@ -18,9 +18,9 @@ FIRST_OWNER = "web"
 End: TypeAlias = Callable[[], None]
 """Called for an event stream that has to end."""
 Reach: TypeAlias = Callable[[int], None]
-"""Told how many bytes there are by now; raises `LimitReached` where that is too much."""
+"""Takes the number of bytes so far; raises `LimitReached` if they are too many."""
 _NET_V6 = 64
-"""Bits of an IPv6 address that one customer has (RFC 6177): all the others are theirs to choose."""
+"""Bits of an IPv6 address that identify a customer, who chooses the others (RFC 6177)."""
 Proof = Literal["link", "token"]
 """What is shown to be signed in: the secret of a link that works once, or the token."""
 
@@ -55,7 +55,7 @@ class SignedInAlready(Exception):
 
 
 class LimitReached(Exception):
-    """There is too much of it now; nothing was done.
+    """The request exceeds a limit; nothing was done.
 
     Attributes:
         retry_after_s: Seconds until it is worth another try.
@@ -123,7 +123,7 @@ class Requester:
 
 @lru_cache(maxsize=4096)
 def network_of(address: str) -> str:
-    """Return what counts as one address: itself, or of IPv6 its network; "" for none."""
+    """Return an IPv4 address itself, of an IPv6 address its network; "" for no address."""
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
@@ -166,10 +166,10 @@ class SignedIn:
 
 
 class VisitLimits(Protocol):
-    """What users may ask for and keep open; every call returns at once.
+    """Limits of users' requests, event streams and bytes; no call blocks.
 
     Raises:
-        LimitReached: It would be too much. All of them raise it.
+        LimitReached: The limit would be exceeded; all functions raise it.
     """
 
     def ask(self, visitor: Visitor, caller: Requester, *, reads: bool) -> None:
@@ -187,7 +187,7 @@ class VisitLimits(Protocol):
         ...
 
     def room(self, visitor: Visitor) -> AbstractContextManager[Reach]:
-        """Return a function that is told how many bytes of a user are held while the block runs."""
+        """Return a function that counts the bytes a user holds while the block runs."""
         ...
 
 
@@ -196,7 +196,7 @@ class Door(Protocol):
 
     @property
     def limits(self) -> VisitLimits:
-        """What those who are in may ask for."""
+        """Limits of signed-in users."""
         ...
 
     @property

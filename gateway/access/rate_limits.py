@@ -139,7 +139,7 @@ class _OpenStream:
 
 
 class VisitorLimits:
-    """What the users of the web chat may ask for and keep open; see `adapters.door.VisitLimits`.
+    """Limits of the web chat's users; see `adapters.door.VisitLimits`.
 
     Owners share no limit with others. Clients of the Unix socket (no address) have no limit of
     requests and streams.
@@ -166,7 +166,7 @@ class VisitorLimits:
 
     @contextmanager
     def stream(self, visitor: Visitor, caller: Requester, end: End) -> Iterator[None]:
-        """Count an event stream while the block runs; the user's oldest ends for one too many."""
+        """Count an event stream while the block runs; one too many ends the user's oldest."""
         if not caller.address:
             yield
             return
@@ -191,9 +191,9 @@ class VisitorLimits:
 
     @contextmanager
     def room(self, visitor: Visitor) -> Iterator[Reach]:
-        """Hand out a function that counts up to so many bytes; they are free after the block.
+        """Return a function that counts the bytes held; they are free after the block.
 
-        What is larger than a limit has to be alone.
+        A request larger than a limit must be the only one.
         """
         whose, held = visitor.sender, 0
 

@@ -84,10 +84,10 @@ TOO_MANY = "There were too many wrong tries. Please wait for a minute, then try 
 
 # With a letter: a number names a session (`revoke`).
 _NAME = re.compile(r"(?=.*[a-z])[a-z0-9][a-z0-9_-]{0,31}")
-# As `secrets.token_urlsafe` makes one of 32 bytes.
+# What `secrets.token_urlsafe(32)` returns.
 _MADE = re.compile(r"[A-Za-z0-9_-]{43}")
 _MADE_KINDS = 20
-"""Different characters: of a million random tokens not one has fewer, of phrases most have."""
+"""Distinct characters: of a million random tokens none has fewer; most phrases do."""
 _STEM = 24
 """As much of a name that a provider tells is kept: a number may come behind it."""
 _RESERVED = frozenset({OWNER.name, FIRST_OWNER})
@@ -132,7 +132,7 @@ class Tries:
 
 
 def is_made(secret: str) -> bool:
-    """Whether a secret has the form of one that Parley makes, which nobody guesses."""
+    """Whether a secret looks like one that Parley makes, which cannot be guessed."""
     return _MADE.fullmatch(secret) is not None and len(set(secret)) >= _MADE_KINDS
 
 
@@ -263,7 +263,7 @@ class WebDoor:
         return await self._there.lead_out()
 
     async def come_back(self, answer: ProviderAnswer, caller: Requester) -> SignedIn:
-        """Begin a session for the user that the identity provider names; the caller's one ends.
+        """Begin a session for the user that the provider names; the caller's session ends.
 
         Raises:
             ProviderUnreachable: It does not say now who it is; that counts as no try.
@@ -361,7 +361,7 @@ class WebDoor:
     async def _refused(self, caller: Requester, reason: str, identity: str = "") -> None:
         address = caller.address
         log.warning("web_sign_in_refused", address=address, reason=reason)
-        # Nobody fills the disk by trying.
+        # Tries must not fill the disk.
         if not self._on_record.count(None, secrets.token_hex(8)):
             return
         whom = {"identity": identity} if identity else {}

@@ -318,9 +318,9 @@ def split(
 
 
 def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Session:
-    """Return a segment as one with another prompt, which a child inherits; that base is entered.
+    """Return a segment with another prompt, for a child to inherit; stores the prompt's base.
 
-    Also where the prompt is the same: a note that was undone may have taken its base away.
+    Even if the prompt is the same: undoing a note may have removed its base.
     """
     if parent.base_id is None:
         return parent
@@ -334,7 +334,7 @@ def with_prompt(conn: Connection, parent: Session, prompt: SystemPrompt) -> Sess
 
 
 def repin(conn: Connection, conversation_ids: Collection[int], notes: Sequence[PinnedNote]) -> None:
-    """Write the notes in the prompts of conversations anew: one of them was taken out.
+    """Rewrite the notes in the prompts of conversations, after one was removed.
 
     Prompts without notes keep their bytes.
     """
@@ -661,7 +661,7 @@ def _prompt(row: Row[Any]) -> SystemPrompt | None:
 
 
 def dumped(value: object) -> str | None:
-    """Return a value as JSON text; None for None."""
+    """Return a value as JSON text, or None."""
     return None if value is None else orjson.dumps(value).decode()
 
 

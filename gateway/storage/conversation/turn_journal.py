@@ -91,11 +91,10 @@ def _journal_model(
 
 
 def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) -> None:
-    """Note what a call tells about the view up to and including message `seq`, which it made.
+    """Store a call's figures about the view up to and including message `seq`, its answer.
 
-    Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
-    segment is also the real size that its compaction led to. A call that its provider reported
-    nothing about tells nothing.
+    A call without a ratio or prefix keeps the stored ones. The first report of a child segment is
+    also the real size after its compaction. A call without usage of its provider changes nothing.
     """
     usage = call.usage
     if usage is None or call.estimated:
@@ -110,7 +109,7 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
         "new_prefix": sessions.dumped(call.prefix),
     }
     conn.execute(_REPORT, values)
-    # A root, number 1, was begun by no compaction.
+    # Number 1 is a root, which no compaction began.
     if told.number != 1:
         conn.execute(*_report_compaction(told.id, usage.prompt_tokens))
 

@@ -75,7 +75,7 @@ class WebSession:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """What is to be stored of a sign-in; `replaces` is the hash of the session that ends."""
+    """The record of a sign-in; `replaces` is the hash of the session that ends."""
 
     hash: str
     signed_in_by: str
@@ -156,7 +156,7 @@ def enter_link(conn: Connection, hash_: str, sender: str, life_s: float) -> None
 
 
 def link_for(conn: Connection, hash_: str) -> str | None:
-    """Return whom a link signs in, None if it is used or has expired; the link stays."""
+    """Return the user that a link signs in, None if it is used or has expired; keeps the link."""
     sender: str | None = conn.scalar(select(web_link.c.sender).where(*_works(hash_)))
     return sender
 
@@ -173,7 +173,7 @@ def take_link(conn: Connection, hash_: str) -> str | None:
 
 
 def begin(conn: Connection, sender: str, new: NewSession) -> int:
-    """Enter a session; returns its id. Those that have expired go, and the one that it replaces."""
+    """Enter a session; returns its id. Deletes expired ones and the one that it replaces."""
     if new.replaces:
         end(conn, new.replaces)
     conn.execute(delete(web_session).where(web_session.c.expires_at <= now_s()))

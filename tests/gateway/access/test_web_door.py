@@ -371,7 +371,7 @@ async def test_links_are_on_record(at: Doors) -> None:
 
 
 async def test_refusals_are_on_record_ten_times_a_minute(at: Doors) -> None:
-    """Of all addresses: nobody fills the disk by trying."""
+    """Of all addresses: tries must not fill the disk."""
     for _ in range(3 * ADDRESS_TRIES_PER_MIN):
         await at.wrong("192.0.2.1")
     looked_at = ["wrong_token"] * ADDRESS_TRIES_PER_MIN
