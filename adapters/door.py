@@ -41,8 +41,8 @@ class SignedInAlready(Exception):
     """The link is for another user than the browser's session; it is not used up.
 
     Attributes:
-        name: Who is signed in.
-        link_for: Whom the link signs in.
+        name: The user of the session.
+        link_for: The user of the link.
     """
 
     def __init__(self, name: str, link_for: str) -> None:
@@ -58,8 +58,8 @@ class LimitReached(Exception):
     """The request exceeds a limit; nothing was done.
 
     Attributes:
-        retry_after_s: Seconds until it is worth another try.
-        busy: There is no room for it; otherwise it was asked for too often.
+        retry_after_s: Seconds to wait before another try.
+        busy: Without room at the moment; otherwise the user asked too often.
     """
 
     def __init__(self, text: str, retry_after_s: int, *, busy: bool = False) -> None:
@@ -180,8 +180,8 @@ class VisitLimits(Protocol):
         """Count an event stream while the block runs.
 
         Args:
-            visitor: Whose; if they have too many, their oldest one ends.
-            caller: Where from; an address has a limit of its own.
+            visitor: The user; with too many streams, the oldest one ends.
+            caller: Its address, which has a separate limit.
             end: Called if this one has to end.
         """
         ...
@@ -226,7 +226,7 @@ class Door(Protocol):
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
-            SignedInAlready: The browser's session is of another user than the link.
+            SignedInAlready: The browser's session belongs to another user than the link.
         """
         ...
 

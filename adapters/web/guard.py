@@ -100,9 +100,9 @@ TITLES = {
     BUSY: "Parley is busy",
 }
 CROWDED_S = 10
-"""After so many seconds it is worth another try where all connections are busy."""
+"""Seconds to wait before another try if all connections are busy."""
 SIGN_IN_BYTES = 10_000
-"""Of what is posted to sign in: anybody may."""
+"""Bytes of a sign-in request, which anyone may post."""
 NOT_SIGNED_IN = frozenset({401, 429, 503})
 """What is answered with where somebody may try again, or in another way."""
 
@@ -162,7 +162,7 @@ class Guard:
             except ConnectionError:
                 if request.transport is not None:
                     raise
-                # In the middle of its body, or of the answer.
+                # In the middle of the request's body, or of the answer.
                 refusal = Refusal(400, "connection_closed", "The connection is gone.")
             self._report(request, refusal)
             return answer_to(request, refusal, leads_back=forms)
@@ -199,9 +199,9 @@ class Guard:
         return json_response({"provider": self._door.provider})
 
     async def lead_out(self, request: web.Request) -> web.Response:
-        """Tell the page where to send a browser to the provider; a cookie takes it back.
+        """Return the address of the provider's page, and set the cookie for the way back.
 
-        It is posted: a link of another site cannot begin to replace who is signed in.
+        A POST: a link of another site cannot start a sign-in that replaces the current user.
 
         Raises:
             Refusal: The provider is down.
@@ -331,7 +331,7 @@ class Guard:
 
 
 def refuse_if_crowded(request: web.Request) -> None:
-    """Refuse what may take long while the reserve of connections is all that is left."""
+    """Refuse requests that may take long while only the reserve of connections is left."""
     if request.get(CROWDED, False):
         text = "Too many people are here at the moment. Please wait a little."
         raise Refusal(503, BUSY, text, retry_after_s=CROWDED_S)

@@ -1,7 +1,7 @@
-"""The web chat's door: sessions, links that sign in, the token, a provider.
+"""The web chat's door: sessions, sign-in links, the token, an identity provider.
 
-Secrets that Parley made cannot be guessed and are looked up at once. Limited are the tries at a
-token that a person chose, and answers of the provider, each of which costs a request to it.
+Secrets that Parley made cannot be guessed and are looked up at once. Limits apply to tries at a
+token that a person chose, and to answers of the provider: each costs a request to the provider.
 
 `WebDoor` implements the port of adapters/door.py. The rules of links, invitations and revocations
 are transaction functions, for the command line as well.
@@ -64,8 +64,8 @@ REMEMBERED = 1000
 """Sessions, and addresses."""
 
 TRIES_PER_MIN = 10
-"""Wrong tries in all, whatever the addresses: the weakest token that is taken lasts for ages. So
-many refusals a minute are on record, too."""
+"""Wrong tries from all addresses together: even the weakest accepted token lasts for ages. Also the
+number of refusals a minute that the audit log records."""
 STRANGERS_TRIES_PER_MIN = 7
 """Of these for addresses from which nobody has signed in: the rest cannot be used up by them."""
 ADDRESS_TRIES_PER_MIN = 5
@@ -164,13 +164,13 @@ class WebDoor:
     """Who may come in to the web chat.
 
     Args:
-        token: Whoever knows it is the first owner; None: nobody is by a token. Tries at one that a
-            person chose are limited.
+        token: Signs in as the first owner; None if tokens are off. Tries at a token that a person
+            chose are limited.
         clock: Monotonic seconds.
         provider: Says who somebody is; None where there is none.
 
     Attributes:
-        limits: What users may ask for and keep open. Half of the connections may be event streams.
+        limits: Limits per user and in all. Half of the connections may be event streams.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class WebDoor:
 
         Raises:
             SignInRefused: It is wrong, or there were too many wrong tries.
-            SignedInAlready: The browser's session is of another user than the link.
+            SignedInAlready: The browser's session belongs to another user than the link.
         """
         fresh, new = _fresh(proof, caller)
         if proof == "token":
@@ -339,7 +339,7 @@ class WebDoor:
         self, secret: str, caller: Requester, new: NewSession, instead_of: str
     ) -> Visitor:
         hash_ = hash_of(secret)
-        # Guesses cost no write.
+        # A wrong guess costs no write.
         sender = await self._database.read(web_users.link_for, hash_)
         there = await self.session(caller.session) if sender and caller.session else None
         if sender and there and sender != there.sender and instead_of != there.name:

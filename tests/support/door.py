@@ -38,9 +38,9 @@ def bearer(home: Path) -> dict[str, str]:
 
 
 def sign_in_link(stderr: Sequence[str]) -> str:
-    """Return the newest link that `parley run` or `parley open` has printed.
+    """Return the newest link that `parley run` or `parley open` printed.
 
-    With an address that Python resolves as well: `parley.localhost` only browsers do.
+    With an address that Python resolves, too: only browsers resolve `parley.localhost`.
     """
     words = [word for line in stderr for word in line.split() if "#sign-in=" in word]
     return words[-1].replace(f"//{OWN_NAME}:", "//127.0.0.1:")
