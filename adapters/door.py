@@ -16,7 +16,7 @@ FIRST_OWNER = "web"
 """The sender id of whoever has the token. Version 0.5 knew nobody else: its chats are theirs."""
 
 End: TypeAlias = Callable[[], None]
-"""Called for an event stream that has to end."""
+"""Called when an event stream must end."""
 Reach: TypeAlias = Callable[[int], None]
 """Takes the number of bytes so far; raises `LimitReached` if they are too many."""
 _NET_V6 = 64
@@ -182,7 +182,7 @@ class VisitLimits(Protocol):
         Args:
             visitor: The user; with too many streams, the oldest one ends.
             caller: Its address, which has a separate limit.
-            end: Called if this one has to end.
+            end: Called if this stream must end.
         """
         ...
 

@@ -415,8 +415,8 @@ class McpServerSettings(Section):
 
     `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
     they need no approval. Names are the server's own. `confined`: kept to a directory of its own,
-    as commands are; `network`, `readable` and `writable` name more. null: confined where one of
-    these three is set, or where the home had the server before programs ran unconfined.
+    as commands are; `network`, `readable` and `writable` name more. null: confined if one of
+    these three is set, or if the home had the server before programs ran unconfined.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)

@@ -37,7 +37,7 @@ _BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
 
 
 def cost(markdown: str) -> int:
-    """Estimate how long rendering takes, on any platform, in microseconds; too high as a rule."""
+    """Estimate the microseconds that rendering takes on any platform; usually too high."""
     counts = map(markdown.count, _SIGN_COSTS)
     signs: int = sum(map(mul, _SIGN_COSTS.values(), counts))
     return len(markdown) + signs

@@ -187,7 +187,7 @@ class EventStreams:
         self._limits = limits
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Serve one stream until the client leaves, the hub is closed, or it is one too many.
+        """Serve one stream until the client leaves, the hub closes, or a newer one replaces it.
 
         Raises:
             LimitReached: Other users have too many, or this user opened too many in a short time.

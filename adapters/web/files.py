@@ -1,7 +1,7 @@
 """Files of the web chat: a form with files is read, and stored files are handed out.
 
-Forms are measured while they arrive, and wait on the disk. Files come from strangers, so a browser
-must never run one: pictures are shown, everything else is kept, and nothing in them is a page of
+Forms are measured while they arrive, and spooled to disk. Files come from strangers, so a browser
+must never run one: it shows pictures, downloads everything else, and treats no file as a page of
 this site.
 """
 
@@ -74,8 +74,8 @@ class _PostedForm:
     """The parts of a form read so far.
 
     Attributes:
-        spool: The bytes of all files, one behind the other.
-        seen: Bytes of fields and files.
+        spool: The bytes of all files, concatenated.
+        seen: Bytes of fields and files so far.
     """
 
     spool: IO[bytes]
@@ -132,14 +132,14 @@ def _attachment(file: _PostedFile, content: bytes) -> Attachment:
 
 
 class Uploads:
-    """Messages that come with files.
+    """Reads messages with files.
 
-    Above `SPOOL_BYTES` the files of a message wait on the disk until all of them are there, in a
-    temporary file that has no name: it is gone with the process, however that ends.
+    Above `SPOOL_BYTES` the files of a message are spooled to an unnamed temporary file until all of
+    them have arrived. It disappears with the process, however that ends.
 
     Args:
-        limit_bytes: For all files of a message; 0 where none are taken.
-        folder: Where the temporary files are; None: where the system has them.
+        limit_bytes: Of all files of a message; 0 accepts none.
+        folder: For temporary files; None: the system's.
     """
 
     def __init__(self, limit_bytes: int, folder: Path | None) -> None:
@@ -156,8 +156,8 @@ class Uploads:
             reach: Called with the number of bytes, first with the announced number.
 
         Raises:
-            LimitReached: There is no room for so many.
-            Refusal: 408 too slow, 413 too large or too many, 400 or 422 for what is malformed.
+            LimitReached: By `reach`: too many bytes.
+            Refusal: 408 too slow, 413 too large or too many, 400 or 422 malformed.
         """
         announced = request.content_length or 0
         if announced > self._limit + MAX_FIELD_BYTES + HEADS_BYTES:

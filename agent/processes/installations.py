@@ -137,7 +137,7 @@ def _interpreter(file: Path, path: str | None) -> Path | None:
 
 
 def _base(config: Path) -> Path | None:
-    """Return the folder of the Python that a virtual environment was made with."""
+    """Return the folder of the Python behind a virtual environment."""
     lines: list[str] = []
     # Most folders have no such file.
     with suppress(OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""Finds the parts of a message that its sender pasted; needs no word of any language.
+"""Finds the parts of a message that its sender pasted, in any language.
 
-What a person pastes was written by others: it taints the turn, names no address, and nothing of
-it is remembered without a yes.
+Others wrote pasted text: it taints the turn, names no address, and nothing of it is remembered
+without a yes.
 """
 
 import re
@@ -45,22 +45,22 @@ class _Paragraph(NamedTuple):
 def split_pasted(text: str, *, alone: bool = True) -> list[Wording]:
     """Split a message into own and pasted parts, which concatenate to it.
 
-    Pasted are quotes (lines that begin with ">"), code fences (from the first to the last one, so
-    that their text cannot end them), and, of the paragraphs that remain, all but the one that
-    addresses the bot, if together they have at least `BLOCK_LINES` lines or more than `BLOCK_CHARS`
-    characters, or begin with the headers of a mail (two lines "Word: …" in a row) or a line of
-    dashes. Lines that are all addresses of the web are the sender's own.
+    Pasted parts are quotes (lines that begin with ">") and code fences (from the first to the last
+    marker, so that pasted text cannot close them). Of the other paragraphs, all but the one that
+    addresses the bot are pasted if together they have at least `BLOCK_LINES` lines or more than
+    `BLOCK_CHARS` characters, or begin with mail headers (two lines "Word: …" in a row) or a line of
+    dashes. Lines that contain only web addresses are the sender's own.
 
-    The first paragraph addresses the bot if it ends with "?" or ":", is no such block and has no
-    such headers. Else no rule can tell: a greeting looks like a request, and so does the last line
-    of a mail. Then all is pasted, the request too. A later question is never the address.
+    The first paragraph addresses the bot if it ends with "?" or ":", is not such a block and has no
+    such headers. Otherwise no rule can tell, because a mail's greeting or last line looks like a
+    request: then everything is pasted, even the request. No later paragraph addresses the bot.
 
-    A message of one paragraph is the sender's own, however long; its lines count as paragraphs if
-    it is a block with `BLOCK_LINES` lines below its first, and is long or that line asks.
+    A message of one paragraph is the sender's own, however long. Its lines count as paragraphs if
+    at least `BLOCK_LINES` follow the first one, and the message is long or that line asks.
 
     Args:
-        text: As the sender wrote it.
-        alone: Whether the turn answers nothing else; with other messages next to it, a block is
+        text: The sender's text.
+        alone: Whether the turn answers only this message; next to other messages, a block is
             pasted even if it is one paragraph.
     """
     lines = text.splitlines(keepends=True)
@@ -110,7 +110,7 @@ def _begins_mail(lines: Sequence[str], n: int) -> bool:
 
 
 def _is_list(lines: Sequence[str], paragraph: _Paragraph) -> bool:
-    """Whether lines may have been pasted below a first one, or above a last one."""
+    """Whether a paste may follow the first line, or precede the last one."""
     if len(paragraph.places) <= BLOCK_LINES or paragraph.headed:
         return False
     return _chars(lines, [paragraph]) > BLOCK_CHARS or _asks(lines, paragraph.places[0])

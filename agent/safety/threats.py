@@ -525,7 +525,7 @@ _PROGRAM = re.compile(
 
 
 def is_delicate(text: str) -> bool:
-    """Whether a text holds a URL, a host, a command, an account number or a phone number."""
+    """Whether a text contains a URL, a host, a command, an account number or a phone number."""
     # Invisible characters could split them, as do combining marks ("1" in a keycap); wide letters
     # and digits look like plain ones.
     seen = "".join(each for each in text if unicodedata.category(each) not in {"Cf", "Me", "Mn"})

@@ -1,4 +1,4 @@
-"""Addresses of the web as they are written: by people in their own words, and by pages as links.
+"""Web addresses as written by people in their own words, and in links of pages.
 
 Two addresses are equal if a client sends the same bytes for them. Only parts that a client changes
 are normalised: the case of scheme and host, the default port, an empty path, the fragment, and
@@ -20,9 +20,9 @@ RECALLING = frozenset({
     "lcm_describe", "lcm_expand", "lcm_grep", "list_files", "memory", "read_conversation",
     "read_file", "search_files", "session_search", "terminal",
 })  # fmt: skip
-"""Tools whose results may hold what people said elsewhere, or their files."""
+"""Tools whose results may contain words that people said elsewhere, or their files."""
 MAX_LINKS = 2_000
-"""Of one page."""
+"""Most links of one page."""
 MOST_CLOSERS = 5
 """Most punctuation marks after an address that may belong to its sentence."""
 
@@ -115,13 +115,13 @@ def _canonical(texts: Iterable[str]) -> Iterator[str]:
 
 @dataclass(slots=True)
 class Trail:
-    """Which addresses a turn knows and where it went; shared with its delegated children.
+    """The addresses that a turn knows and visited; shared with its delegated children.
 
     Attributes:
-        named: In the own words of people of the conversation.
-        links: What fetched pages hold, each with the host of its page.
-        followed: Links that were fetched without a question.
-        recalled: Whether a tool has returned what was said or kept elsewhere.
+        named: Addresses in the own words of people of the conversation.
+        links: Links of fetched pages, each with the host of its page.
+        followed: Number of links fetched without a question.
+        recalled: Whether a tool returned words said or kept elsewhere.
     """
 
     named: frozenset[str] = frozenset()
@@ -130,14 +130,14 @@ class Trail:
     recalled: bool = False
 
     def note_page(self, page: str, text: str) -> None:
-        """Take note of the links of a page."""
+        """Record the links of a page."""
         # The text of an error is not a page.
         if host := host_of(page):
             for link in links_in(text, page):
                 self.links.setdefault(link, host)
 
     def note_shown(self, view: Iterable[ChatMessage]) -> None:
-        """Take note of the links of pages that a view shows."""
+        """Record the links of pages in a view."""
         for message in view:
             if message["role"] == "tool" and message.get("name") == FETCH_URL:
                 page, _, text = text_of(message).partition("\n")

@@ -335,7 +335,7 @@ class SearchQuery:
     """What is searched for; times are ISO 8601, `until` not included.
 
     Attributes:
-        text: Words; empty, where all topics are wanted.
+        text: Words; empty for all topics.
     """
 
     text: str

@@ -36,11 +36,11 @@ EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
 DELICATE, FETCH, RECALLED = "@delicate", "@fetch", "@recalled"
 """Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
-that later prompts hold; writes one with an address, a command, an account or phone number;
-sends words of the model to a host; does so after a tool of the turn has returned what was said or
-kept elsewhere."""
+that later prompts contain; writes one with an address, a command, an account or phone number;
+sends words of the model to a host; does so after a tool of the turn returned words said or kept
+elsewhere."""
 FETCHING = frozenset({FETCH_URL})
-"""Tools of the class `FETCH`. A call of one that names no address leads to a new one."""
+"""Tools of the class `FETCH`. A call without an address counts as a new address."""
 MOST_LINKS = 5
 """Links of fetched pages that a tainted turn follows without a question."""
 
@@ -234,14 +234,14 @@ def _code(name: str) -> str:
 
 
 def destination(url: str, hosts: Iterable[str], trail: Trail, *, may_follow: bool) -> Destination:
-    """Return where a call leads.
+    """Return the destination of a call.
 
     A page of a listed host gives no links: its address may have been made up without a question,
     and some pages show text from their address.
 
     Args:
-        url: As the model wrote it.
-        hosts: Those of the settings.
+        url: The model's text.
+        hosts: Listed in the settings.
         trail: The addresses that the turn knows.
         may_follow: Whether the call may follow a link of a page.
     """
@@ -272,7 +272,7 @@ _READERS = frozenset({
 """Programs that only read, whatever their options; `sort -o`, `date -s`, `file -C`, `tree -o`,
 `diff -l` and `rg --pre` write or run."""
 _PLAIN = re.compile(r"([a-z]+)(?: +[\w./:@,+-]+)*")
-"""A program of the PATH and words, without anything that a shell interprets or splits at."""
+"""A program on the PATH and words, without characters that a shell interprets or splits at."""
 
 
 def covered(
@@ -290,8 +290,8 @@ def covered(
             alike.
 
     In an untainted turn all calls of `write_file`, which stays in the workspace, are alike, and
-    calls of `terminal` that run the same program of `_READERS`. Calls with the same place in their
-    arguments may differ in prose. Everything else has to be the same call.
+    calls of `terminal` that run the same program of `_READERS`. Calls with the same destination in
+    their arguments may differ in prose. All other calls must be identical.
     """
     if tool in own_records:
         return _text({"own": True}, tainted=tainted)

@@ -386,7 +386,7 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class HeldTool:
-    """A tool of a server whose texts give orders: offered once an owner has agreed to them.
+    """A server's tool whose texts give orders: offered once an owner approves them.
 
     Attributes:
         digest: Of server, tool and texts; an approval applies to it.

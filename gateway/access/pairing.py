@@ -78,7 +78,7 @@ class Happening:
     """Something for the log, once it is committed.
 
     Attributes:
-        kind: Of "tool" (another tool of an MCP server is offered, or is not) the audit log tells.
+        kind: "tool" (a decision about a tool of an MCP server) is in the audit log, not here.
         by: Whoever decided: "platform:sender id", "command line"; "" for nobody.
     """
 

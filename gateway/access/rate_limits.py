@@ -28,10 +28,10 @@ VISIT_S = 10.0
 REQUESTS_PER_SPAN = 120
 """Reads of one user, and also writes. Several tabs with pictures stay below it, a loop does not."""
 STREAMS_PER_SPAN = 20
-"""Event streams that a member or guest opens: each reads a whole chat. Programs of owners open one
-for each question."""
+"""New event streams of a member or guest: each reads a whole chat. Programs of owners open one for
+each question."""
 STREAMS_OF_USER = 8
-"""Event streams that one user has open: visible windows, since hidden pages have none."""
+"""Open event streams of one user. Only visible windows have one."""
 BODY_BYTES_OF_USER = 50_000_000
 """Bytes in transfer of one user, requests and files: two of the largest messages."""
 BODY_BYTES = 256_000_000

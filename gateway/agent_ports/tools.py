@@ -61,7 +61,7 @@ class TurnNotebook:
         scope: Whose notes these are (`gateway.storage.people.notebook.scope_of`).
         may_act: Whether everybody whose words the turn is about may act: else nobody's words may
             become notes, which others will read.
-        render: Of the turn's chat.
+        render: Renderer of the turn's chat.
     """
 
     database: Database
@@ -181,9 +181,9 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 def trail_of(conn: Connection, turn: Turn) -> Trail:
-    """Return the addresses that people have named, and what the turn's children have done.
+    """Return the addresses that people named, and the actions of the turn's children.
 
-    What stands beside a paste may be its beginning: an address there counts as a link.
+    Text next to a paste may be its beginning: an address there counts as a link.
     """
     said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
     done = turns.tools_of_children(conn, turn)
@@ -194,7 +194,7 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
         links={
             address: "" for each in said if each.beside_paste for address in named_in(each.text)
         },
-        # Of children it is not looked up which of their fetches took a link.
+        # All fetches of children count: the journal does not show which of them took a link.
         followed=done.get(FETCH_URL, 0),
         recalled=not RECALLING.isdisjoint(done),
     )
@@ -266,7 +266,7 @@ class Toolkit:
     async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolBox) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
-        # Which addresses people have named is asked of no other tool's calls.
+        # Only this tool's calls need the addresses that people named.
         fetches = any(schema.name in FETCHING for schema in tools.schemas)
         rights = await self.database.read(self._rights, turn, fetches=fetches)
         rights.read.past = ConversationPast(self.database, self.access, conversation)

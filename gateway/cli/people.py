@@ -316,6 +316,6 @@ def memory_remove(
     context: typer.Context,
     which: Annotated[str, typer.Argument(help="Id of a note, or a scope for all its notes.")],
 ) -> None:
-    """Erase a note, or all of a scope; prompts lose it with the next turn."""
+    """Erase a note, or all notes of a scope; prompts change with the next turn."""
     removed: int = act(settings_of(context), "remove-memory", which)
     say(f"{removed} {'note' if removed == 1 else 'notes'} erased")

@@ -409,7 +409,7 @@ def import_hermes(  # noqa: PLR0913 - an option each
         typer.Option(help="A person, address or program that it asks for, as the report names it."),
     ] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Ask nothing; what is not named by --accept stays out.")
+        bool, typer.Option("--yes", help="Ask nothing; leave out what --accept does not name.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
@@ -447,15 +447,15 @@ def _agreed_to_import(task: Import, questions: Mapping[str, str]) -> Import:
     _show_lines(_surveyed(task))
     if not sys.stdin.isatty():
         raise GatewayError(
-            "nothing was taken over: --yes takes what is shown, --accept NAME a person, an address"
-            " or a program that it asks for"
+            "nothing was imported: --yes accepts the texts shown, --accept NAME a person, an"
+            " address or a program"
         )
-    say("\nEach of these needs a yes of its own", "bold")
+    say("\nEach of these needs a separate yes", "bold")
     more = {name for name in questions if name not in task.accepted and _says_yes(name, questions)}
     task = replace(task, accepted=task.accepted | more)
     found = hermes_settings.found_in(task.home, task.accepted)
     if (secrets := sorted(name for name, _ in found.secrets.values())) and not task.takes_secrets:
-        say(f"It has these secrets: {', '.join(secrets)}")
+        say(f"The home has these secrets: {', '.join(secrets)}")
         copied = typer.confirm("Copy them into files of PARLEY_HOME/secrets?", default=False)
         task = replace(task, takes_secrets=copied)
     typer.confirm("Take over what is shown above?", default=False, abort=True)
@@ -496,7 +496,7 @@ def _show_line(line: Line) -> None:
     note = f": {line.note}" if line.note else ""
     say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
     if line.text and line.outcome == "taken":
-        # Not `splitlines`: what ends a line for Python alone is spelled out.
+        # Not `splitlines`: characters that end a line only for Python are spelled out.
         for each in line.text.split("\n"):
             say(f"            | {each}", "dim")
 

@@ -76,7 +76,7 @@ def _root(examined: Examined) -> Iterator[Sight]:
 @check(
     "terminal-network",
     "Commands have no network",
-    why="What they read can be sent anywhere, and they reach what listens on this machine.",
+    why="They can send what they read anywhere, and reach every service on this machine.",
     remedy="Set `tools.terminal.network: false`.",
 )
 def _network(examined: Examined) -> Iterator[Sight]:
@@ -87,7 +87,7 @@ def _network(examined: Examined) -> Iterator[Sight]:
 @check(
     "sandbox-holds",
     "A sandbox works on this machine",
-    why="Without one `terminal`, the file tools and confined MCP programs are off.",
+    why="Without one, `terminal`, the file tools and confined MCP programs are off.",
     remedy="Install bubblewrap, or set `tools.sandbox.backend`.",
 )
 def _holds(examined: Examined) -> Iterator[Sight]:
@@ -117,7 +117,7 @@ def _programs(examined: Examined) -> Iterator[Sight]:
     "mcp-connected",
     "MCP servers are connected",
     why="Otherwise calls of their tools fail.",
-    remedy="Do what the line says; `parley mcp list` shows the end of what the program wrote.",
+    remedy="Follow the line's advice; `parley mcp list` shows the end of the program's stderr.",
     needs="gateway",
 )
 def _connected(examined: Examined) -> Iterator[Sight]:
@@ -131,8 +131,8 @@ def _connected(examined: Examined) -> Iterator[Sight]:
     "mcp-confined",
     "MCP programs are confined to their directories",
     why="An unconfined one may do whatever Parley may, as in other clients.",
-    remedy="Nothing, if you trust these programs. Else set `confined: true`, and name what they"
-    " need in `readable`, `writable` and `network`.",
+    remedy="Nothing, if you trust these programs. Otherwise set `confined: true`, and name what"
+    " they need in `readable`, `writable` and `network`.",
     needs="database",
 )
 def _mcp_confined(examined: Examined) -> Iterator[Sight]:

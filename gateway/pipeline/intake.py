@@ -144,7 +144,7 @@ class GatewayIntake:
         return await self._database.read(conversations.find, address_key(address)) is not None
 
     async def tell_approved(self) -> None:
-        """Tell those whom the command line let in; after `parley pair`."""
+        """Inform people whom `parley pair` let in."""
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
 

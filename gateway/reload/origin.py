@@ -102,7 +102,7 @@ class AgentOrigin:
 
     @property
     def held(self) -> Sequence[HeldTool]:
-        """The tools of servers that are offered once an owner has agreed to their texts."""
+        """The servers' tools that need an owner's approval before they are offered."""
         return [each for state in self.foreign.states() for each in state.held]
 
     async def remade(
@@ -118,7 +118,7 @@ class AgentOrigin:
         Args:
             source: What was read before.
             settings: What it is to go by.
-            foreign: The tools of servers that are offered from now on.
+            foreign: The servers' tools offered from now on.
 
         Raises:
             SettingsError: They cannot be gone by; nothing was changed.

@@ -104,7 +104,7 @@ class Sources:
                 self._tell_former(path, "it has no effect any more; remove it")
         if sandbox.get("backend") == "container":
             sandbox["backend"] = "auto"
-            told = "there are no containers any more; auto is used, bubblewrap or else Landlock"
+            told = "containers were removed; auto is used instead: bubblewrap, or else Landlock"
             self._tell_former(("tools", "sandbox", "backend"), told)
         if _names_hosts(terminal.get("network")):
             terminal["network"] = False
@@ -235,7 +235,7 @@ class Sources:
             node = _enter(node, step, frame if inner else copy(value))
 
 
-_NO_HOSTS = "hosts can no longer be named; there is no network now (true: all of it)"
+_NO_HOSTS = "single hosts can no longer be allowed; there is no network now (true: all of it)"
 
 
 def _map(value: Any) -> dict[str, Any]:

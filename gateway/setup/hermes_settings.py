@@ -393,7 +393,7 @@ def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
             _take_back(found, ["access", platform])
     for path, block in _models(tree):
         address = block.get("base_url")
-        if address and not _question(found, address, f"{path}: sends what is said", accepted):
+        if address and not _question(found, address, f"{path}: gets every message", accepted):
             _take_back(found, path.split("."))
     tree["fallbacks"] = [each for each in tree.get("fallbacks", []) if each]
     if not tree["fallbacks"]:

@@ -2,7 +2,7 @@
 
 The list belongs to the conversation. Notes outlive the conversation's view: they are in the system
 prompt of every root segment and compaction that begins after they were made. Skills are the
-operator's, and the model writes them where the operator lets it.
+operator's; the model writes them if the operator allows it.
 """
 
 import asyncio

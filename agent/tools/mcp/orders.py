@@ -57,7 +57,7 @@ def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str,
 
 
 def _other_tools(text: str, own: Collection[str]) -> set[str]:
-    """Return the names of Parley's own tools, and of tools of other servers, that a text has."""
+    """Return the names of Parley's own tools and of other servers' tools in a text."""
     # Imported late: the catalog imports every tool, and most gateways have no server.
     from agent.tools.catalog import BUILTIN  # noqa: PLC0415
 
@@ -69,7 +69,7 @@ def _other_tools(text: str, own: Collection[str]) -> set[str]:
 
 
 def _texts(node: Any, *, names: bool) -> Iterator[str]:
-    """Yield the descriptions in a schema, in order; with `names` all that a model reads in it."""
+    """Yield the descriptions in a schema, in order; with `names` all texts that a model reads."""
     if isinstance(node, str) and names:
         yield node
     elif isinstance(node, list):

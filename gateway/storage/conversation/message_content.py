@@ -192,7 +192,7 @@ def origins_of(
 
 
 def _without_quote(conn: Connection, entry: InboxEntry) -> str:
-    """Return a message without what its platform quotes in front of it.
+    """Return a message without the quote that its platform puts before it.
 
     Such a quote has its author in `authors`, or repeats a message of this conversation.
     """

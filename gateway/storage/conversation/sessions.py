@@ -421,7 +421,7 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
     """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
-    conversation that is under way, unless that holds notes of a version which made some by rules.
+    conversation that is under way, unless its notes are of a version that made some by rules.
 
     Returns:
         The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
@@ -529,7 +529,7 @@ def _speakers(conversation_id: int, session_id: int) -> Any:
 
 
 def in_lineage(conversation_id: int, session_id: int) -> tuple[ColumnElement[bool], ...]:
-    """Match the turns of the lineage that a segment belongs to."""
+    """Match the turns of a segment's lineage."""
     # No index of parents: SQLite would look at the roots of all conversations.
     is_root = func.coalesce(session.c.parent_session_id, 0) == 0
     roots = (session.c.conversation == conversation_id, is_root)

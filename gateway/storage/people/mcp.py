@@ -73,7 +73,7 @@ def at_start(conn: Connection, names: Iterable[str]) -> McpRecord:
 
 
 def agreed(conn: Connection) -> frozenset[str]:
-    """Return the digests of the texts to which an owner has agreed."""
+    """Return the digests of the texts that an owner approved."""
     state = mcp_text.c.state == "agreed"
     return frozenset(conn.scalars(select(mcp_text.c.digest).where(state)))
 

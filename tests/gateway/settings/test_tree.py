@@ -533,8 +533,8 @@ class TestFormerValues:
         assert loaded.warnings[:2] == (
             "tools.sandbox.image in parley.yaml: it has no effect any more; remove it",
             (
-                "tools.sandbox.backend in parley.yaml: there are no containers any more; auto is"
-                " used, bubblewrap or else Landlock"
+                "tools.sandbox.backend in parley.yaml: containers were removed; auto is used"
+                " instead: bubblewrap, or else Landlock"
             ),
         )
 

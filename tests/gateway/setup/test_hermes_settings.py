@@ -195,8 +195,8 @@ def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
     assert told.questions == {
         "discord:1": "lets this person in",
         "discord:2": "lets this person in",
-        "http://box/v1": "model: sends what is said",
-        "http://other/v1": "fallbacks.0: sends what is said",
+        "http://box/v1": "model: gets every message",
+        "http://other/v1": "fallbacks.0: gets every message",
         "mcp:time": "runs or contacts uvx 'x y'",
     }
     none = found_in(HermesHome.of(tmp_path))
