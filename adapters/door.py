@@ -47,8 +47,8 @@ class SignedInAlready(Exception):
 
     def __init__(self, name: str, link_for: str) -> None:
         super().__init__(
-            f"You are signed in as {name}; this link signs in {link_for}. Whoever sent you the link"
-            f" may be able to read what you write as {link_for}."
+            f"You are signed in as {name}; this link is for {link_for}. Its sender may be able to"
+            f" read what you write as {link_for}."
         )
         self.name = name
         self.link_for = link_for

@@ -182,7 +182,7 @@ class Uploads:
     async def _read(self, request: web.Request, form: _PostedForm) -> None:
         async for part in await request.multipart():
             if not isinstance(part, BodyPartReader):
-                raise Refusal(400, "bad_form", "A form has no forms inside.")
+                raise Refusal(400, "bad_form", "A form must not contain forms.")
             if part.filename is None:
                 await _read_field(part, form)
             else:
@@ -190,7 +190,7 @@ class Uploads:
 
     async def _read_file(self, part: BodyPartReader, form: _PostedForm) -> None:
         if self._limit == 0:
-            raise Refusal(413, "no_files", "Files are not taken here.")
+            raise Refusal(413, "no_files", "This Parley accepts no files.")
         if len(form.files) == MAX_FILES:
             raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
         begin, size = form.file_bytes, 0
