@@ -1,7 +1,7 @@
 """Texts of MCP tools that give orders: an owner reads each once, and approves or denies the tool.
 
-In a chat (`/mcp`), with `parley mcp` or in the console. Until then the tool is not offered to the
-model. An approval applies to one text; a changed text is asked about again.
+In a chat (`/mcp`) or in the console. Until then the tool is not offered to the model. An approval
+applies to one text; a changed text is asked about again.
 """
 
 import re

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import structlog
 import typer
@@ -14,7 +14,7 @@ from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
 from gateway.access import tool_texts
-from gateway.cli.common import AsJson, act, opened, settings_of
+from gateway.cli.common import AsJson, opened, settings_of
 from gateway.cli.output import out, say, show_json, table
 from gateway.errors import GatewayError
 from gateway.settings.loading import secret_values
@@ -56,21 +56,6 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
             say(f"! unconfined, as docs/mcp.md says: {', '.join(names)}", "yellow")
     if any(report.problem for report in reports):
         raise typer.Exit(1)
-
-
-ToolId = Annotated[str, typer.Argument(metavar="ID", help="Of a tool, from `parley mcp list`.")]
-
-
-@mcp_app.command("approve")
-def mcp_approve(context: typer.Context, tool: ToolId) -> None:
-    """Offer a tool whose text gives orders; it counts for this text alone."""
-    say(act(settings_of(context), "approve-tool", tool)["text"].replace("`", ""))
-
-
-@mcp_app.command("deny")
-def mcp_deny(context: typer.Context, tool: ToolId) -> None:
-    """Do not offer a tool whose text gives orders."""
-    say(act(settings_of(context), "deny-tool", tool)["text"].replace("`", ""))
 
 
 def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
@@ -170,6 +155,7 @@ def _show_held(report: ServerReport, states: Mapping[str, str]) -> None:
             why = "; ".join(tool.orders)
             say(f"! {tool.server_name} ({name}) is not offered, {state}: {why}", "yellow")
             say(tool_texts.seen(tool.text))
+            say(f"An owner answers in a chat (/mcp show {name}) or in the console (MCP servers).")
 
 
 def _first_line(text: str) -> str:

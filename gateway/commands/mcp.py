@@ -1,6 +1,6 @@
 """`/mcp`: an owner lists the tools of MCP servers that wait for approval, and decides.
 
-The same as `parley mcp` and the console's page (gateway/access/tool_texts.py).
+The same as the console's page (gateway/access/tool_texts.py).
 """
 
 from gateway.access import tool_texts

@@ -144,7 +144,7 @@ def _mcp_confined(examined: Examined) -> Iterator[Sight]:
     "mcp-held",
     "No tool of an MCP server waits for an owner",
     why="Its description may give the model orders: it is not offered until an owner agrees.",
-    remedy="Read it with `/mcp`, `parley mcp list` or in the console, and approve or deny it.",
+    remedy="Read it with `/mcp` or in the console, and approve or deny it there.",
     needs="database",
 )
 def _held(examined: Examined) -> Iterator[Sight]:

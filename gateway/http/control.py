@@ -37,6 +37,7 @@ from gateway.storage.audit_log import AuditEntry
 from gateway.storage.database import Database, Location
 from gateway.storage.migrations import open_database, require_database
 from gateway.storage.people import notebook
+from gateway.storage.people.mcp import Verdict
 from gateway.storage.queue import dead_letters
 from gateway.storage.search import index
 
@@ -98,8 +99,6 @@ ACTIONS: dict[str, Action] = {
     "revoke-member": pairing.revoke,
     "make-owner": lambda conn, target, by: pairing.set_role(conn, target, "owner", by),
     "make-member": lambda conn, target, by: pairing.set_role(conn, target, "member", by),
-    "approve-tool": lambda conn, name, by: tool_texts.decide(conn, name, "agreed", by),
-    "deny-tool": lambda conn, name, by: tool_texts.decide(conn, name, "refused", by),
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
     "prune": _prune,
@@ -200,6 +199,16 @@ class Operator:
             self.door.forget()
             web_door.report(result, invited=action is _invite)
         return result
+
+    async def decide_tool(self, name: str, verdict: Verdict, by: str) -> Decision:
+        """Carry out what an owner says of a tool's text; no socket leads here.
+
+        Raises:
+            NotFound: There is no such text.
+        """
+        decision = await self.database.write(tool_texts.decide, name, verdict, by)
+        self.settings.notify()
+        return decision
 
     async def reload_secrets(self) -> Reloaded:
         """Read the secrets again that the settings refer to, here and in all replicas."""

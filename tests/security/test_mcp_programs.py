@@ -24,7 +24,7 @@ from agent.tools.mcp import servers
 from agent.tools.mcp.quarters import Quarters
 from agent.tools.mcp.transports import at_home
 from gateway.settings.tree import Settings
-from gateway.storage.people.mcp import UNKNOWN
+from gateway.storage.people.mcp import ID_CHARS, UNKNOWN
 from gateway.wiring import unconfined_in
 from tests.e2e.web_chat import WebChat
 from tests.support import mcp_server
@@ -343,8 +343,7 @@ class Servers:
         return [each for each in chat.answers if "may give me orders" in each]
 
 
-@pytest.mark.parametrize("way", ["chat", "command line"])
-async def test_orders_in_a_description_wait_for_an_owner(tmp_path: Path, way: str) -> None:
+async def test_orders_in_a_description_wait_for_an_owner(tmp_path: Path) -> None:
     """Asked once; after the yes the tool is offered at once, and another text is asked again."""
     async with OpenAIServer(default=Reply(text="Fine.")) as model:
         servers = Servers(tmp_path, model)
@@ -359,12 +358,7 @@ async def test_orders_in_a_description_wait_for_an_owner(tmp_path: Path, way: st
             await chat.until(lambda: servers.asked(chat))
             [asked] = servers.asked(chat)
             assert ORDER in asked
-            number = asked.rpartition("/mcp approve ")[2][:12]
-            if way == "chat":
-                await chat.say(f"/mcp approve {number}")
-            else:
-                done = await parley.run("mcp", "approve", number)
-                assert (done.code, done.stdout) == (0, "add of s is offered from now on.\n")
+            await chat.say(f"/mcp approve {asked.rpartition('/mcp approve ')[2][:ID_CHARS]}")
             await parley.event("settings_reloaded")
             assert await servers.seen(chat) == {"mcp_s_add", "mcp_s_calm"}
             await parley.terminate()
@@ -393,7 +387,7 @@ async def test_a_tool_that_an_owner_refused_is_not_asked_about_again(tmp_path: P
             await parley.terminate()
             await parley.restart()
             await chat.until(lambda: servers.asked(chat))
-            number = servers.asked(chat)[0].rpartition("/mcp deny ")[2][:12]
+            number = servers.asked(chat)[0].rpartition("/mcp deny ")[2][:ID_CHARS]
             await chat.say(f"/mcp deny {number}")
             await chat.until(lambda: any("is not offered" in each for each in chat.answers))
             await parley.terminate()

@@ -23,6 +23,7 @@ ACCOUNTS = f"{HOME}/settings/accounts"
 PLUGINS = f"{HOME}/plugins"
 SERVERS = f"{HOME}/mcp"
 DOCTOR = f"{HOME}/doctor"
+VERDICTS: Mapping[str, mcp.Verdict] = {"approve": "agreed", "deny": "refused"}
 LOOK_S = 60.0
 """How long the doctor may look."""
 KINDS: Mapping[Level, str] = {
@@ -156,10 +157,10 @@ async def servers(ask: Ask) -> Result:
 async def decide_tool(ask: Ask) -> Result:
     """Offer a tool whose text gives orders, or do not."""
     what, name = ask.form.get("do", ""), ask.form.get("whom", "")
-    if what not in {"approve-tool", "deny-tool"}:
+    if what not in VERDICTS:
         raise GatewayError("Nothing was chosen that can be done.")
     try:
-        decision = await ask.inside.operator.act(what, name, ask.by)
+        decision = await ask.inside.operator.decide_tool(name, VERDICTS[what], ask.by)
     except NotFound as exc:
         return Moved(SERVERS, str(exc).replace("`", ""), failed=True)
     return Moved(SERVERS, decision.text.replace("`", ""))

@@ -19,8 +19,9 @@ from gateway.storage.schema import mcp_confined, mcp_text, now_s
 
 EVERY = ""
 """Means all servers in `confined`: the home was in use, and has not been started since."""
-ID_CHARS = 12
-"""Hexadecimal digits of a digest; owners use them as the text's ID."""
+ID_CHARS = 32
+"""Hexadecimal digits of a digest; owners use them as the text's ID. With 12 a server could find two
+texts that share an ID within minutes: it shows one, and the approval offers the other."""
 
 
 class McpRecord(NamedTuple):

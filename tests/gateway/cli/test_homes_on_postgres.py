@@ -111,8 +111,6 @@ ELSEWHERE = {
     "doctor": "tests/gateway/doctor",
     "import hermes": "tests/gateway/setup",
     "alerts test": "asks a gateway that runs",
-    "mcp approve": "asks a gateway that runs",
-    "mcp deny": "asks a gateway that runs",
     "open": "asks a gateway that runs",
     "chat": "talks to a gateway that runs",
     "web open": "asks a gateway that runs",

@@ -57,6 +57,7 @@ def test_tools_and_what_is_left_out_are_listed(listed: Callable[..., Result]) ->
     assert lines[-1][1] == "unconfined,"
     assert "! act (" in result.out
     assert attack in result.out
+    assert "An owner answers in a chat (/mcp show " in result.out
     found = json.loads(listed(servers, "--json").out)
     [server] = found["servers"]
     assert [(tool["name"], tool["effect"]) for tool in server["tools"]] == [

@@ -267,13 +267,14 @@ async def test_a_body_without_a_target_is_told(tmp_path: Path, body: bytes) -> N
     assert (status, told) == (400, {"error": 'send {"target": "…"}, a text'})
 
 
-async def test_an_unknown_action_is_refused(tmp_path: Path) -> None:
-    """Status 404 and a word why."""
+@pytest.mark.parametrize("action", ["explode", "approve-tool"])
+async def test_an_unknown_action_is_refused(tmp_path: Path, action: str) -> None:
+    """Status 404 and a word why; texts of MCP tools are agreed to in a chat or the console alone."""
     async with serving(tmp_path):
         connector = aiohttp.UnixConnector(str(tmp_path / control.SOCKET))
         async with (
             aiohttp.ClientSession(connector=connector) as http,
-            http.post("http://parley/control/explode", json={"target": "1"}) as response,
+            http.post(f"http://parley/control/{action}", json={"target": "1"}) as response,
         ):
             assert response.status == 404
             assert await response.json() == {"error": "unknown action"}

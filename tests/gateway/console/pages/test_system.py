@@ -1,12 +1,13 @@
 """What runs here: settings and their reload, plugins, MCP servers, what the doctor sees."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.tools.registry import ServerState
+from agent.tools.registry import HeldTool, ServerState
 from gateway.console.pages import system
 from gateway.console.pages.system import told
 from gateway.errors import SettingsError
@@ -15,6 +16,7 @@ from gateway.http.server import Health
 from gateway.lifecycle.rotation import Reloaded, SettingsReloaded
 from gateway.logging.recent import RecentLines
 from gateway.reload.reloading import Reloading
+from gateway.storage.people import mcp
 from tests.gateway.console.pages.test_livelog import add
 from tests.gateway.console.pages.test_work import BY_WEB_OWNER, said
 from tests.support.console import console
@@ -176,6 +178,40 @@ async def test_mcp_servers_are_shown_as_they_stand(
         assert TOKEN not in page
         assert "not answered in time</span> mcp_files_read, 1 time, last <time" in page
         assert "&lt;write&gt;: the pipe broke" in page
+
+
+HELD = HeldTool("ab" * 32, "files", "read", "it speaks of all other tools", "Before any other tool")
+
+
+async def test_an_owner_decides_about_a_text_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not a guest, no form of another session, and not about a text that has changed meanwhile."""
+    state = ServerState("files", None, "", remembered=False, held=[HELD])
+    monkeypatch.setattr("gateway.doctor.running.RunningLooks.servers", lambda _: [state])
+    async with console(tmp_path) as running, running.browser() as browser:
+        await running.database.write(mcp.note, [HELD])
+        await running.invite("ann", "guest")
+        page = (await browser.get("/admin/mcp")).text
+        [name] = set(re.findall('name="whom" value="([^"]+)"', page))
+        yes = {"do": "approve", "whom": name}
+        token = {"form_token": await browser.token("/admin/mcp")}
+        async with running.browser("ann") as guest, running.browser() as other:
+            assert (await guest.post("/admin/mcp", yes | token)).status == 403
+            assert (await other.post("/admin/mcp", yes | token)).status == 403
+        assert (await browser.post("/admin/mcp", yes)).status == 403
+        foreign = {"Origin": "https://evil.example"}
+        assert (await browser.post("/admin/mcp", yes | token, **foreign)).status == 403
+        assert (await browser.post("/admin/mcp", yes | token | {"do": "agree"})).status == 409
+        # The server starts with another text while the page is open.
+        await running.database.write(mcp.note, [replace(HELD, digest="cd" * 32, text="Send all.")])
+        await browser.post("/admin/mcp", yes | token)
+        assert "There is no tool with this id" in (await browser.get("/admin/mcp")).text
+        assert await running.database.read(mcp.agreed) == frozenset()
+        await running.database.write(mcp.note, [HELD])
+        for do, kind in (("approve", "mcp_agreed"), ("deny", "mcp_refused")):
+            await browser.post("/admin/mcp", yes | token | {"do": do})
+            assert await said(running, kind) == [BY_WEB_OWNER]
 
 
 async def test_a_doctor_who_takes_too_long_is_told(

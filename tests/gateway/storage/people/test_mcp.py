@@ -2,6 +2,7 @@
 
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,12 +31,12 @@ def test_an_agreement_counts_for_one_text(store: Store) -> None:
     """The record names the owner; a later decision replaces it."""
     store.run(mcp.note, [HELD])
     assert [(each.state, each.told) for each in store.run(mcp.texts)] == [("asked", False)]
-    store.run(mcp.decide, HELD.digest[:12].upper(), "agreed", "telegram:u1")
+    store.run(mcp.decide, HELD.digest[: mcp.ID_CHARS].upper(), "agreed", "telegram:u1")
     assert store.run(mcp.agreed) == {HELD.digest}
     store.run(mcp.note, [HELD, changed("cd")])
     assert [each.state for each in store.run(mcp.texts)] == ["agreed", "asked"]
     assert store.run(mcp.agreed) == {HELD.digest}
-    store.run(mcp.decide, HELD.digest[:12], "refused", "telegram:u2")
+    store.run(mcp.decide, HELD.digest[: mcp.ID_CHARS], "refused", "telegram:u2")
     assert store.run(mcp.agreed) == frozenset()
     said = [(row.kind, row.text()["by"]) for row in store.run(audit_log.listed, 5)]
     assert said == [("mcp_refused", "telegram:u2"), ("mcp_agreed", "telegram:u1")]
@@ -46,6 +47,17 @@ def test_of_a_tool_that_changes_again_and_again_one_text_waits(store: Store) -> 
     for digest in ("01", "02", "03"):
         store.run(mcp.note, [changed(digest)])
     assert [each.held.digest for each in store.run(mcp.texts)] == ["03" * 32]
+
+
+def test_a_yes_covers_no_text_whose_digest_begins_alike(store: Store) -> None:
+    """Two that share some digits can be searched for: a server shows one, then has the other."""
+    shown, hidden = (replace(HELD, digest=f"{'ab' * 12}{end * 40}") for end in "cd")
+    store.run(mcp.note, [shown])
+    [asked] = store.run(mcp.texts)
+    store.run(mcp.note, [hidden])
+    with pytest.raises(NotFound):
+        store.run(mcp.decide, asked.id, "agreed", "telegram:u1")
+    assert store.run(mcp.agreed) == frozenset()
 
 
 def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
