@@ -9,9 +9,12 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import bot_settings
+from tests.e2e.test_browser import open_page
+from tests.e2e.test_console import faults, overflows, shoot
+from tests.e2e.web_chat import WebChat
+from tests.security.test_mcp_programs import CALM, ORDER, Servers, ordering
 from tests.support.bot_api import BotApi
 from tests.support.browser import in_the_browser, page
-from tests.support.door import sign_in_link
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 from tests.support.process import ParleyProcess
@@ -19,6 +22,10 @@ from tests.support.process import ParleyProcess
 pytestmark = in_the_browser
 ANN, BOB = 4711, 4712
 OWNED = {"owners": [f"telegram:{ANN}"]}
+DECISIONS = (
+    ("Approve", "add of s is offered from now on", {"mcp_s_add", "mcp_s_calm"}),
+    ("Deny", "add of s is not offered", {"mcp_s_calm"}),
+)
 TOOLS: dict[str, Any] = {"approval": "side_effects", "enabled": ["write_file"]}
 
 
@@ -30,11 +37,14 @@ async def operated(
     settings = bot_settings(api, model, mode="pairing") | {"tools": TOOLS}
     settings["access"] |= OWNED | access
     async with ParleyProcess(home, settings) as parley, page() as tab:
-        made = await parley.run("open", "--no-browser")
-        await tab.goto(sign_in_link(made.stdout.splitlines()))
-        await expect(tab.locator("#connection")).to_have_attribute("data-state", "open")
-        await tab.goto(f"{parley.url}/admin")
+        await signed_in(tab, parley)
         yield parley, tab
+
+
+async def signed_in(tab: Page, parley: ParleyProcess) -> None:
+    """Sign in as the owner, and open the console."""
+    await open_page(tab, parley)
+    await tab.goto(f"{parley.url}/admin")
 
 
 async def go(tab: Page, entry: str) -> None:
@@ -92,6 +102,32 @@ async def test_a_dead_letter_is_retried_and_arrives(tmp_path: Path) -> None:
         await expect(tab.locator(".nothing")).to_contain_text("no dead letters")
         await api.wait_for(lambda: any("Fine." in text for text in api.shown(BOB)))
         assert api.violations == []
+
+
+@pytest.mark.thorough
+async def test_a_text_that_gives_orders_is_agreed_to_and_refused(tmp_path: Path) -> None:
+    """The owner reads it, on a telephone too, and the model is offered the tool, or is not."""
+    async with OpenAIServer(default=Reply(text="Fine.")) as model:
+        servers = Servers(tmp_path, model)
+        servers.offer(CALM, ordering(f"{ORDER} {'x' * 300}"))
+        async with ParleyProcess(tmp_path / "home", servers.settings) as parley, page() as tab:
+            chat = WebChat(parley)
+            await signed_in(tab, parley)
+            await go(tab, "MCP servers")
+            text, heading = tab.locator("pre"), tab.get_by_role("heading", name="add")
+            await expect(text).to_contain_text(ORDER)
+            await expect(heading).to_contain_text("waits for you")
+            assert await servers.seen(chat) == {"mcp_s_calm"}
+            for count, (button, told, tools) in enumerate(DECISIONS, start=1):
+                await tab.set_viewport_size({"width": 360, "height": 640})
+                await shoot(tab, f"mcp-{count}", "light", 360)
+                assert not await overflows(tab)
+                assert await faults(tab) == []
+                await tab.get_by_role("button", name=f"{button}: add").click()
+                await expect(tab.get_by_role("status")).to_contain_text(told)
+                await expect(tab.get_by_role("button", name=f"{button}: add")).to_have_count(0)
+                await parley.event("settings_reloaded", count=count)
+                assert await servers.seen(chat) == tools
 
 
 async def test_a_stranger_is_let_in_from_the_page(tmp_path: Path) -> None:
