@@ -729,9 +729,10 @@ async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> No
 
 @pytest.mark.thorough
 async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
-    """Their labels are wrapped, also where there is no place to do so."""
+    """Their labels are wrapped, also where there is no place to do so; so is a note above them."""
     labels = ("Yes", "word " * 12, "x" * 60)
-    await chat.answer("Which one?", choices=tuple(Choice(label, label) for label in labels))
+    note = f"Remembered: `{'x' * 180}`. `/memory undo 1`"
+    await chat.answer(note, choices=tuple(Choice(label, label) for label in labels))
     async with page(width=360, height=640) as tab:
         await open_chat(tab, chat)
         buttons = tab.locator(".choices button")
@@ -740,6 +741,7 @@ async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
         assert max(await buttons.evaluate_all(edges)) <= 360
         clipped = "all => all.some((each) => each.scrollWidth > each.clientWidth)"
         assert not await buttons.evaluate_all(clipped)
+        assert not await tab.locator("#scroller").evaluate_all(clipped)
 
 
 @pytest.mark.thorough
