@@ -35,7 +35,7 @@ from gateway.pipeline.delivery import Delivery
 from gateway.pipeline.intake import GatewayIntake
 from gateway.pipeline.worker import TurnKit, Worker
 from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_turn_kit
-from gateway.reload.origin import AgentOrigin, Remade, stamp_of
+from gateway.reload.origin import AgentOrigin, Remade, Source, stamp_of
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.fingerprints import fingerprints_of
 from gateway.settings.marks import mark_of
@@ -218,17 +218,21 @@ class Reloading:
         source = self._origin.source
         if source is None:
             return SettingsReloaded(secrets=(await self._renew_secrets())[0])
-        before, found = source.loaded, await asyncio.to_thread(source.read_again)
+        before, foreign = source.loaded, await self._offered()
+        has_other_tools = _names(foreign) != _names(self._origin.foreign)
+        try:
+            found = await asyncio.to_thread(source.read_again)
+        except SettingsError:
+            # What owners have said of tools counts, whatever is in the file.
+            if has_other_tools:
+                await self._make_agent(source, before.settings, foreign)
+            raise
         different = changes(before.settings, found.settings)
         new = effective(before.settings, found.settings)
         adapters: list[Finding] = []
         findings: tuple[Finding, ...] = ()
-        foreign = await self._offered()
-        if new != before.settings or _names(foreign) != _names(self._origin.foreign):
-            remade = await self._origin.remade(source, self.settings, new, self.mind.agent, foreign)
-            await self._go_by(remade)
-            self._origin.foreign = foreign
-            findings = remade.findings
+        if new != before.settings or has_other_tools:
+            findings = await self._make_agent(source, new, foreign)
         source.loaded = replace(found, settings=new)
         if new != before.settings:
             adapters = await self._restart_changed(before.settings, new)
@@ -246,6 +250,15 @@ class Reloading:
             ),
             secrets=secrets,
         )
+
+    async def _make_agent(
+        self, source: Source, new: Settings, foreign: ServedTools
+    ) -> tuple[Finding, ...]:
+        """Go by these settings and the tools of servers; returns what was found on the way."""
+        remade = await self._origin.remade(source, self.settings, new, self.mind.agent, foreign)
+        await self._go_by(remade)
+        self._origin.foreign = foreign
+        return remade.findings
 
     async def _offered(self) -> ServedTools:
         """Return the approved tools of servers; show owners the texts not seen yet.

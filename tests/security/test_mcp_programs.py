@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -394,3 +395,21 @@ async def test_a_tool_that_an_owner_refused_is_not_asked_about_again(tmp_path: P
             await parley.restart()
             assert await servers.seen(chat) == {"mcp_s_calm"}
             assert len(servers.asked(chat)) == 1
+
+
+async def test_an_owners_word_counts_whatever_the_settings_file_holds(tmp_path: Path) -> None:
+    """A mistake in it keeps the settings as they are, and neither a yes nor a no back."""
+    async with OpenAIServer(default=Reply(text="Fine.")) as model:
+        servers = Servers(tmp_path, model)
+        servers.offer(CALM, ordering(ORDER))
+        async with ParleyProcess(tmp_path / "home", servers.settings) as parley:
+            chat = WebChat(parley)
+            [number] = re.findall(rf"[0-9a-f]{{{ID_CHARS}}}", await chat.ask("/mcp"))
+            parley.configure(servers.settings | {"queue": {"mode": "x"}})
+            await parley.event("settings_refused")
+            for count, (verb, tools) in enumerate(
+                [("approve", {"mcp_s_add", "mcp_s_calm"}), ("deny", {"mcp_s_calm"})], start=2
+            ):
+                await chat.say(f"/mcp {verb} {number}")
+                await parley.event("settings_refused", count=count)
+                assert await servers.seen(chat) == tools

@@ -72,6 +72,8 @@ def _remedies(key: str, server: McpServerSettings, command: str, text: str) -> I
     yield from _files(key, server, text)
     if found := _NO_PROGRAM.search(text):
         yield _no_program(key, server, found["program"])
+    if text.startswith("TimeoutError\n"):
+        yield _late(key, server)
 
 
 def _no_network(key: str, server: McpServerSettings, text: str) -> str:
@@ -101,6 +103,14 @@ def _files(key: str, server: McpServerSettings, text: str) -> Iterator[str]:
 def _no_program(key: str, server: McpServerSettings, program: str) -> str:
     place = f" and its folder to `{key}.readable`" if _has_walls(server) else ""
     return f"the program {program} was not found: add it to the PATH in `{key}.env`{place}"
+
+
+def _late(key: str, server: McpServerSettings) -> str:
+    # npm is silent for a minute while it asks its registry again and again.
+    what = f"it has not listed its tools within {server.start_timeout_s:g} s"
+    if _has_walls(server) and not server.network:
+        return f"{what}: if it downloads, it needs `{key}.network: true`"
+    return f"{what}: if it downloads, it may need more, `{key}.start_timeout_s`"
 
 
 def _has_walls(server: McpServerSettings) -> bool:

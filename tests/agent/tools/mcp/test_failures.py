@@ -100,6 +100,17 @@ def test_what_the_start_itself_tells_counts_as_well() -> None:
     assert remedy("", denied) == READ
 
 
+def test_a_start_that_takes_too_long_names_its_key() -> None:
+    """Programs that download write nothing; what one wrote is told where it says why."""
+    late = "it has not listed its tools within 30 s: if it downloads, it"
+    assert remedy("", "TimeoutError") == f"{late} needs `tools.mcp.s.network: true`"
+    for options in ({"network": True}, {"confined": False}):
+        told = remedy("", "TimeoutError", **options)
+        assert told == f"{late} may need more, `tools.mcp.s.start_timeout_s`"
+    assert remedy("TimeoutError: of its own") == ""
+    assert NETWORK in remedy("getaddrinfo EAI_AGAIN example.org", "TimeoutError")
+
+
 def test_a_network_that_is_open_is_not_to_blame() -> None:
     """Behind walls with a network."""
     told = remedy("getaddrinfo ENOTFOUND example.org", network=True)
