@@ -269,7 +269,7 @@ async def test_a_body_without_a_target_is_told(tmp_path: Path, body: bytes) -> N
 
 @pytest.mark.parametrize("action", ["explode", "approve-tool"])
 async def test_an_unknown_action_is_refused(tmp_path: Path, action: str) -> None:
-    """Status 404 and a word why; texts of MCP tools are agreed to in a chat or the console alone."""
+    """Status 404 and a word why; the socket agrees to no text of an MCP tool either."""
     async with serving(tmp_path):
         connector = aiohttp.UnixConnector(str(tmp_path / control.SOCKET))
         async with (
