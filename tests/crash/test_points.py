@@ -31,6 +31,7 @@ NOT_A_STEP = {
     "next_due",
     "action",
     "ACTIONS[action]",
+    "decide",
     "age",
     "agree_on_code",
     "tell_approved",
