@@ -41,6 +41,8 @@ class Origin(NamedTuple):
     which: str
 
 
+StepMark = Literal["linked", "recalled"]
+"""Of a tool's call: it took a link of a page; by its end the turn had recalled something."""
 DecidedVerdict = Literal["allow", "ask", "ask_owner", "deny", "veto"]
 
 
@@ -138,12 +140,16 @@ class TurnJournal(Protocol):
         ...
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
+        self,
+        message: ChatMessage,
+        status: ToolStatus,
+        origins: Collection[Origin] = (),
+        marks: Collection[StepMark] = (),
     ) -> int:
         """Append a tool's result and end its journal entry; returns its `seq`.
 
         `origins` of all that the turn has read by now are on record with the result: whoever goes
-        on with the conversation knows them.
+        on with the conversation knows them. `marks` are for whoever goes on with the turn.
         """
         ...
 

@@ -6,14 +6,13 @@ characters that a URL spells with "%". A URL with a user name is not an address.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 from yarl import URL
 
 from agent.messages import ChatMessage, text_of
-from agent.models.arguments import read_arguments
 
 FETCH_URL = "fetch_url"
 RECALLING = frozenset({
@@ -142,17 +141,3 @@ class Trail:
             if message["role"] == "tool" and message.get("name") == FETCH_URL:
                 page, _, text = text_of(message).partition("\n")
                 self.note_page(page, text)
-
-    def go_on(self, turn: Sequence[ChatMessage]) -> None:
-        """Restore a turn's actions from its records; needs the links first."""
-        ended = {each.get("tool_call_id") for each in turn if each["role"] == "tool"}
-        for call in (
-            call["function"]
-            for each in turn
-            for call in each.get("tool_calls") or ()
-            if call["id"] in ended
-        ):
-            self.recalled |= call["name"] in RECALLING
-            if call["name"] == FETCH_URL:
-                asked = canonical(str((read_arguments(call["arguments"]) or {}).get("url")))
-                self.followed += asked in self.links and asked not in self.named

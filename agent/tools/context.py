@@ -21,6 +21,7 @@ from agent.ports import (
     Origin,
     OriginKind,
     PastMessage,
+    StepMark,
     ToolStatus,
 )
 from agent.prompt.skills import SkillShelf
@@ -102,6 +103,14 @@ class Provenance:
     def note(self, kind: OriginKind, which: str) -> None:
         """Take note of what is read; before the model sees it."""
         self.origins.add(Origin(kind, which))
+
+    def marks_of(self, call_id: str) -> frozenset[StepMark]:
+        """Return what goes on record with the result of one of the newest calls."""
+        marks: dict[StepMark, bool] = {
+            "linked": call_id in self.may_follow,
+            "recalled": self.trail.recalled,
+        }
+        return frozenset(mark for mark, is_so in marks.items() if is_so)
 
     async def note_earlier(self, *, of_scope: bool = False) -> None:
         """Take note of all that was read and said here: some of it stays, whatever begins anew.

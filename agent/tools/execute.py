@@ -107,8 +107,9 @@ class _Batch:
             self._show(call, outcome.status)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
-            origins = frozenset(self.context.rights.read.origins)
-            seq = await self.journal.record_result(message, status, origins)
+            read = self.context.rights.read
+            origins, marks = frozenset(read.origins), read.marks_of(call["id"])
+            seq = await self.journal.record_result(message, status, origins, marks)
         return Entry(seq, message)
 
     def _is_asked(self, call: ToolCall) -> bool:

@@ -27,6 +27,7 @@ from agent.ports import (
     PartStore,
     PastMessage,
     PlannerState,
+    StepMark,
     ToolStatus,
 )
 from agent.tokens.estimate import estimate_tokens
@@ -190,11 +191,15 @@ class Journal:
         await self.database.write(turn_journal.start_tool, self.turn, call, effect, decision)
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
+        self,
+        message: ChatMessage,
+        status: ToolStatus,
+        origins: Collection[Origin] = (),
+        marks: Collection[StepMark] = (),
     ) -> int:
         """Append a tool's result."""
         seq = await self.database.write(
-            turn_journal.record_result, self.turn, message, status, origins
+            turn_journal.record_result, self.turn, message, status, origins, marks
         )
         self.recorded.append(Entry(seq, message))
         known = self.turn.session.origins

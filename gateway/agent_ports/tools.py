@@ -45,7 +45,7 @@ from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.agent_ports.told_notes import removal_of
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage.conversation import sessions, turn_journal, turns
-from gateway.storage.conversation.turns import Turn
+from gateway.storage.conversation.turns import ToolStep, Turn
 from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.people.notebook import Change
@@ -181,23 +181,29 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 def trail_of(conn: Connection, turn: Turn) -> Trail:
-    """Return the addresses that people named, and the actions of the turn's children.
+    """Return the addresses that people have named, and what the turn has done before.
 
     Text next to a paste may be its beginning: an address there counts as a link.
     """
     said = turns.own_words_in(conn, turn.lease.conversation, turn.session.id)
-    done = turns.tools_of_children(conn, turn)
-    return Trail(
+    done = turns.tool_steps(conn, turn)
+    trail = Trail(
         named=frozenset(
             address for each in said if not each.beside_paste for address in named_in(each.text)
         ),
         links={
             address: "" for each in said if each.beside_paste for address in named_in(each.text)
         },
-        # All fetches of children count: the journal does not show which of them took a link.
-        followed=done.get(FETCH_URL, 0),
-        recalled=not RECALLING.isdisjoint(done),
+        followed=sum(_took_link(each) for each in done),
+        recalled=any("recalled" in (each.marks or ()) or each.name in RECALLING for each in done),
     )
+    trail.note_shown(turns.results_of_children(conn, turn))
+    return trail
+
+
+def _took_link(step: ToolStep) -> bool:
+    # Of a fetch without marks nobody knows.
+    return step.name == FETCH_URL if step.marks is None else "linked" in step.marks
 
 
 def tainting(conn: Connection, access: Access, origins: Collection[Origin]) -> set[Origin]:

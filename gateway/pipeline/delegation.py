@@ -231,7 +231,8 @@ class _Child:
         async def tools() -> ToolContext:
             toolkit, own = delegation.toolkit, self.agent.tools
             context = self._context(await toolkit.for_turn(turn, planner.engine, own))
-            context.rights.read.trail.note_shown(entry.message for entry in view.entries)
+            trail = context.rights.read.trail
+            trail.note_shown([*turn.messages, *(entry.message for entry in view.entries)])
             return context
 
         ports = TurnPorts(

@@ -281,8 +281,8 @@ class TurnWork:
             delegates = self.delegation.of(turn, agent, context)
             services = replace(context.services, delegates=delegates, progress=chat.live)
             trail = context.rights.read.trail
-            trail.note_shown(entry.message for entry in view.entries)
-            trail.go_on(turn.messages)
+            # A compaction may have taken the pages of this turn out of the view.
+            trail.note_shown([*turn.messages, *(entry.message for entry in view.entries)])
             return replace(context, services=services)
 
         ports = TurnPorts(

@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, select, update
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
-from agent.ports import Decision, JournaledEffect, ModelCall, Origin, ToolStatus
+from agent.ports import Decision, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log
@@ -249,14 +249,15 @@ def record_result(
     message: ChatMessage,
     status: ToolStatus,
     origins: Collection[Origin] = (),
+    marks: Collection[StepMark] = (),
 ) -> int:
     """Append a tool's result and close its journal entry; returns the result's seq.
 
-    What the turn has read with it is noted for its lineage.
+    What the turn has read with it is noted for its lineage, the marks for the turn.
     """
     seq, _ = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, origins)
-    result = orjson.dumps({"status": status}).decode()
+    result = orjson.dumps({"status": status, "marks": sorted(marks)}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
     return seq
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, is_ephemeral, user_message
-from agent.ports import Origin
+from agent.ports import Origin, StepMark
 from agent.safety.pasted import has_pasted, own_words
 from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
@@ -317,18 +317,51 @@ def _said(conversation_id: int, session_id: int) -> Any:
     )
 
 
-def tools_of_children(conn: Connection, current: Turn) -> dict[str, int]:
-    """Return how often the delegated children of a turn have called each tool."""
+class ToolStep(NamedTuple):
+    """A call of a tool that a turn or one of its delegated children has made.
+
+    Attributes:
+        marks: None if it has no result, or one of a version that noted none.
+    """
+
+    name: str
+    marks: frozenset[StepMark] | None
+
+
+def tool_steps(conn: Connection, current: Turn) -> list[ToolStep]:
+    """Return the calls of a turn and its delegated children that will not run again."""
     if all(each["role"] == "user" for each in current.messages):
-        return {}
-    children = turn.c.conversation.in_(conversations.children_of_turn(current.id))
-    called = (
-        select(step.c.name, func.count())
-        .join(turn, turn.c.id == step.c.turn_id)
-        .where(children, is_of_tool)
-        .group_by(step.c.name)
-    )
-    return {row.name: row[1] for row in conn.execute(called)}
+        return []
+    return [
+        ToolStep(row.name, _marks(row.result)) for row in conn.execute(*_tool_steps(current.id))
+    ]
+
+
+@built_once
+def _tool_steps(turn_id: int) -> Any:
+    its = (turn.c.id == turn_id) | turn.c.conversation.in_(conversations.children_of_turn(turn_id))
+    has_ended = (step.c.state == "done") | ~is_running
+    of_turn = step.join(turn, turn.c.id == step.c.turn_id)
+    return select(step.c.name, step.c.result).select_from(of_turn).where(its, is_of_tool, has_ended)
+
+
+def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
+    """Return what tools have told the delegated children of a turn."""
+    if all(each["role"] == "user" for each in current.messages):
+        return []
+    found = conn.execute(*_results_of_children(current.id)).all()
+    return [entry.message for entry in transcript.decoded(found)]
+
+
+@built_once
+def _results_of_children(turn_id: int) -> Any:
+    of_children = message.c.conversation.in_(conversations.children_of_turn(turn_id))
+    return select(message.c.seq, message.c.body).where(of_children, message.c.role == "tool")
+
+
+def _marks(result: str | None) -> frozenset[StepMark] | None:
+    noted = orjson.loads(result).get("marks") if result else None
+    return None if noted is None else frozenset(noted)
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:

@@ -24,6 +24,7 @@ from agent.ports import (
     Origin,
     PastMessage,
     PlannerState,
+    StepMark,
     ToolStatus,
 )
 from agent.tools.context import NoPast, ToolContext, ToolServices, TurnRights
@@ -72,7 +73,11 @@ class MemoryJournal:
         await self._note("start", call["id"], effect)
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
+        self,
+        message: ChatMessage,
+        status: ToolStatus,
+        origins: Collection[Origin] = (),
+        marks: Collection[StepMark] = (),
     ) -> int:
         await self._note("result", message["tool_call_id"], status)
         return self._next_seq()

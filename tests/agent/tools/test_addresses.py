@@ -1,14 +1,11 @@
 """Addresses are equal only if a client sends the same bytes for them."""
 
-import json
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.messages import tool_message
 from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, links_in, named_in
-from tests.agent.tools.doubles import call
 
 HERE = "https://site.example/blog/one"
 
@@ -119,21 +116,11 @@ def test_a_page_of_many_links() -> None:
     assert len(links_in(text, HERE)) == MAX_LINKS
 
 
-def test_a_trail_goes_on_from_what_is_on_record() -> None:
-    """Links of pages from any turn count; followed links only of this turn."""
-    page = tool_message("c0", "fetch_url", f"{HERE}\nA link (https://b.example/2) and (/named)")
+def test_a_trail_knows_the_links_of_pages_that_are_shown() -> None:
+    """Of what `fetch_url` has told alone, and not of its errors."""
+    page = tool_message("c0", "fetch_url", f"{HERE}\nA link (https://b.example/2) and (/three)")
     failed = tool_message("c1", "fetch_url", "Error: it redirects to https://c.example/3")
-    other = tool_message("c2", "mcp_x", f"{HERE}\nhttps://d.example/4")
-    trail = Trail(named=frozenset({"https://site.example/named"}))
+    other = tool_message("c2", "mcp_x", f"{HERE}\nA link (https://d.example/4)")
+    trail = Trail()
     trail.note_shown([page, failed, other])
-    assert {"https://b.example/2", "https://site.example/named"} <= trail.links.keys()
-    assert not {"https://c.example/3", "https://d.example/4"} & trail.links.keys()
-    urls = ["https://b.example/2", "https://site.example/named", "https://new.example/"]
-    calls = [call("fetch_url", json.dumps({"url": url}), f"d{n}") for n, url in enumerate(urls)]
-    calls += [call("fetch_url", json.dumps({"url": urls[0]}), "open"), call("memory", "{}", "m")]
-    asked = {"role": "assistant", "content": "", "tool_calls": calls}
-    ended = [tool_message(f"d{n}", "fetch_url", "x") for n in range(3)]
-    trail.go_on([asked, *ended])  # type: ignore[list-item]
-    assert (trail.followed, trail.recalled) == (1, False)
-    trail.go_on([asked, tool_message("m", "memory", "x")])  # type: ignore[list-item]
-    assert (trail.followed, trail.recalled) == (1, True)
+    assert trail.links.keys() == {"https://b.example/2", "https://site.example/three"}

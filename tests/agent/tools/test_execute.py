@@ -182,7 +182,7 @@ async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
 
     class LosingJournal(MemoryJournal):
         @override
-        async def record_result(self, message: Any, status: Any, grounds: Any = None) -> int:
+        async def record_result(self, message: Any, status: Any, *_noted: Any) -> int:
             raise LeaseLost("another worker")
 
     bench, journal = Bench(), LosingJournal()

@@ -29,7 +29,7 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
 from agent.models.recovery import Recovery, Rests, RetryPolicy
-from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, ToolStatus
+from agent.ports import Decision, Effect, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.context import ToolContext
@@ -86,7 +86,11 @@ class Journal:
         self.started.append((call["id"], effect))
 
     async def record_result(
-        self, message: ChatMessage, status: ToolStatus, origins: Collection[Origin] = ()
+        self,
+        message: ChatMessage,
+        status: ToolStatus,
+        origins: Collection[Origin] = (),
+        marks: Collection[StepMark] = (),
     ) -> int:
         self.statuses[message["tool_call_id"]] = status
         return self._append(message)

@@ -1,12 +1,13 @@
 """Delegated children as rows: found by their call, fenced by their parent, claimed by nobody."""
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select, update
 
-from agent.messages import assistant_message, text_of
+from agent.messages import assistant_message, text_of, tool_message
 from agent.tools.context import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import delegates, turn_journal, turns
@@ -48,18 +49,26 @@ def row_of(conn: Connection, child: Turn) -> Any:
     return conn.execute(select(turn).where(turn.c.id == child.id)).one()
 
 
-def test_the_tools_of_children_are_counted(store: Store) -> None:
-    """A resumed parent knows the addresses of its children, also of ended ones."""
+def test_what_a_turn_and_its_children_have_done_is_on_record(store: Store) -> None:
+    """With its marks; calls that will run again are left out, those of an ended child are not."""
     parent = parent_of(store)
     asked = assistant_message("")
     asked["tool_calls"] = [CALL]
     store.run(turn_journal.record_message, parent, asked)
-    for child_call in ("d1", "d2"):
-        child = open_child(store, parent, child_call)
+    runs, ended = open_child(store, parent, "d1"), open_child(store, parent, "d2")
+    for child in (runs, ended):
         for n in range(2):
             call = tool_call("fetch_url", {"url": "x"}, f"f{n}")
             store.run(turn_journal.start_tool, child, call, "idempotent")
-    assert store.run(turns.tools_of_children, resumed(store)) == {"fetch_url": 4}
+        result = tool_message("f0", "fetch_url", "a page")
+        store.run(turn_journal.record_result, child, result, "ok", (), ["linked"])
+    end = TurnEnd("final_text", model_call())
+    store.run(delegates.end_child, ended, [assistant_message("done")], end)
+    done, cut_short = ("fetch_url", frozenset({"linked"})), ("fetch_url", None)
+    goes_on = resumed(store)
+    assert Counter(store.run(turns.tool_steps, goes_on)) == {done: 2, cut_short: 1}
+    told = store.run(turns.results_of_children, goes_on)
+    assert [text_of(each) for each in told] == ["a page"] * 2
 
 
 def test_a_call_has_one_child(store: Store) -> None:
