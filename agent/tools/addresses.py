@@ -6,9 +6,11 @@ characters that a URL spells with "%". A URL with a user name is not an address.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
+from urllib.parse import unquote
 
 from yarl import URL
 
@@ -37,6 +39,12 @@ _BARE = re.compile(
     r"(?:[/?][^\s<>\"'`\\]*)?",
     re.ASCII,
 )
+_SCHEME = re.compile(r"\S*://\S*")
+_NUMBERS = re.compile(r"(?<![\w.])\d+(?:\.\d+){3}[/:?][!-~]*")
+_DEEP = re.compile(r"[/?:]|\..*\.")
+_HOSTS = frozenset({"domain", "host", "hostname"})
+_DOTS = str.maketrans(dict.fromkeys("\u3002\uff0e\uff61", "."))
+"""Full stops that IDNA takes for dots of a host."""
 _ASCII = re.compile(r"[!-~]+")
 _WITHIN = "/=&%+-_#$@"
 """Punctuation marks with which an address may end."""
@@ -81,6 +89,35 @@ def named_in(text: str) -> Iterator[str]:
             host = re.split("[/?:]", found)[0]
             if host.rpartition(".")[2].lower() not in _FILES:
                 yield from _canonical([f"https://{found}", f"http://{found}"])
+
+
+def leads_of(arguments: Any) -> Iterator[str]:
+    """Yield the addresses in a tool's arguments; an empty one for what is no address of the web.
+
+    An address has a scheme, or is a host with a path, a port or three labels and more: a name of a
+    file has two. What is called a host is one. The marks of a sentence count, since they are sent.
+    """
+    for name, value in _texts(arguments):
+        text = (value if "://" in value else unquote(value)).translate(_DOTS)
+        yield from (canonical(each) for each in text.split() if "://" in each or each[:2] == "//")
+        rest = _SCHEME.sub(" ", text)
+        bare = [each[0] for it in (_BARE, _NUMBERS) for each in it.finditer(rest)]
+        yield from (canonical(f"https://{each}") for each in bare if _DEEP.search(each))
+        if name in _HOSTS and "://" not in text:
+            yield canonical(f"https://{text}")
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield all texts in arguments, names too, each with the name of its argument."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield "", key
+            yield from _texts(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each, name)
 
 
 def links_in(text: str, page: str) -> frozenset[str]:

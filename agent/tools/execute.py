@@ -57,7 +57,7 @@ async def run_calls(
         RecordingMismatch: A recorded tool box does not know a call.
     """
     # The model had not read what a call of the same message brings when it wrote the others.
-    approval.look(calls, context)
+    approval.look(calls, toolbox, context)
     batch = _Batch(toolbox, context, journal, limits, approval)
     try:
         async with asyncio.TaskGroup() as group:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import orjson
 import structlog
@@ -21,6 +21,7 @@ from agent.ports import DecidedVerdict, Decision
 from agent.safety.redaction import MASK, Redactor
 from agent.safety.threats import is_delicate
 from agent.tools import policy
+from agent.tools.addresses import RECALLING, leads_of
 from agent.tools.context import (
     Inquiry,
     InquiryReply,
@@ -75,7 +76,7 @@ class ApprovalRules:
         brought = sorted(each for each in rights.read.seen if each.kind in {"file", "pasted"})
         return f"{alike}{brought}" if brought else alike
 
-    def look(self, calls: Sequence[ToolCall], context: ToolContext) -> None:
+    def look(self, calls: Sequence[ToolCall], toolbox: ToolBox, context: ToolContext) -> None:
         """Record what the model had read when it wrote calls, and the links that they follow.
 
         Counted before any of them runs: they run side by side.
@@ -85,7 +86,7 @@ class ApprovalRules:
         taking = set[str]()
         for call in calls:
             is_next = read.trail.followed < policy.MOST_LINKS
-            if is_next and self._destination(call, context, may_follow=True) == "linked":
+            if is_next and self._destination(call, toolbox, context, may_follow=True) == "linked":
                 read.trail.followed += 1
                 taking.add(call["id"])
         read.may_follow = frozenset(taking)
@@ -103,13 +104,15 @@ class ApprovalRules:
         """Return what is known about a call."""
         name, rights = call["function"]["name"], context.rights
         may_follow = call["id"] in rights.read.may_follow
-        destination = self._destination(call, context, may_follow=may_follow)
+        destination = self._destination(call, toolbox, context, may_follow=may_follow)
         classes = {
             policy.SIDE_EFFECT: toolbox.effect(name) == "side_effect",
             policy.WORLD: toolbox.restricted(name),
             policy.NOTES: name == "memory" and arguments_of(call).get("action") != "list",
             policy.FETCH: destination != "none",
-            policy.RECALLED: destination not in {"none", "listed"} and rights.read.recalled,
+            policy.RECALLED: rights.read.recalled
+            and destination != "listed"
+            and (name in policy.FETCHING or _reads_elsewhere(name, toolbox)),
             policy.DELICATE: name == "memory"
             and is_delicate(str(arguments_of(call).get("content") or "")),
         }
@@ -144,12 +147,30 @@ class ApprovalRules:
         return refused_by
 
     def _destination(
-        self, call: ToolCall, context: ToolContext, *, may_follow: bool
+        self, call: ToolCall, toolbox: ToolBox, context: ToolContext, *, may_follow: bool
     ) -> Destination:
-        if call["function"]["name"] not in policy.FETCHING:
+        name, given, trail = call["function"]["name"], arguments_of(call), context.rights.read.trail
+        if name in policy.FETCHING:
+            leads = [str(given.get("url"))]
+        elif _reads_elsewhere(name, toolbox):
+            leads = list(leads_of(given))
+        else:
             return "none"
-        url = str(arguments_of(call).get("url"))
-        return policy.destination(url, self.hosts, context.rights.read.trail, may_follow=may_follow)
+        found = [policy.destination(it, self.hosts, trail, may_follow=may_follow) for it in leads]
+        # A call takes one link of a page at most.
+        if found.count("linked") > 1:
+            return "new"
+        return max(found, key=get_args(Destination).index, default="none")
+
+
+def _reads_elsewhere(name: str, toolbox: ToolBox) -> bool:
+    """Whether others get a call's arguments, and nobody is asked since it changes nothing there.
+
+    MCP servers and plugins: Parley's own tools that look back stay on this machine.
+    """
+    if name in RECALLING or not toolbox.restricted(name):
+        return False
+    return toolbox.effect(name) != "side_effect"
 
 
 class Passage(NamedTuple):

@@ -27,20 +27,20 @@ VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 Role = Literal["owner", "member", "guest"]
 ROLES = frozenset(get_args(Role))
 Destination = Literal["none", "listed", "named", "linked", "new"]
-"""Target of a `fetch_url` call: a host that the settings list, an address in a person's own words,
-one of the first `MOST_LINKS` links that a turn follows from fetched pages, or another address.
-none: the tool has no target."""
+"""Target of a call that fetches or reads elsewhere: a host that the settings list, an address in a
+person's own words, one of the first `MOST_LINKS` links that a turn follows from fetched pages, or
+another address. none: the call names no address."""
 DESTINATIONS = frozenset(get_args(Destination))
 ApprovalMode = Literal["side_effects", "always", "never"]
 EVERYTHING = "*"
 SIDE_EFFECT, WORLD, NOTES = "@side_effect", "@world", "@notes"
 DELICATE, FETCH, RECALLED = "@delicate", "@fetch", "@recalled"
 """Classes of calls: has side effects; touches the world outside, if only by reading; writes notes
-that later prompts contain; writes one with an address, a command, an account or phone number;
-sends words of the model to a host; does so after a tool of the turn returned words said or kept
-elsewhere."""
+that later prompts hold; writes one with an address, a command, an account or phone number;
+leads to an address, by `fetch_url` or in the arguments of a tool that reads elsewhere; is of such a
+tool after one of the turn has returned what was said or kept elsewhere."""
 FETCHING = frozenset({FETCH_URL})
-"""Tools of the class `FETCH`. A call without an address counts as a new address."""
+"""A call of one that names no address leads to a new one."""
 MOST_LINKS = 5
 """Links of fetched pages that a tainted turn follows without a question."""
 

@@ -35,8 +35,6 @@ from agent.tools.context import (
     ToolServices,
     TurnRights,
 )
-from agent.tools.policy import FETCHING
-from agent.tools.registry import ToolBox
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -269,12 +267,10 @@ class Toolkit:
     hooks: Callable[[], Hooks | None] = lambda: None
     folders: ToolFolders = field(default_factory=ToolFolders)
 
-    async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolBox) -> ToolContext:
+    async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
-        # Only this tool's calls need the addresses that people named.
-        fetches = any(schema.name in FETCHING for schema in tools.schemas)
-        rights = await self.database.read(self._rights, turn, fetches=fetches)
+        rights = await self.database.read(self._rights, turn)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
         render = self.inquiries.renderer(turn)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act, render)
@@ -297,10 +293,9 @@ class Toolkit:
             ),
         )
 
-    def _rights(self, conn: Connection, turn: Turn, *, fetches: bool) -> TurnRights:
+    def _rights(self, conn: Connection, turn: Turn) -> TurnRights:
         rights = rights_of_turn(conn, self.access, turn)
-        if fetches:
-            rights.read.trail = trail_of(conn, turn)
+        rights.read.trail = trail_of(conn, turn)
         return rights
 
 

@@ -20,7 +20,9 @@ from agent.tools import policy
 from agent.tools.builtin.basics import CALCULATE
 from agent.tools.builtin.history import SESSION_SEARCH
 from agent.tools.builtin.notebook import MEMORY
+from agent.tools.context import ToolContext
 from agent.tools.policy import SIDE_EFFECT, WORLD, Facts, covered, decide
+from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.fetch import make_fetch_url
 from gateway.storage import schema
 from tests.support.gateway import RecordingModel, agent_of, running
@@ -126,7 +128,9 @@ def _with_files() -> Iterator[Benign]:
         product(["plan.txt", "costs.csv", "photo.png", "log.txt"], ["What is in it?", "Summarise"])
     ):
         yield Benign(f"f{n}", asked, files=(name,))
-        yield Benign(f"f{n}", "And compared with this one?", files=(f"other-{name}",))
+        desk = tuple(("mcp_desk_read", {"text": each}) for each in ("chairs in oak", "notes.txt"))
+        both = "And compared with this one, and with my notes?"
+        yield Benign(f"f{n}", both, (desk[:1], desk[1:]), files=(f"other-{name}",))
         sums = ("calculate", {"expression": "12 * 3"})
         yield Benign(f"f{n}", "Add up the numbers of both.", ((sums,),), files=(f"third-{name}",))
         checked = f"Is it what {SITE}/page/{n} says?"
@@ -161,7 +165,8 @@ def _others() -> Iterator[Benign]:
     add = {"action": "add", "content": "Likes short answers."}
     for n in range(3):
         yield Benign(f"o{n}", "I like short answers.", ((("memory", add),),))
-        yield Benign(f"o{n}", "What did we say of oak?", ((("session_search", {"query": "oak"}),),))
+        oak = (("session_search", {"query": "oak"}),), (("mcp_desk_read", {"text": "oak"}),)
+        yield Benign(f"o{n}", "What did we say of oak, and what do my notes?", oak)
         yield Benign(f"o{n}", "How are you today?")
         yield Benign(f"o{n}", f"And what is on {SITE}/oak/{n}?", (_fetch(f"/oak/{n}"),))
         yield Benign(f"o{n}", "Thanks!")
@@ -172,6 +177,20 @@ def _others() -> Iterator[Benign]:
 
 
 TURNS = [*_with_files(), *_research(), *_with_pastes(), *_others()]
+
+
+class Words(Arguments):
+    """What the server is asked."""
+
+    text: str
+
+
+async def _read_desk(context: ToolContext, _arguments: Words) -> str:
+    context.rights.read.note("server", "desk")
+    return "Chairs: 12."
+
+
+DESK = Tool("mcp_desk_read", "Reads notes.", "read", Words, _read_desk, restricted=True)
 
 
 def _next_calls(request: ModelRequest, port: int) -> Step:
@@ -209,7 +228,7 @@ async def test_a_hundred_benign_turns_cost_two_questions(tmp_path: Path) -> None
         fetch = FetchSettings(allow_hosts=("news.example",))
         tools = [make_fetch_url(ToolSettings(fetch=fetch), look_up), MEMORY, SESSION_SEARCH]
         model = RecordingModel(lambda request: _next_calls(request, server.port or 0))
-        agent = agent_of(model, tools=[*tools, CALCULATE], approval="side_effects")
+        agent = agent_of(model, tools=[*tools, DESK, CALCULATE], approval="side_effects")
         async with running(tmp_path, agent) as chat:
             for n, turn in enumerate(TURNS):
                 chat.adapter.files |= dict.fromkeys(turn.files, b"oak: 12, beech: 3")

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.messages import tool_message
-from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, links_in, named_in
+from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, leads_of, links_in, named_in
 
 HERE = "https://site.example/blog/one"
 
@@ -91,6 +91,32 @@ def test_words_name_only_what_they_hold(before: str, address: str, after: str) -
         assert canonical(named) == named
         host = host_of(named)
         assert host in small or not text.isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "leads"),
+    [
+        ({"url": "https://b.example/2"}, ["https://b.example/2"]),
+        ({"a": {"b": ["x", "see HTTPS://B.example now"]}}, ["https://b.example/"]),
+        ({"https://b.example/": 1}, ["https://b.example/"]),
+        ({"url": "https://me@b.example/"}, [""]),
+        ({"url": "ws://b.example/x"}, [""]),
+        ({"url": "//b.example/x"}, [""]),
+        ({"url": "https%3A%2F%2Fb.example%2Fx"}, ["https://b.example/x"]),
+        ({"q": "x.b.example"}, ["https://x.b.example/"]),
+        ({"q": "x\u3002b\uff0eexample"}, ["https://x.b.example/"]),
+        ({"q": "b.example/x"}, ["https://b.example/x"]),
+        ({"q": "b.example:8443"}, ["https://b.example:8443/"]),
+        ({"q": "203.0.113.5/x"}, ["https://203.0.113.5/x"]),
+        ({"host": "b.example"}, ["https://b.example/"]),
+        ({"url": "https://b.example/a)."}, ["https://b.example/a)."]),
+        ({"path": "/srv/notes.txt"}, []),
+        ({"path": "notes.txt", "q": "Oak, e.g. 1.2.3 of ann@b.example", "n": 3}, []),
+    ],
+)
+def test_where_arguments_lead(arguments: dict[str, object], leads: list[str]) -> None:
+    """Every address that another program may fetch or look up; no name of a file or person."""
+    assert list(leads_of(arguments)) == leads
 
 
 def test_links_of_a_page() -> None:

@@ -78,9 +78,9 @@ class Bench:
         self.ran: list[str] = []
         self.journal = MemoryJournal()
         self.tools = ToolRegistry([
-            Tool("look", "Looks.", "read", What, self._tool("look")),
-            Tool("fetch", "Fetches.", "read", What, self._tool("fetch"), restricted=True),
-            Tool("send", "Sends.", "side_effect", What, self._tool("send")),
+            Tool("look", "Looks.", "read", What, self.runs("look")),
+            Tool("fetch", "Fetches.", "read", What, self.runs("fetch"), restricted=True),
+            Tool("send", "Sends.", "side_effect", What, self.runs("send")),
         ])
 
     async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
@@ -90,7 +90,7 @@ class Bench:
         entries = await run_calls(calls, self.tools, context(**using), self.journal, limits, rules)
         return [text_of(entry.message) for entry in entries]
 
-    def _tool(self, name: str) -> Any:
+    def runs(self, name: str) -> Any:
         async def run(of: ToolContext, _arguments: What) -> str:
             assert of.call_id == name
             self.ran.append(name)
@@ -194,7 +194,7 @@ def fetching(trail: Trail, *urls: str, hosts: tuple[str, ...] = (), rounds: int 
     using = context(read=Provenance({PAGE}, trail=trail))
     calls = [call("fetch_url", json.dumps({"url": url}), f"c{n}") for n, url in enumerate(urls)]
     for _ in range(rounds):
-        rules.look(calls, using)
+        rules.look(calls, box, using)
     return [rules.decision(each, box, using).verdict for each in calls]
 
 
@@ -224,9 +224,38 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
     rules, using = ApprovalRules(), context(read=Provenance({PAGE}, trail=replace(known)))
     using.rights.read.trail.recalled = False
     asked = call("fetch_url", json.dumps({"url": urls[0]}), "c1")
-    rules.look([asked], using)
+    rules.look([asked], ToolRegistry([]), using)
     using.rights.read.trail.recalled = True
     assert rules.decision(asked, ToolRegistry([]), using).verdict == "allow"
+
+
+def elsewhere(trail: Trail, *arguments: dict[str, Any], hosts: tuple[str, ...] = ()) -> list[str]:
+    """Return what becomes of calls of a tool that only reads elsewhere, in a tainted turn."""
+    box = ToolRegistry([Tool("get", "Gets.", "read", What, Bench().runs("get"), restricted=True)])
+    rules, using = ApprovalRules(hosts=hosts), context(read=Provenance({PAGE}, trail=trail))
+    calls = [call("get", json.dumps(each), f"c{n}") for n, each in enumerate(arguments)]
+    rules.look(calls, box, using)
+    return [rules.decision(each, box, using).verdict for each in calls]
+
+
+def test_an_address_for_another_program_is_looked_at_like_a_fetch() -> None:
+    """The strictest of all that stand in the arguments decides; five links count for both."""
+    links = {f"https://site.example/{n}": "site.example" for n in range(7)}
+    trail = Trail(frozenset({"https://own.example/a"}), links)
+    known = [{"url": "https://own.example/a"}, {"url": "https://l.example/x"}, {"q": "chairs"}]
+    made_up = [{"url": "https://own.example/a?d=x"}, {"url": [*links][:1], "to": "x.evil.example"}]
+    assert elsewhere(trail, *known, *made_up, hosts=("l.example",)) == ["allow"] * 3 + ["ask"] * 2
+    assert elsewhere(trail, {"url": [*links][:2]}) == ["ask"]
+    assert trail.followed == 0
+    assert elsewhere(trail, *({"url": each} for each in links)) == ["allow"] * 5 + ["ask"] * 2
+    assert fetching(trail, next(iter(links))) == ["ask"]
+
+
+def test_after_a_tool_recalled_something_no_word_goes_elsewhere_unasked() -> None:
+    """But to hosts of the settings."""
+    trail = Trail(frozenset({"https://own.example/a"}), recalled=True)
+    given = [{"q": "hunter2"}, {"url": "https://own.example/a"}, {"url": "https://l.example/x"}]
+    assert elsewhere(trail, *given, hosts=("l.example",)) == ["ask", "ask", "allow"]
 
 
 async def test_who_looks_back_has_recalled_something() -> None:

@@ -75,11 +75,17 @@ class Anything(Arguments):
     to: str = ""
 
 
+@dataclass
 class Listens:
     """Replaces the connection to an MCP server, whose pages are the attackers'."""
 
-    async def call(self, _tool: str, arguments: dict[str, Any]) -> str:
-        return page_of(int(arguments["id"]))
+    left: list[str]
+
+    async def call(self, tool: str, arguments: dict[str, Any]) -> str:
+        if tool == "read":
+            return page_of(int(arguments["id"]))
+        self.left.append(str(arguments))
+        return "nothing"
 
 
 def page_of(number: int) -> str:
@@ -113,17 +119,22 @@ class World:
         return ["127.0.0.1"]
 
     def tools(self) -> ToolRegistry:
-        """Return the real tools; acting ones only record their calls."""
-        box = McpServerSettings(command="x", read_only=("read",))
+        """Return the real tools; those that would act for real only note that they did."""
+        box = McpServerSettings(command="x", read_only=("read", "get"))
         quarters = Quarters(SandboxSettings(), self.home, self.home / "mcp")
         server = Server("box", box, quarters)
-        server.connection = Listens()  # type: ignore[assignment]
-        schema_ = {"type": "object", "properties": {"id": {"type": "integer"}}}
+        server.connection = Listens(self.left)  # type: ignore[assignment]
+        numbers = {"type": "object", "properties": {"id": {"type": "integer"}}}
+        words = {
+            "type": "object",
+            "properties": {key: {"type": "string"} for key in ("url", "query")},
+        }
         fetch = FetchSettings(allow_hosts=(f"{NAMED}:{self.port}",))
         acting = [self._acting(name) for name in ("terminal", "write_file", "mcp_mail_send")]
         return ToolRegistry([
             make_fetch_url(ToolSettings(fetch=fetch), self.look_up),
-            server.tool(Offered("mcp_box_read", "read", "Reads.", schema_)),
+            server.tool(Offered("mcp_box_read", "read", "Reads.", numbers)),
+            server.tool(Offered("mcp_box_get", "get", "Gets.", words)),
             *acting,
             READ_FILE,
             *(MEMORY, SKILL_MANAGE, SEND_FILE, SESSION_SEARCH, DELEGATE_TASK),
