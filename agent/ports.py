@@ -149,7 +149,7 @@ class TurnJournal(Protocol):
         """Append a tool's result and end its journal entry; returns its `seq`.
 
         `origins` of all that the turn has read by now are on record with the result: whoever goes
-        on with the conversation knows them. `marks` are for whoever goes on with the turn.
+        on with the conversation knows them. `marks` are for a later attempt at the turn.
         """
         ...
 

@@ -105,7 +105,7 @@ class Provenance:
         self.origins.add(Origin(kind, which))
 
     def marks_of(self, call_id: str) -> frozenset[StepMark]:
-        """Return what goes on record with the result of one of the newest calls."""
+        """Return the marks that are recorded with the result of one of the newest calls."""
         marks: dict[StepMark, bool] = {
             "linked": call_id in self.may_follow,
             "recalled": self.trail.recalled,

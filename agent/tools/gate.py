@@ -164,9 +164,9 @@ class ApprovalRules:
 
 
 def _reads_elsewhere(name: str, toolbox: ToolBox) -> bool:
-    """Whether others get a call's arguments, and nobody is asked since it changes nothing there.
+    """Whether a tool hands its arguments to an MCP server or a plugin, and changes nothing there.
 
-    MCP servers and plugins: Parley's own tools that look back stay on this machine.
+    Parley's own tools that read files and past messages stay on this machine.
     """
     if name in RECALLING or not toolbox.restricted(name):
         return False

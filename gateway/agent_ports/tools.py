@@ -200,7 +200,7 @@ def trail_of(conn: Connection, turn: Turn) -> Trail:
 
 
 def _took_link(step: ToolStep) -> bool:
-    # Of a fetch without marks nobody knows.
+    # A fetch without marks may have taken one.
     return step.name == FETCH_URL if step.marks is None else "linked" in step.marks
 
 

@@ -346,7 +346,7 @@ def _tool_steps(turn_id: int) -> Any:
 
 
 def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
-    """Return what tools have told the delegated children of a turn."""
+    """Return the results of tools that the delegated children of a turn have read."""
     if all(each["role"] == "user" for each in current.messages):
         return []
     found = conn.execute(*_results_of_children(current.id)).all()
