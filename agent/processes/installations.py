@@ -17,6 +17,8 @@ from agent.processes.confinement import SYSTEM
 
 PARTS = ("bin", "lib", "lib32", "lib64", "libexec", "include", "ssl", "pyvenv.cfg")
 """Readable parts of an installation's prefix: without data, settings and personal files."""
+_OF_SHIMS = (*PARTS, "shims", "version", "versions", "plugins")
+"""Readable parts of pyenv's root, and of its like: their shims choose a program in `versions`."""
 _LIBRARIES = ("lib", "lib64")
 """Readable parts of a prefix that is a home folder: `~/bin` has a person's own scripts."""
 _MOST_STEPS = 200
@@ -110,15 +112,17 @@ def _around(file: Path) -> Iterator[Path]:
     """Yield the parts of a file's installation that it needs."""
     if file.parent.name == "bin":
         yield from _parts(file.parent.parent)
+    if file.parent.name == "shims":
+        yield from _parts(file.parent.parent, _OF_SHIMS)
     # Node's modules search all folders of this name above them.
     modules = [each for each in file.parents if each.name == "node_modules"]
     yield from modules[-1:]
 
 
-def _parts(prefix: Path) -> Iterator[Path]:
+def _parts(prefix: Path, parts: Sequence[str] = PARTS) -> Iterator[Path]:
     home = os.path.realpath(Path("~").expanduser())
     is_home = os.path.realpath(prefix) in {"/", home}
-    for name in _LIBRARIES if is_home else PARTS:
+    for name in _LIBRARIES if is_home else parts:
         if (prefix / name).exists():
             yield prefix / name
 

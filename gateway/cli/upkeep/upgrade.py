@@ -25,6 +25,7 @@ from gateway.http import control
 from gateway.lifecycle import backups
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
+from gateway.setup.checks import refuse_unusable
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 
@@ -106,6 +107,11 @@ def _compared(context: typer.Context) -> Iterator[UpgradeStep]:
 def _settings(read: Loaded) -> Iterator[UpgradeStep]:
     for line in read.warnings:
         yield UpgradeStep("settings", "note", line)
+    try:
+        refuse_unusable(read.settings)
+    except SettingsError as exc:
+        yield UpgradeStep("settings", "blocked", str(exc))
+        return
     if not read.warnings:
         yield UpgradeStep("settings", "fine", "this version knows every key")
 

@@ -97,6 +97,18 @@ def test_a_virtual_environment_leads_to_its_python(machine: Machine) -> None:
         assert {f"{base}/bin", f"{base}/lib", f"{prefix}/bin", f"{prefix}/pyvenv.cfg"} <= given
 
 
+def test_a_shim_has_the_versions_that_it_chooses_from(machine: Machine) -> None:
+    """pyenv's own program, which the shim runs, and its list of versions; not its notes."""
+    machine.file(".pyenv/versions/3.12/bin/python3")
+    machine.file(".pyenv/libexec/pyenv", "#!/bin/bash\n")
+    machine.secret(machine.ann / ".pyenv/.git/config")
+    shim = machine.file(".pyenv/shims/python3", "#!/usr/bin/env bash\n")
+    script = machine.file("srv/serve", "#!/usr/bin/env python3\n")
+    needed = {f".pyenv/{each}" for each in ("shims/python3", "shims", "libexec", "versions")}
+    assert machine.given(shim) == needed
+    assert machine.given(script, path=str(shim.parent)) == needed | {"srv/serve"}
+
+
 def test_a_module_of_node_has_the_modules_that_it_lies_in(machine: Machine) -> None:
     """The outermost folder of them: they need each other. Nothing else of the project."""
     machine.secret(machine.ann / "project/.env")

@@ -79,6 +79,15 @@ def test_a_setting_that_is_not_known_blocks(parley: Parley, tmp_path: Path) -> N
     assert "queue.mood" in told["settings"][1]
 
 
+def test_what_a_start_would_refuse_blocks(parley: Parley, tmp_path: Path) -> None:
+    """Also what only shows when the parts are built, as `parley config check` finds it."""
+    (tmp_path / "parley.yaml").write_text("tools: {enabled: [gone]}\n")
+    told = found(parley)
+    assert told["settings"][0] == "blocked"
+    assert "gone" in told["settings"][1]
+    assert parley("upgrade", "--check").code == 1
+
+
 def test_an_older_process_is_named(
     parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
