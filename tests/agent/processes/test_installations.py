@@ -98,7 +98,7 @@ def test_a_virtual_environment_leads_to_its_python(machine: Machine) -> None:
 
 
 def test_a_shim_has_the_versions_that_it_chooses_from(machine: Machine) -> None:
-    """pyenv's own program, which the shim runs, and its list of versions; not its notes."""
+    """The program behind all shims of pyenv, and its versions; not the rest of its folder."""
     machine.file(".pyenv/versions/3.12/bin/python3")
     machine.file(".pyenv/libexec/pyenv", "#!/bin/bash\n")
     machine.secret(machine.ann / ".pyenv/.git/config")
