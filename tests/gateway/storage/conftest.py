@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic import command
 
-from gateway.storage import maintenance, postgres
+from gateway.storage import maintenance, migrations, postgres
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.people import mcp
 from gateway.storage.schema import REVISION
 from tests.support.postgres import PostgresServer, server_at
-from tests.support.storage import PostgresStore, Store, admit, inbound, turn_of
+from tests.support.storage import PostgresStore, Store, admit, inbound, outdated_file, turn_of
 
 ENGINES = ("sqlite", "postgres")
 EVERY = 10
@@ -54,6 +55,25 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         opened.close()
     else:
         yield PostgresStore(request.getfixturevalue("postgres_connection"))
+
+
+@pytest.fixture(params=ENGINES)
+def outdated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty database as the last version that took notes by rules had it, on either engine."""
+    if request.param == "sqlite":
+        opened = Store(outdated_file(tmp_path / "old.db", "0030"))
+        yield opened
+        opened.close()
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_worker")
+    name = server.create()
+    connection = postgres.connect(server_at(server.url(name)))
+    opened = PostgresStore(connection, is_emptied=False)
+    with connection.transaction():
+        command.upgrade(migrations._config(connection), "0030")
+    yield opened
+    connection.driver.close()
+    server.drop(name)
 
 
 @pytest.fixture

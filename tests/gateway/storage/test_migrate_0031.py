@@ -1,17 +1,11 @@
 """Migration 0031: notes made by rules wait, and rows ended by a newer one are deleted."""
 
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
 import pytest
 
 from gateway.storage import maintenance
 from gateway.storage.people import notebook
-from gateway.storage.schema import memory
-from tests.support.storage import Store, outdated_file
-
-pytestmark = pytest.mark.usefixtures("sqlite_alone")
+from gateway.storage.schema import REVISION, memory
+from tests.support.storage import Store
 
 SCOPE = "telegram:42"
 ROWS = (
@@ -23,18 +17,18 @@ ROWS = (
 
 
 @pytest.fixture
-def old_file(tmp_path: Path) -> Path:
-    """A notebook of the previous version."""
-    path = outdated_file(tmp_path / "old.db", "0030")
-    with closing(sqlite3.connect(path)) as raw, raw:
-        insert = "INSERT INTO memory (scope, target, text, at, ended_at) VALUES (?, ?, ?, 1.0, ?)"
-        raw.executemany(insert, [(SCOPE, *row) for row in ROWS])
-    return path
+def migrated(outdated: Store) -> Store:
+    """A migrated notebook of the previous version."""
+    for target, text, ended_at in ROWS:
+        values = {"scope": SCOPE, "target": target, "text": text, "at": 1.0, "ended_at": ended_at}
+        outdated.run(lambda conn, row: conn.execute(memory.insert(), row), values)
+    assert maintenance.upgrade(outdated.location) == REVISION
+    return outdated
 
 
 def test_notes_of_rules_are_in_no_prompt(migrated: Store) -> None:
     """They are listed as waiting, and their people are not informed yet."""
-    assert maintenance.check(migrated.path) == []
+    assert maintenance.check(migrated.location) == []
     assert [note.text for note in migrated.run(notebook.pinned, SCOPE)] == ["likes tea"]
     rows = migrated.run(notebook.of_scope, SCOPE)
     assert [note.text for note in rows if note.waits] == ["Call me Ann.", "The rent is 900."]

@@ -1,18 +1,16 @@
 """Records about MCP servers: which stay confined, and owners' decisions about tools' texts."""
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from agent.tools.registry import HeldTool
 from gateway.errors import NotFound
-from gateway.storage import audit_log, maintenance, schema
+from gateway.storage import audit_log, maintenance
 from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
-from tests.support.storage import Store, outdated_file
+from gateway.storage.schema import REVISION
+from tests.support.storage import Store
 
 HELD = HeldTool("ab" * 32, "files", "read", "it speaks of all other tools", "Before any other tool")
 
@@ -69,35 +67,28 @@ def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
 
 
 @pytest.fixture
-def old_file(store: Store, tmp_path: Path) -> Path:
-    """A home of the version before, whose audit log has the settings of two starts."""
-    file = outdated_file(tmp_path / "old.db", "0030")
+def upgraded(outdated: Store) -> Store:
+    """A migrated home of the previous version; its audit log has the settings of three starts."""
     for settings in (
         {"tools.mcp": '{"gone":{"command":"npx"}}', "web.port": "1"},
         {"tools.mcp": '{"files":{"command":"npx","env":{"KEY":"sha256:1"}}}'},
         {"tools.mcp": '{"masked'},
     ):
         detail = {"changed": {}, "settings": settings}
-        store.run(audit_log.append, AuditEntry("settings_changed", detail=detail))
-    rows = [tuple(row) for row in store.rows(schema.audit_log)]
-    with closing(sqlite3.connect(file)) as raw, raw:
-        marks = ", ".join("?" * len(rows[0]))
-        raw.executemany(f"INSERT INTO audit_log VALUES ({marks})", rows)  # noqa: S608 - own marks
-        raw.execute("UPDATE audit_head SET seq = ?, hash = ?", (rows[-1][0], rows[-1][-1]))
-    return file
+        outdated.run(audit_log.append, AuditEntry("settings_changed", detail=detail))
+    assert maintenance.upgrade(outdated.location) == REVISION
+    return outdated
 
 
-@pytest.mark.usefixtures("sqlite_alone")
 def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
     """Those in its settings at any earlier start, and at the first start after the upgrade."""
-    assert maintenance.check(upgraded.path) == []
+    assert maintenance.check(upgraded.location) == []
     assert upgraded.run(mcp.confined) == {"", "files", "gone"}
     assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
     later = upgraded.run(mcp.at_start, ["later", "files"])
     assert later.confined == {"files", "gone", "new"}
 
 
-@pytest.mark.usefixtures("sqlite_alone")
 def test_a_start_without_servers_makes_none_unconfined(upgraded: Store) -> None:
     """The first start after the upgrade may use other settings."""
     upgraded.run(mcp.at_start, [])
