@@ -264,6 +264,15 @@ def unseen_spans(text: str) -> list[tuple[int, int]]:
     return [match.span() for match in _RUN.finditer(text)]
 
 
+def revealed(text: str) -> str:
+    """Return a text with the unseen characters spelled out that no script and no emoji needs."""
+    pieces, done = [], 0
+    for start, end in out_of_place(text, unseen_spans(text)):
+        pieces += [text[done:start], text[start:end].encode("unicode_escape").decode()]
+        done = end
+    return "".join([*pieces, text[done:]])
+
+
 def out_of_place(text: str, unseen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield those of a text's unseen runs that no script and no emoji needs."""
     # Flags of England, Scotland and Wales are a black flag with invisible letters behind it.

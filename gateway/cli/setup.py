@@ -17,6 +17,7 @@ import typer
 
 from adapters.registry import BUILT_IN, Credential, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
+from agent.safety.threats import revealed
 from gateway.cli.common import AsJson, loaded, opened, settings_of
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError, StorageUnavailable
@@ -497,7 +498,7 @@ def _show_line(line: Line) -> None:
     say(f"  {line.outcome:<9} {line.what}{note}", _STYLES[line.outcome])
     if line.text and line.outcome == "taken":
         # Not `splitlines`: characters that end a line only for Python are spelled out.
-        for each in line.text.split("\n"):
+        for each in revealed(line.text).split("\n"):
             say(f"            | {each}", "dim")
 
 

@@ -259,17 +259,32 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise SettingsError(f"{origin}: has more than {MOST_BYTES:,} bytes: no settings file")
-        loader = _UniqueKeyLoader(path.read_text("utf-8-sig"))
-        tree = loader.get_single_data()
+        return parsed_yaml(path.read_text("utf-8-sig"), origin)
     except OSError as exc:
         raise SettingsError(f"{origin}: cannot be read: {exc.strerror} ({path})") from exc
+    except ValueError as exc:
+        raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
+
+
+def parsed_yaml(text: str, origin: str) -> dict[str, Any]:
+    """Return the map in a YAML text, {} for an empty one.
+
+    Raises:
+        SettingsError: Malformed, a key twice, huge by its aliases, or not a map; names line and
+            column.
+    """
+    try:
+        tree = _UniqueKeyLoader(text).get_single_data()
     except yaml.MarkedYAMLError as exc:
         # Not str(exc): it quotes the line, which may hold a secret.
         mark = exc.problem_mark or exc.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise SettingsError(f"{origin}{place}: not valid YAML: {exc.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+    except (yaml.YAMLError, RecursionError) as exc:
         raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
+    except (ValueError, LookupError, AttributeError, TypeError) as exc:
+        # What a value raises that is not of the type which its tag names.
+        raise SettingsError(f"{origin}: not valid YAML: a value is not what its tag says") from exc
     if tree is None:
         return {}
     if not isinstance(tree, dict):
@@ -277,11 +292,28 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
     return {str(key): value for key, value in tree.items()}
 
 
+MOST_VALUES = 50_000
+"""Of a settings file, each counted as often as aliases repeat it: a few of these make it huge."""
+
+
+def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values of a node; one that contains itself counts as too many."""
+    if id(node) not in known:
+        known[id(node)] = MOST_VALUES
+        inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+        pairs = (each if isinstance(each, tuple) else (each,) for each in inner)
+        known[id(node)] = 1 + sum(_values_in(each, known) for pair in pairs for each in pair)
+    return known[id(node)]
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader for which the same key twice in a map is an error, and what contains itself."""
+    """A safe loader that refuses the same key twice in a map, what contains itself, and bombs."""
 
     @override
     def construct_document(self, node: yaml.Node) -> Any:
+        if _values_in(node, {}) > MOST_VALUES:
+            problem = f"has more than {MOST_VALUES:,} values, or contains itself"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         # All of it at once: a part that is not finished when it is needed contains itself.
         return self.construct_object(node, deep=True)
 

@@ -37,6 +37,7 @@ from gateway.setup.hermes_home import (
     Line,
     lineages,
     messages_of,
+    number_of,
     sessions_in,
 )
 from gateway.setup.hermes_settings import SettingsFound
@@ -226,6 +227,7 @@ def _secret_lines(found: SettingsFound, task: Import) -> Iterator[Line]:
 def _files(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
     """Yield SOUL.md and the files of skills: what becomes of each, where, and its bytes."""
     home = task.settings.home
+    yield from ((line, home, b"") for line in task.home.unread())
     soul = task.home.text("SOUL.md")
     if soul is not None and soul.strip():
         long = f"longer than {IDENTITY_CHARS:,} characters: its end is not read"
@@ -417,7 +419,7 @@ def _newest(conn: sqlite3.Connection, chain: Sequence[HermesSession]) -> int:
         (found,) = conn.execute(
             "SELECT coalesce(max(id), 0) FROM messages WHERE session_id = ?", (session.id,)
         ).fetchone()
-        newest = max(newest, int(found))
+        newest = max(newest, int(number_of(found)))
     return newest
 
 

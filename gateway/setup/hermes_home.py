@@ -6,6 +6,7 @@ of the layout: hermes-agent 0.19.0 (`hermes_state.py`, `tools/memory_tool.py`,
 """
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,10 @@ from typing import Any, Literal
 
 import yaml
 
+from agent.messages import storable
 from agent.prompt.skills import FILE, MAX_DEPTH, MAX_SKILL_BYTES, load_plain
 from gateway.errors import GatewayError
+from gateway.settings.sources import parsed_yaml
 
 DATABASE = "state.db"
 ENTRY_MARK = "\n§\n"
@@ -126,7 +129,16 @@ class HermesHome:
 
     def text(self, *names: str) -> str | None:
         """Return a text file; None where it is not there, is no text, or is far too large."""
-        return _text_of(self.path.joinpath(*names))
+        return _text_of(self.path, *names)
+
+    def unread(self) -> Iterator[Line]:
+        """Yield a line for each file that is there and is not read."""
+        for name in ("config.yaml", ".env", "SOUL.md", "memories/MEMORY.md", "memories/USER.md"):
+            if os.path.lexists(self.path / name) and self.text(name) is None:
+                yield Line("files", name, "left out", "a link, no text, or too large")
+        for name in (DATABASE, "skills"):
+            if _leads_away(self.path, self.path / name):
+                yield Line("files", name, "left out", "a link: what it leads to is not Hermes'")
 
     def notes(self, name: str) -> list[str]:
         """Return the entries of a memory file ("MEMORY.md", "USER.md"), in order."""
@@ -139,15 +151,15 @@ class HermesHome:
         What Hermes itself brings is left out without a line for each.
         """
         root = self.path / "skills"
-        shipped = _shipped(_text_of(root / ".bundled_manifest") or "")
-        found = sorted(root.glob(f"**/{FILE}")) if root.is_dir() else []
+        shipped = _shipped(self.text("skills", ".bundled_manifest") or "")
+        found = [] if _leads_away(self.path, root) else sorted(root.glob(f"**/{FILE}"))
         own = [path for path in found if not _is_hidden(path.relative_to(root))]
         bundled = 0
         for path in own:
             if path.parent.name in shipped:
                 bundled += 1
             else:
-                yield _skill(path)
+                yield _skill(self.path, path)
         if bundled:
             yield Line("skills", f"{bundled} that Hermes brings", "left out", "copy those you use")
 
@@ -159,7 +171,7 @@ class HermesHome:
             GatewayError: It cannot be read.
         """
         path = self.path / DATABASE
-        if not path.is_file():
+        if not path.is_file() or _leads_away(self.path, path):
             yield None
             return
         try:
@@ -167,27 +179,37 @@ class HermesHome:
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as conn:
                 conn.row_factory = sqlite3.Row
                 conn.execute("BEGIN")
+                # A view could make up rows without an end.
+                if conn.execute(_TABLES).fetchone()[0] != len(("sessions", "messages")):
+                    raise GatewayError(f"{path} has no tables of Hermes'")
                 yield conn
         except sqlite3.Error as exc:
             raise GatewayError(f"{path} cannot be read: {exc}") from exc
 
 
 def _settings(home: Path) -> dict[str, Any]:
-    text = _text_of(home / "config.yaml")
-    if text is None:
-        return {}
-    try:
-        found = yaml.safe_load(text)
-    except yaml.YAMLError as exc:
-        # Not its own words, which quote the line: it may hold a key.
-        raise GatewayError(f"{home / 'config.yaml'} is not valid YAML") from exc
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+    text = _text_of(home, "config.yaml")
+    found: dict[str, Any] = {} if text is None else _plain(parsed_yaml(text, "config.yaml"))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return what YAML has said with the types of JSON; what is of another one as text."""
+    match value:
+        case dict():
+            return {storable(str(key)): _plain(item) for key, item in value.items()}
+        case list():
+            return [_plain(item) for item in value]
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return storable(str(value))
 
 
 def _variables(home: Path) -> dict[str, str]:
     """Return what `.env` sets; a value may stand in quotes."""
     found: dict[str, str] = {}
-    for line in (_text_of(home / ".env") or "").splitlines():
+    for line in (_text_of(home, ".env") or "").splitlines():
         if match := _VARIABLE.fullmatch(line.strip()):
             value = match[2].strip()
             quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
@@ -196,9 +218,16 @@ def _variables(home: Path) -> dict[str, str]:
     return found
 
 
-def _text_of(path: Path) -> str | None:
+def _leads_away(home: Path, path: Path) -> bool:
+    """Whether a link is on the way from a home to a path: what it leads to is not Hermes'."""
+    way = (path, *path.parents)
+    return any(each.is_symlink() for each in way[: len(path.parts) - len(home.parts)])
+
+
+def _text_of(home: Path, *names: str) -> str | None:
+    path = home.joinpath(*names)
     try:
-        if path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
+        if _leads_away(home, path) or not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
             return None
         return path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError):
@@ -214,8 +243,8 @@ def _is_hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _skill(path: Path) -> HermesSkill | Line:
-    folder, text = path.parent, _text_of(path)
+def _skill(home: Path, path: Path) -> HermesSkill | Line:
+    folder, text = path.parent, _text_of(home, *path.relative_to(home).parts)
     if text is None or len(text.encode()) > MAX_SKILL_BYTES:
         return Line("skills", folder.name, "left out", f"its {FILE} cannot be read or is too large")
     name = _name_in(text) or folder.name
@@ -250,27 +279,28 @@ def _files_in(folder: Path, depth: int = MAX_DEPTH) -> Iterator[str]:
 def sessions_in(conn: sqlite3.Connection) -> dict[str, HermesSession]:
     """Return all sessions by id, oldest first."""
     rows = conn.execute("SELECT * FROM sessions ORDER BY started_at, id")
-    return {row["id"]: _session(dict(row)) for row in rows}
+    found = [_session(dict(row)) for row in rows]
+    return {each.id: each for each in found}
 
 
 def _session(row: Mapping[str, Any]) -> HermesSession:
     origin, config = _object(row.get("origin_json")), _object(row.get("model_config"))
-    keyed = _in_key(row.get("session_key"))
+    keyed = _in_key(_id(row.get("session_key")))
     return HermesSession(
-        id=row["id"],
-        source=row["source"],
-        parent=row.get("parent_session_id"),
-        started_at=float(row["started_at"]),
-        ended_at=row.get("ended_at"),
-        end_reason=row.get("end_reason"),
-        title=row.get("title"),
+        id=str(row["id"]),
+        source=str(row["source"]),
+        parent=_id(row.get("parent_session_id")),
+        started_at=number_of(row["started_at"]),
+        ended_at=None if row.get("ended_at") is None else number_of(row["ended_at"]),
+        end_reason=_id(row.get("end_reason")),
+        title=_id(row.get("title")),
         user=_id(row.get("user_id")) or _id(origin.get("user_id")),
         chat=_id(row.get("chat_id")) or _id(origin.get("chat_id")) or keyed[1],
-        chat_type=row.get("chat_type") or origin.get("chat_type") or keyed[0],
+        chat_type=_id(row.get("chat_type")) or _id(origin.get("chat_type")) or keyed[0],
         thread=_id(row.get("thread_id")) or _id(origin.get("thread_id")),
         parent_chat=_id(origin.get("parent_chat_id")),
         is_branch=config.get("_branched_from") is not None,
-        is_delegate=config.get("_delegate_from") is not None or row["source"] in _OF_AGENTS,
+        is_delegate=config.get("_delegate_from") is not None or str(row["source"]) in _OF_AGENTS,
     )
 
 
@@ -285,7 +315,24 @@ def _in_key(key: str | None) -> tuple[str | None, str | None]:
 
 
 def _id(value: Any) -> str | None:
-    return str(value) if value not in {None, ""} else None
+    return storable(str(value)) if isinstance(value, str | int) and value != "" else None
+
+
+def number_of(value: Any) -> float:
+    """Return a number of the database.
+
+    Raises:
+        GatewayError: It is none, or beyond all times and ids that Hermes writes.
+    """
+    if isinstance(value, int | float) and 0 <= value < _BEYOND:
+        return value
+    raise GatewayError(f"{DATABASE} has a value that Hermes does not write where a number belongs")
+
+
+_BEYOND = 2**53
+_TABLES = (
+    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('sessions', 'messages')"
+)
 
 
 def _object(text: Any) -> dict[str, Any]:
@@ -313,18 +360,20 @@ def _message(row: Mapping[str, Any]) -> HermesMessage:
         content = _json(content.removeprefix(JSON_CONTENT))
     calls = _json(row.get("tool_calls"))
     return HermesMessage(
-        id=row["id"],
-        session=row["session_id"],
-        role=row["role"],
+        id=int(number_of(row["id"])),
+        session=str(row["session_id"]),
+        role=str(row["role"]),
         content=content,
-        at=float(row["timestamp"]),
-        tool_call_id=row.get("tool_call_id"),
-        tool_name=row.get("tool_name"),
-        tool_calls=[call for call in calls if isinstance(call, dict)] if calls else (),
-        reasoning=row.get("reasoning_content") or row.get("reasoning"),
+        at=number_of(row["timestamp"]),
+        tool_call_id=_id(row.get("tool_call_id")),
+        tool_name=_id(row.get("tool_name")),
+        tool_calls=[call for call in calls if isinstance(call, dict)]
+        if isinstance(calls, list)
+        else (),
+        reasoning=_id(row.get("reasoning_content")) or _id(row.get("reasoning")),
         details=_json(row.get("reasoning_details")),
         platform_id=_id(row.get("platform_message_id")),
-        finish_reason=row.get("finish_reason"),
+        finish_reason=_id(row.get("finish_reason")),
         # What a compaction has left behind is there still; what a person took back is not meant.
         taken_back=row.get("active") == 0 and not row.get("compacted"),
     )

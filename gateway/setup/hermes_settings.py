@@ -74,7 +74,7 @@ class SettingsFound:
         if key == "agent.instructions" and "instructions" in self.tree.get("agent", {}):
             value = f"{self.tree['agent']['instructions']}\n\n{value}"
         _set(self.tree, path, value)
-        text = Redactor().text(str(value)) if key == "agent.instructions" else ""
+        text = Redactor().text(value) if isinstance(value, str) else ""
         self.lines.append(Line("settings", of, "taken", key, text))
 
     def leave(self, what: str, note: str) -> None:
@@ -177,7 +177,8 @@ def _provider(
 def _own_servers(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the servers that Hermes' settings name, by name."""
     listed = settings.get("custom_providers")
-    named = {str(each.get("name")): each for each in listed or () if isinstance(each, dict)}
+    each_of = listed if isinstance(listed, list) else ()
+    named = {str(each.get("name")): each for each in each_of if isinstance(each, dict)}
     blocks = _section(settings.get("providers"))
     return named | {
         name: {"base_url": each.get("base_url") or each.get("api"), **each}
@@ -291,7 +292,7 @@ def _rest(settings: Mapping[str, Any], found: SettingsFound) -> None:
         here = counterpart(name)
         if name in _BY_HAND:
             found.leave(name, _BY_HAND[name])
-        elif name == "context.engine" and value not in ENGINES:
+        elif name == "context.engine" and str(value) not in ENGINES:
             found.leave(name, "a plugin of Hermes' runs in an adapter: docs/engines.md")
         elif own is not None and own.kind == "value" and name.startswith(_HARMLESS):
             _take(name, name, value, found)
@@ -313,6 +314,9 @@ def _is_taken(name: str, here: Counterpart) -> bool:
 
 
 def _take(name: str, mine: str, value: Any, found: SettingsFound) -> None:
+    if isinstance(value, list | dict) and (name in _WORDS or name in _CHANGED):
+        found.leave(name, f"`{mine}` has other values")
+        return
     if name in _WORDS:
         value = _WORDS[name].get(value)
         if value is None:
@@ -384,10 +388,10 @@ def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
     """Remove each person, address and program that was not accepted by name."""
     tree = found.tree
     for platform in [each for each in tree.get("access", {}) if each in account_types()]:
-        for who in tree["access"][platform]:
-            _question(found, f"{platform}:{who}", "lets this person in", accepted)
         tree["access"][platform] = [
-            who for who in tree["access"][platform] if f"{platform}:{who}" in accepted
+            who
+            for who in tree["access"][platform]
+            if _question(found, f"{platform}:{who}", "lets this person in", accepted)
         ]
         if not tree["access"][platform]:
             _take_back(found, ["access", platform])
@@ -395,6 +399,10 @@ def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
         address = block.get("base_url")
         if address and not _question(found, address, f"{path}: gets every message", accepted):
             _take_back(found, path.split("."))
+    if folder := tree.get("agent", {}).get("workspace"):
+        meaning = "the context file of this folder (such as AGENTS.md) enters prompts"
+        if not _question(found, folder, meaning, accepted):
+            _take_back(found, ["agent", "workspace"])
     tree["fallbacks"] = [each for each in tree.get("fallbacks", []) if each]
     if not tree["fallbacks"]:
         _take_back(found, ["fallbacks"])
@@ -413,7 +421,11 @@ def _models(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _question(found: SettingsFound, name: str, meaning: str, accepted: Collection[str]) -> bool:
-    """Add the question about one thing; return whether it was accepted."""
+    """Add the question about one thing; return whether it was accepted.
+
+    Other characters than ASCII are spelled out: they may be invisible or look like another one.
+    """
+    name, meaning = (text.encode("unicode_escape").decode() for text in (name, meaning))
     found.questions[name] = meaning
     if name in accepted:
         found.lines.append(Line("questions", name, "taken", meaning))

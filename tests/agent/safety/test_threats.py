@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.safety.threats import LONG_BLOB_CHARS, is_delicate, scan
+from agent.safety.threats import LONG_BLOB_CHARS, is_delicate, revealed, scan
 from tests.support.effort import effort
 
 HARMLESS = (
@@ -258,3 +258,19 @@ def test_a_long_text_costs_little(piece: str) -> None:
     """No text makes a pattern backtrack."""
     text = piece * (4_000 // len(piece))
     assert effort(lambda: is_delicate(text)) < 100
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u200bb\U000e0041", r"a\u200bb\U000e0041"),
+        ("\x1b[2J\u202e", r"\x1b[2J\u202e"),
+        (
+            "plain, \u2764\ufe0f and \u0645\u06cc\u200c\u062e",
+            "plain, \u2764\ufe0f and \u0645\u06cc\u200c\u062e",
+        ),
+    ],
+)
+def test_what_nobody_sees_is_spelled_out(text: str, shown: str) -> None:
+    """But for what emoji and scripts need."""
+    assert revealed(text) == shown

@@ -953,6 +953,22 @@ class TestFiles:
         (tmp_path / "parley.yaml").write_bytes(b"web: \xff\xfe")
         assert problems(tmp_path)[0].startswith("parley.yaml: not valid YAML")
 
+    @pytest.mark.parametrize(("each", "whole"), [("*v{1}", "[{}]"), ("k{0}: *v{1}", "{{{}}}")])
+    def test_a_few_aliases_do_not_make_a_file_huge(
+        self, tmp_path: Path, each: str, whole: str
+    ) -> None:
+        """Ten lines of ten aliases each are ten thousand million values."""
+        lines = ["v0: &v0 [a]"]
+        for number in range(1, 11):
+            inner = ", ".join(each.format(place, number - 1) for place in range(10))
+            lines.append(f"v{number}: &v{number} {whole.format(inner)}")
+        assert "more than 50,000 values" in problems(tmp_path, "\n".join(lines))[0]
+
+    @pytest.mark.parametrize("text", ["a: !!timestamp x", "a: !!int z", "a: &a [*a]", "[" * 9_000])
+    def test_a_value_that_yaml_cannot_make_is_an_error(self, tmp_path: Path, text: str) -> None:
+        """What is not of its tag's type, holds itself, or lies too deep."""
+        assert "not valid YAML" in problems(tmp_path, text)[0]
+
     def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
         """--config with a typo does not start on defaults."""
         (line,) = problems(tmp_path, config=tmp_path / "no.yaml")

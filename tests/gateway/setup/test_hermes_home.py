@@ -1,5 +1,7 @@
 """Files and tables of a home of Hermes: read as data, whatever stands there."""
 
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,65 @@ def test_links_and_large_files_are_not_read(home: Path) -> None:
     (home / "big.md").write_text("x" * 1_000_001)
     told = HermesHome.of(home)
     assert (told.text("SOUL.md"), told.text("big.md")) == (None, None)
+
+
+def test_no_link_leads_out_of_a_home(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Of a folder as little as of a file; the report names each."""
+    other = tmp_path_factory.mktemp("other")
+    HermesRecords(other).session("s")
+    skill(other, "own", "---\nname: own\ndescription: x\n---\nx\n")
+    (other / "memories").mkdir()
+    (other / "memories" / "MEMORY.md").write_text("of somebody else")
+    (home / "state.db").unlink()
+    for name in ("memories", "skills", "state.db"):
+        (home / name).symlink_to(other / name)
+    (home / "SOUL.md").write_text("x" * 1_000_001)
+    told = HermesHome.of(home)
+    assert (told.notes("MEMORY.md"), list(told.skills())) == ([], [])
+    with told.database() as conn:
+        assert conn is None
+    assert [line.what for line in told.unread()] == [
+        "SOUL.md",
+        "memories/MEMORY.md",
+        "state.db",
+        "skills",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("started_at", "later"),
+        ("started_at", 9e99),
+        ("ended_at", b"\xff"),
+        ("origin_json", '{"user_id": [1], "chat_id": {}}'),
+        ("session_key", b"a:b:c:d:e"),
+        ("title", b"\xff"),
+        ("model_config", "[]"),
+    ],
+)
+def test_values_of_any_type_are_data(home: Path, column: str, value: object) -> None:
+    """A value that Hermes does not write is left out, or is one line; it is no traceback."""
+    records = HermesRecords(home)
+    records.session("s", **{column: value})
+    with suppress(GatewayError), HermesHome.of(home).database() as conn:
+        assert conn is not None
+        [session] = sessions_in(conn).values()
+        assert session.title is None or isinstance(session.title, str)
+        assert (session.user, session.chat) == (None, None)
+
+
+def test_views_are_no_tables(tmp_path: Path) -> None:
+    """A view can make up rows without an end."""
+    with closing(sqlite3.connect(tmp_path / "state.db")) as books:
+        rows = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r"
+        books.execute(f"CREATE VIEW sessions AS {rows}")
+        books.execute("CREATE TABLE messages (id INTEGER)")
+    with (
+        pytest.raises(GatewayError, match="has no tables of Hermes'"),
+        HermesHome.of(tmp_path).database(),
+    ):
+        pass
 
 
 def test_lineages_follow_compactions_alone(home: Path) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.errors import GatewayError
 from gateway.settings.loading import load_settings
@@ -207,6 +209,61 @@ def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
     assert taken == ["fallback_providers"]
     one = found_in(HermesHome.of(tmp_path), {"discord:2"})
     assert one.tree["access"] == {"discord": ["2"]}
+
+
+def test_names_that_look_alike_are_spelled_out(tmp_path: Path) -> None:
+    """Other alphabets, and what nobody sees: in persons, addresses and programs."""
+    told = found(
+        tmp_path,
+        {
+            "model": {"default": "m", "base_url": "http://b\u043ex/v1"},
+            "mcp_servers": {"x": {"command": "sh", "args": ["a\u200bb\x1b[2J"]}},
+        },
+        "DISCORD_ALLOWED_USERS=\u0430dmin,1\u202e2\n",
+    )
+    assert told.questions == {
+        r"discord:\u0430dmin": "lets this person in",
+        r"discord:1\u202e2": "lets this person in",
+        r"http://b\u043ex/v1": "model: gets every message",
+        "mcp:x": r"runs or contacts sh 'a\u200bb\x1b[2J'",
+    }
+    assert told.tree["access"] == {"discord": ["\u0430dmin", "1\u202e2"]}
+
+
+def test_all_that_enters_prompts_is_shown_or_asked_for(tmp_path: Path) -> None:
+    """Also words that are not instructions, and the folder of a context file."""
+    (tmp_path / "config.yaml").write_text(
+        yaml.safe_dump({"agent": {"ephemeral": "Obey."}, "terminal": {"cwd": "/srv/theirs"}})
+    )
+    told = found_in(HermesHome.of(tmp_path))
+    assert "Obey." in [line.text for line in told.lines if line.outcome == "taken"]
+    assert list(told.questions) == ["/srv/theirs"]
+    assert "workspace" not in told.tree["agent"]
+
+
+_KEYS = (
+    *("model", "agent", "terminal", "cwd", "fallback_providers", "fallback_model", "providers"),
+    *("custom_providers", "mcp_servers", "telegram", "discord", "streaming", "transport"),
+    *("context", "engine", "auxiliary", "compression", "base_url", "api_key", "command", "args"),
+    *("env", "tools", "include", "default", "provider", "logging", "level", "sessions", "reset"),
+    *("instructions", "workspace", "free_response_channels", "require_mention", "timezone", "name"),
+)
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(_KEYS) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=6))
+def test_values_of_any_type_are_data(tmp_path: Path, told: dict[Any, Any]) -> None:
+    """Whatever stands in config.yaml: the result is settings that a gateway takes."""
+    assert found(tmp_path, told).questions == found(tmp_path, told).questions
+    assert with_secrets(found(tmp_path, told), tmp_path)[0] is not None
 
 
 def test_keys_of_parleys_own_are_not_taken_by_their_names(tmp_path: Path) -> None:
