@@ -60,6 +60,8 @@ _UNFINISHED = ".unfinished-"
 _REMOVED = ".removed-"
 _OURS = re.compile(rf"{_NAME.pattern}$|{'|'.join(map(re.escape, (_UNFINISHED, _REMOVED, LOCK)))}")
 """What belongs to a folder of backups: it is in no other backup."""
+MOST_LIST_BYTES = 200_000_000
+"""Of a list: more than a million files."""
 _NAMED = 5
 """So many of those that were left out are named; the others stand in the list."""
 LOOK_EVERY_S = 60.0
@@ -167,13 +169,30 @@ def _begun(path: Path) -> datetime | None:
 
 def read(path: Path) -> Backup | None:
     """Return the backup that a folder is, as its list says; None for another folder."""
+    file = path / MANIFEST
     try:
-        told = orjson.loads((path / MANIFEST).read_bytes())
+        if not is_plain(file) or file.stat().st_size > MOST_LIST_BYTES:
+            return None
+        told = orjson.loads(file.read_bytes())
         size = sum(each.get("bytes", 0) for each in told["files"].values())
         began = _begun(path) or datetime.strptime(told["at"], _TIME).replace(tzinfo=UTC)
+        is_list = _says_what_it_must(told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return Backup(path, began, size, told)
+    return Backup(path, began, size, told) if is_list else None
+
+
+def _says_what_it_must(told: Mapping[str, Any]) -> bool:
+    """Whether the values of a list have their types: somebody else may have written it."""
+    texts = (told["version"], told["database"], told["revision"] or "")
+    sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
+    reasons = told.get("left_out", {}).values()
+    return all(isinstance(each, str) for each in (*texts, *sums, *reasons))
+
+
+def is_plain(path: Path) -> bool:
+    """Whether a path is a file, not a link to one, nor a pipe that never ends."""
+    return path.is_file() and not path.is_symlink()
 
 
 def folder_of(settings: Settings) -> Path | None:
@@ -353,13 +372,15 @@ def verify(path: Path, told: Mapping[str, Any], stopped: Stopped = lambda: False
         BackupStopped: The process ends.
         StorageUnavailable: It is not what its list says.
     """
+    for name in (HOME, WORKSPACES, told["database"]):
+        if (path / name).is_symlink():
+            raise StorageUnavailable(f"{path / name} is a link, and no part of a backup")
     for name, known in told["files"].items():
         file = path / name
         if "link" in known:
             sound = file.is_symlink() and str(file.readlink()) == known["link"]
         else:
-            is_file = file.is_file() and not file.is_symlink()
-            sound = is_file and digest_of(file, stopped) == known["sha256"]
+            sound = is_plain(file) and digest_of(file, stopped) == known["sha256"]
         if not sound:
             raise StorageUnavailable(f"{file} is not what was written")
     copy = path / told["database"]

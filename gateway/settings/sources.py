@@ -257,6 +257,8 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
         SettingsError: Unreadable, malformed, a key twice, or not a map; names line and column.
     """
     try:
+        if path.is_fifo():
+            raise SettingsError(f"{origin}: is a pipe, and no settings file")
         if path.stat().st_size > MOST_BYTES:
             raise SettingsError(f"{origin}: has more than {MOST_BYTES:,} bytes: no settings file")
         return parsed_yaml(path.read_text("utf-8-sig"), origin)

@@ -141,11 +141,56 @@ def test_a_list_that_names_no_database_is_refused(
 ) -> None:
     """It is one of two."""
     rewritten(backup, database=name)
-    with pytest.raises(StorageUnavailable, match="names no copy of a database"):
+    with pytest.raises(StorageUnavailable, match="is no backup"):
         plan_of(backup, tmp_path / "new")
     rewritten(backup, database="parley.db", database_at=name and 7)
     with pytest.raises(StorageUnavailable, match="lacks database_at"):
         plan_of(backup, tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"revision": 31},
+        {"database": ["parley.db"]},
+        {"version": None},
+        {"left_out": ["x"]},
+        {"files": {"home/SOUL.md": {"sha256": 5}}},
+        {"files": {"home/SOUL.md": {}}},
+        {"files": ["home/SOUL.md"]},
+    ],
+)
+def test_a_list_of_other_types_is_refused(
+    backup: Path, tmp_path: Path, told: dict[str, Any]
+) -> None:
+    """In one line, and nothing is written."""
+    rewritten(backup, **told)
+    with pytest.raises(StorageUnavailable, match="is no backup"):
+        plan_of(backup, tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "home", "workspaces", "parley.db"])
+def test_a_part_that_is_a_link_is_refused(backup: Path, tmp_path: Path, name: str) -> None:
+    """It could lead to anything of this machine, or to what never ends."""
+    (backup / name).rename(tmp_path / "elsewhere")
+    (backup / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageUnavailable, match=r"is a link|is no backup"):
+        plan_of(backup, tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "home/parley.yaml"])
+def test_a_pipe_is_not_waited_for(backup: Path, tmp_path: Path, name: str) -> None:
+    """Neither as the list nor as settings: it would be read for ever."""
+    told = json.loads((backup / MANIFEST).read_bytes())
+    del told["files"]["home/parley.yaml"]
+    rewritten(backup, files=told["files"])
+    (backup / name).unlink()
+    os.mkfifo(backup / name)
+    if name == MANIFEST:
+        with pytest.raises(StorageUnavailable, match="is no backup"):
+            plan_of(backup, tmp_path / "new")
+    else:
+        assert "is a pipe" in "\n".join(plan_of(backup, tmp_path / "new").lines())
 
 
 def test_a_newer_backup_names_the_version_it_needs(
