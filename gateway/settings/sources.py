@@ -299,9 +299,9 @@ MOST_VALUES = 50_000
 
 
 def _values_in(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values of a node; one that contains itself counts as too many."""
+    """Count the values of a node; inside itself, which is refused later, it counts as none."""
     if id(node) not in known:
-        known[id(node)] = MOST_VALUES
+        known[id(node)] = 0
         inner = node.value if isinstance(node, yaml.CollectionNode) else ()
         pairs = (each if isinstance(each, tuple) else (each,) for each in inner)
         known[id(node)] = 1 + sum(_values_in(each, known) for pair in pairs for each in pair)
@@ -314,7 +314,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     @override
     def construct_document(self, node: yaml.Node) -> Any:
         if _values_in(node, {}) > MOST_VALUES:
-            problem = f"has more than {MOST_VALUES:,} values, or contains itself"
+            problem = f"has more than {MOST_VALUES:,} values"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         # All of it at once: a part that is not finished when it is needed contains itself.
         return self.construct_object(node, deep=True)
