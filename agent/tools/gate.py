@@ -112,7 +112,7 @@ class ApprovalRules:
             policy.FETCH: destination != "none",
             policy.RECALLED: rights.read.recalled
             and destination != "listed"
-            and (name in policy.FETCHING or _reads_elsewhere(name, toolbox)),
+            and reads_elsewhere(name, toolbox),
             policy.DELICATE: name == "memory"
             and is_delicate(str(arguments_of(call).get("content") or "")),
         }
@@ -152,7 +152,7 @@ class ApprovalRules:
         name, given, trail = call["function"]["name"], arguments_of(call), context.rights.read.trail
         if name in policy.FETCHING:
             leads = [str(given.get("url"))]
-        elif _reads_elsewhere(name, toolbox):
+        elif reads_elsewhere(name, toolbox):
             leads = list(leads_of(given))
         else:
             return "none"
@@ -163,11 +163,13 @@ class ApprovalRules:
         return max(found, key=get_args(Destination).index, default="none")
 
 
-def _reads_elsewhere(name: str, toolbox: ToolBox) -> bool:
-    """Whether a tool hands its arguments to an MCP server or a plugin, and changes nothing there.
+def reads_elsewhere(name: str, toolbox: ToolBox) -> bool:
+    """Whether a tool only reads and sends its arguments away: to a host, an MCP server, a plugin.
 
     Parley's own tools that read files and past messages stay on this machine.
     """
+    if name in policy.FETCHING:
+        return True
     if name in RECALLING or not toolbox.restricted(name):
         return False
     return toolbox.effect(name) != "side_effect"

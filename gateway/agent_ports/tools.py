@@ -35,6 +35,8 @@ from agent.tools.context import (
     ToolServices,
     TurnRights,
 )
+from agent.tools.gate import reads_elsewhere
+from agent.tools.registry import ToolBox
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -267,10 +269,12 @@ class Toolkit:
     hooks: Callable[[], Hooks | None] = lambda: None
     folders: ToolFolders = field(default_factory=ToolFolders)
 
-    async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
+    async def for_turn(self, turn: Turn, engine: ContextEngine, tools: ToolBox) -> ToolContext:
         """Return what the tools of a turn may use, with the rights that its people have now."""
         conversation, workspaces = turn.lease.conversation, self.folders.workspaces
-        rights = await self.database.read(self._rights, turn)
+        # Only calls of these tools need the addresses that people named.
+        leads_out = any(reads_elsewhere(schema.name, tools) for schema in tools.schemas)
+        rights = await self.database.read(self._rights, turn, leads_out=leads_out)
         rights.read.past = ConversationPast(self.database, self.access, conversation)
         render = self.inquiries.renderer(turn)
         book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act, render)
@@ -293,9 +297,10 @@ class Toolkit:
             ),
         )
 
-    def _rights(self, conn: Connection, turn: Turn) -> TurnRights:
+    def _rights(self, conn: Connection, turn: Turn, *, leads_out: bool) -> TurnRights:
         rights = rights_of_turn(conn, self.access, turn)
-        rights.read.trail = trail_of(conn, turn)
+        if leads_out:
+            rights.read.trail = trail_of(conn, turn)
         return rights
 
 

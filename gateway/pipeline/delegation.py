@@ -229,7 +229,8 @@ class _Child:
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
 
         async def tools() -> ToolContext:
-            context = self._context(await delegation.toolkit.for_turn(turn, planner.engine))
+            toolkit, own = delegation.toolkit, self.agent.tools
+            context = self._context(await toolkit.for_turn(turn, planner.engine, own))
             trail = context.rights.read.trail
             trail.note_shown([*turn.messages, *(entry.message for entry in view.entries)])
             return context

@@ -277,7 +277,7 @@ class TurnWork:
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=used)
 
         async def tools() -> ToolContext:
-            context = await self.toolkit.for_turn(turn, planner.engine)
+            context = await self.toolkit.for_turn(turn, planner.engine, agent.tools)
             delegates = self.delegation.of(turn, agent, context)
             services = replace(context.services, delegates=delegates, progress=chat.live)
             trail = context.rights.read.trail
