@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import Choice
 from agent import messages
+from agent.safety.threats import revealed
 from agent.tools.registry import HeldTool
 from gateway.access.pairing import Decision, Happening
 from gateway.access.policy import Owners
@@ -68,7 +69,7 @@ def notice(text: ToolText) -> str:
         f" {messages.quoted(text.held.tool)} whose description may give me orders"
         f" ({messages.quoted(text.held.why)}). I do not use it until you agree."
     )
-    shown = seen(text.held.text)
+    shown = revealed(text.held.text)
     ways = f"`/mcp approve {text.id}` offers it, `/mcp deny {text.id}` does not."
     if len(shown) > SHOWN_CHARS:
         where = "Read it in the console (MCP servers) or with `parley mcp list`."
@@ -78,7 +79,7 @@ def notice(text: ToolText) -> str:
 
 def choices(text: ToolText) -> tuple[Choice, ...]:
     """Return the buttons below it."""
-    if len(seen(text.held.text)) > SHOWN_CHARS:
+    if len(revealed(text.held.text)) > SHOWN_CHARS:
         return ()
     return (
         Choice("Approve", f"/mcp approve {text.id}"),
@@ -93,13 +94,6 @@ def list_text(texts: Sequence[ToolText]) -> str:
         for each in texts
     ]
     return "\n".join(lines) or NOTHING
-
-
-def seen(text: str) -> str:
-    """Return a text with invisible characters spelled out."""
-    return "".join(
-        each if each.isprintable() or each == "\n" else f"<U+{ord(each):04X}>" for each in text
-    )
 
 
 def _named(text: ToolText) -> str:

@@ -9,11 +9,11 @@ import structlog
 import typer
 
 from agent.safety.redaction import Redactor
+from agent.safety.threats import revealed
 from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
-from gateway.access import tool_texts
 from gateway.cli.common import AsJson, opened, settings_of
 from gateway.cli.output import out, say, show_json, table
 from gateway.errors import GatewayError
@@ -154,7 +154,7 @@ def _show_held(report: ServerReport, states: Mapping[str, str]) -> None:
             name = tool.digest[: mcp.ID_CHARS]
             why = "; ".join(tool.orders)
             say(f"! {tool.server_name} ({name}) is not offered, {state}: {why}", "yellow")
-            say(tool_texts.seen(tool.text))
+            say(revealed(tool.text))
             say(f"An owner answers in a chat (/mcp show {name}) or in the console (MCP servers).")
 
 

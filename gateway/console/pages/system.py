@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agent.plugins import engines, finding
 from agent.plugins.engines import EngineInfo
 from agent.plugins.finding import PluginInfo
-from gateway.access import tool_texts
+from agent.safety.threats import revealed
 from gateway.console.register import HOME, Ask, Level, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, NotFound, SettingsError
 from gateway.lifecycle.rotation import SettingsReloaded
@@ -144,7 +144,7 @@ async def servers(ask: Ask) -> Result:
         "mcp.html",
         {
             "texts": {each.held.digest: each for each in texts},
-            "seen": tool_texts.seen,
+            "seen": revealed,
             "servers": ask.inside.looks.servers(),
             "off": sorted(off),
             "lost": _failures("mcp_lost", "server"),

@@ -1,7 +1,6 @@
 """Files and tables of a home of Hermes: read as data, whatever stands there."""
 
-import sqlite3
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,19 +103,6 @@ def test_values_of_any_type_are_data(home: Path, column: str, value: object) -> 
         [session] = sessions_in(conn).values()
         assert session.title is None or isinstance(session.title, str)
         assert (session.user, session.chat) == (None, None)
-
-
-def test_views_are_no_tables(tmp_path: Path) -> None:
-    """A view can make up rows without an end."""
-    with closing(sqlite3.connect(tmp_path / "state.db")) as books:
-        rows = "WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT x FROM r"
-        books.execute(f"CREATE VIEW sessions AS {rows}")
-        books.execute("CREATE TABLE messages (id INTEGER)")
-    with (
-        pytest.raises(GatewayError, match="has no tables of Hermes'"),
-        HermesHome.of(tmp_path).database(),
-    ):
-        pass
 
 
 def test_lineages_follow_compactions_alone(home: Path) -> None:
