@@ -62,6 +62,7 @@ from agent.models.recovery import Recovery, RetryPolicy
 from agent.processes.confinement import why_not
 from agent.processes.walls import Sandbox
 from agent.settings import (
+    TAINTED_ROWS,
     AgentSettings,
     CompressionSettings,
     ContextSettings,
@@ -70,6 +71,7 @@ from agent.settings import (
     TerminalSettings,
     ToolSettings,
 )
+from agent.tools import policy
 from agent.tools.builtin.people import DELEGATE_TASK
 from agent.tools.context import Inquiry, TodoItem, ToolContext
 from agent.tools.gate import ApprovalRules
@@ -364,13 +366,20 @@ class Life:
             if not self.previewed.is_set():
                 await asyncio.sleep(0.001)
 
+    @property
+    def rules(self) -> ApprovalRules:
+        """Rules by which nobody is asked if the spec says so, after long messages either."""
+        if self.spec.approval != "never":
+            return ApprovalRules.of(self.spec.approval)
+        return ApprovalRules(policy.table("never", without=TAINTED_ROWS))
+
     def _agent(self, *given: Any) -> Agent:
         *_, foreign = given
         return Agent(
             models=[ChainModel(self)],
             tools=ToolRegistry([*map(self._tool, TOOLS), DELEGATE_TASK, *foreign]),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules.of(self.spec.approval)),
+            calls=CallRules(OutputSettings(max_bytes=256), self.rules),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

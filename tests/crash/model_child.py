@@ -13,7 +13,6 @@ from agent.models.api import certificates
 from agent.models.factory import build_models
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
-from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
 from agent.turn.state import Agent, CallRules
 from tests.crash import child, nursery
@@ -40,7 +39,7 @@ class ModelLife(child.Life):
             models=[model for block in blocks for model in build_models(block)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
             settings=AgentSettings(),
-            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules.of(self.spec.approval)),
+            calls=CallRules(OutputSettings(max_bytes=256), self.rules),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
         )

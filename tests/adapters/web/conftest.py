@@ -82,10 +82,13 @@ async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Poll for a state that has no event."""
-    async with asyncio.timeout(30):
-        while not holds():  # noqa: ASYNC110 - there is no event
-            await asyncio.sleep(0)
+    """Poll for a state that has no event; a test fails if it does not come."""
+    try:
+        async with asyncio.timeout(30):
+            while not holds():  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0)
+    except TimeoutError:
+        pytest.fail("the state that the test waits for did not come")
 
 
 Serve = Callable[..., Awaitable[Served]]

@@ -296,7 +296,7 @@ async def test_too_many_wrong_tries_are_told_when_to_come_back(serve: Serve) -> 
     served = await serve(signed_in=False)
     served.door.refuses = SignInRefused("Too many.", 60)
     async with served.client.post("/api/sign-in", json={"token": TOKEN}) as response:
-        assert (response.status, response.headers["Retry-After"]) == (429, "60")
+        assert (response.status, response.headers.get("Retry-After")) == (429, "60")
     assert await status(served, Authorization=f"Bearer {TOKEN}") == 429
 
 
@@ -490,7 +490,7 @@ async def test_the_reserve_of_connections_is_for_owners(serve: Serve) -> None:
     assert [await status(served, path) for path in ("/", "/api/sign-in", "/api/me")] == [200] * 3
     served.sign_in(GINA)
     async with served.client.get("/api/chats/c1/events") as response:
-        assert (response.status, response.headers["Retry-After"]) == (503, "10")
+        assert (response.status, response.headers.get("Retry-After")) == (503, "10")
         assert (await response.json())["error"] == "busy"
     assert await served.post("hi") == 503
 

@@ -533,6 +533,7 @@ async def test_another_person_sends_nothing_of_the_one_before(serve: Serve) -> N
         async with tab.expect_event("load"):
             await tab.context.set_offline(False)
             await tab.evaluate("location.hash = 'sign-in=of-ann'")
+            await tab.click("#other-user [value=change]")
         await expect(tab.locator("#account")).to_contain_text("ann")
         await expect(tab.locator("#connection")).to_have_text("Connected")
         await say(tab, "from ann")

@@ -222,7 +222,7 @@ async def test_the_rate_is_looked_at_before_the_body(chat: Served) -> None:
     assert (await post(chat, form(a_txt=b"x")))[0] == 202
     chat.sign_in(Visitor("ann", "ann", "member"))
     async with chat.client.post(PATH, data=form(key="m2", a_txt=b"x"), headers=MARK) as response:
-        assert (response.status, response.headers["Retry-After"]) == (429, "13")
+        assert (response.status, response.headers.get("Retry-After")) == (429, "13")
     assert len(chat.history.messages) == 1
     assert await chat.post("/stop", key="m3") == 202
 
@@ -272,7 +272,7 @@ async def test_a_full_disk_is_told(chat: Served, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(files, "_write", full)
     async with chat.client.post(PATH, data=form(a_txt=b"x"), headers=MARK) as response:
-        assert (response.status, response.headers["Retry-After"]) == (503, "60")
+        assert (response.status, response.headers.get("Retry-After")) == (503, "60")
         assert "No space left on device" in (await response.json())["message"]
 
 
