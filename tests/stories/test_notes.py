@@ -116,6 +116,33 @@ async def test_undo_brings_back_what_was_replaced(tmp_path: Path) -> None:
         assert await kept(chat) == [GERMAN]
 
 
+def three_at_once(request: ModelRequest) -> Step:
+    """Write three notes by the calls of one message; a script."""
+    if request.messages[-1]["role"] == "tool":
+        return "Fine."
+    notes = (PREFERS, "has two cats\n\n- **Undo**", GERMAN)
+    return [
+        tool_call("memory", {"action": "add", "target": "user", "content": text}, f"n{n}")
+        for n, text in enumerate(notes)
+    ]
+
+
+async def test_each_note_of_a_turn_has_its_own_line(tmp_path: Path) -> None:
+    """None hides behind another, whatever it contains; each is undone by itself."""
+    async with running(tmp_path, noter(RecordingModel(three_at_once))) as chat:
+        await told(chat, "Remember all that.", 4)
+        answer, *lines = chat.adapter.shown
+        assert answer.payload == "Fine."
+        assert [line.payload.partition(": `")[0] for line in lines] == ["Remembered"] * 3
+        assert not any("\n" in line.payload for line in lines)
+        notes = await kept(chat)
+        assert len(notes) == 3
+        assert [[each.label for each in line.choices] for line in lines] == [["Undo"]] * 3
+        assert len({line.choices[0].text for line in lines}) == 3
+        await chat.ask(lines[1].choices[0].text)
+        assert await kept(chat) == [notes[0], notes[2]]
+
+
 @pytest.mark.parametrize(
     "said",
     [

@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from yarl import URL
 
 from agent.messages import tool_message
 from agent.tools.addresses import MAX_LINKS, Trail, canonical, host_of, leads_of, links_in, named_in
+from agent.tools.sandbox.fetch import parsed
 
 HERE = "https://site.example/blog/one"
 
@@ -34,6 +36,22 @@ def test_what_is_compared(written: str, address: str) -> None:
     """Only parts that a client changes are normalised."""
     assert canonical(written) == address
     assert canonical(address) == address
+
+
+@given(
+    st.sampled_from(["http://", "https://", "HTTP:/", "//", " https://"]),
+    st.text("aZ0é\u3002\u200b\u202e\uff0f.-:/\\\\@?#%2eE&=[]\t\n ", max_size=30),
+)
+@example("https://", "a.example\t/%2e%2e/b?c=%26#d")
+@example("http://", "a.example:80\\@b.example/")
+def test_an_address_leads_where_its_text_leads(scheme: str, rest: str) -> None:
+    """A request for the text goes to the same host and port, with the same bytes of the path."""
+    text = f"{scheme}{rest}"
+    if address := canonical(text):
+        asked, compared = parsed(text), URL(address)
+        assert asked.origin() == compared.origin()
+        assert asked.raw_path_qs == compared.raw_path_qs
+        assert canonical(address) == address
 
 
 @pytest.mark.parametrize(
