@@ -25,6 +25,9 @@ from tests.support.gateway import running, serving, settings_of
 
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
+LIST = {"files": {}, "version": "0.6.0", "database": "parley.db", "revision": None}
+"""Of a backup without files."""
+
 
 def lived_in(home: Path, **backup: Any) -> Settings:
     """Return the settings of a home with a database, files, links, and what is left out."""
@@ -391,7 +394,7 @@ def test_a_backup_is_never_younger_than_now(tmp_path: Path) -> None:
     """A clock that was set back makes none of its ages negative."""
     folder = tmp_path / "parley-20261127T060000Z"
     folder.mkdir()
-    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    (folder / backups.MANIFEST).write_text(json.dumps(LIST))
     found = backups.read(folder)
     assert found is not None
     assert found.age_s(datetime(2026, 11, 27, 7, 0, tzinfo=UTC)) == 3600
@@ -403,7 +406,7 @@ def test_a_clock_that_was_wrong_keeps_no_backup_from_being_made(tmp_path: Path) 
     settings = settings_of(tmp_path, backup={"to": "kept", "every_h": 2})
     folder = tmp_path / "kept" / f"parley-{datetime.now(UTC) + timedelta(days=900):%Y%m%dT%H%M%S}Z"
     folder.mkdir(parents=True)
-    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    (folder / backups.MANIFEST).write_text(json.dumps(LIST))
     assert newest(tmp_path / "kept") is None
     assert backups.newest_age_s(tmp_path / "kept") is None
     assert backups.overdue_s(settings, 1e6) == 1e6
@@ -420,7 +423,7 @@ def test_one_that_is_overdue_is_known(tmp_path: Path) -> None:
     began = datetime.now(UTC) - timedelta(hours=2.5)
     folder = tmp_path / "kept" / f"parley-{began:%Y%m%dT%H%M%S}Z"
     folder.mkdir(parents=True)
-    (folder / backups.MANIFEST).write_text(json.dumps({"files": {}}))
+    (folder / backups.MANIFEST).write_text(json.dumps(LIST))
     assert backups.overdue_s(settings, 1e6) is None
     folder.rename(tmp_path / "kept" / f"parley-{began - timedelta(hours=1):%Y%m%dT%H%M%S}Z")
     assert (backups.overdue_s(settings, 0.0) or 0) > 3 * 3600
