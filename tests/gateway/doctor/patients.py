@@ -1,5 +1,6 @@
 """Homes to be examined: a sound one, and what is planted in it."""
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -143,7 +144,8 @@ def sound(home: Path, migrated: Path) -> Patient:
         index.empty(conn)
     backup = home / "backups" / f"parley-{datetime.now(UTC):%Y%m%dT%H%M%S}Z"
     backup.mkdir(mode=0o700, parents=True)
-    (backup / MANIFEST).write_text('{"files": {}}')
+    told = {"files": {}, "version": "0.6.0", "database": "parley.db", "revision": None}
+    (backup / MANIFEST).write_text(json.dumps(told))
     return Patient(home, running=READY)
 
 
