@@ -92,7 +92,7 @@ def named_in(text: str) -> Iterator[str]:
 
 
 def leads_of(arguments: Any) -> Iterator[str]:
-    """Yield the addresses in a tool's arguments; an empty one for what is no address of the web.
+    """Yield the addresses in a tool's arguments; "" for one of another scheme.
 
     An address has a scheme, or is a host with a path, a port or three labels and more: a name of a
     file has two. What is called a host is one. The marks of a sentence count, since they are sent.

@@ -183,7 +183,7 @@ def read(path: Path) -> Backup | None:
 
 
 def _says_what_it_must(told: Mapping[str, Any]) -> bool:
-    """Whether the values of a list have their types: somebody else may have written it."""
+    """Whether the values of a list have the right types: its author may be a stranger."""
     texts = (told["version"], told["database"], told["revision"] or "")
     sums = (each.get("sha256", each.get("link")) for each in told["files"].values())
     reasons = told.get("left_out", {}).values()

@@ -191,7 +191,7 @@ def _settings(home: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what YAML has said with the types of JSON; what is of another one as text."""
+    """Convert values of YAML to types of JSON; values of other types become text."""
     match value:
         case dict():
             return {storable(str(key)): _plain(item) for key, item in value.items()}

@@ -368,7 +368,7 @@ class Life:
 
     @property
     def rules(self) -> ApprovalRules:
-        """Rules by which nobody is asked if the spec says so, after long messages either."""
+        """Rules of the spec; with "never" no call asks, not even after a long message."""
         if self.spec.approval != "never":
             return ApprovalRules.of(self.spec.approval)
         return ApprovalRules(policy.table("never", without=TAINTED_ROWS))

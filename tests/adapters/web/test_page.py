@@ -730,7 +730,7 @@ async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> No
 
 @pytest.mark.thorough
 async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
-    """Their labels are wrapped, also where there is no place to do so; so is a note above them."""
+    """Their labels wrap, even within a long word; so does a note above them."""
     labels = ("Yes", "word " * 12, "x" * 60)
     note = f"Remembered: `{'x' * 180}`. `/memory undo 1`"
     await chat.answer(note, choices=tuple(Choice(label, label) for label in labels))

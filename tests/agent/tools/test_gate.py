@@ -230,7 +230,7 @@ def test_after_a_tool_recalled_something_each_address_is_asked_about() -> None:
 
 
 def elsewhere(trail: Trail, *arguments: dict[str, Any], hosts: tuple[str, ...] = ()) -> list[str]:
-    """Return what becomes of calls of a tool that only reads elsewhere, in a tainted turn."""
+    """Return the rulings on calls of a tool that only reads elsewhere, in a tainted turn."""
     box = ToolRegistry([Tool("get", "Gets.", "read", What, Bench().runs("get"), restricted=True)])
     rules, using = ApprovalRules(hosts=hosts), context(read=Provenance({PAGE}, trail=trail))
     calls = [call("get", json.dumps(each), f"c{n}") for n, each in enumerate(arguments)]
@@ -239,7 +239,7 @@ def elsewhere(trail: Trail, *arguments: dict[str, Any], hosts: tuple[str, ...] =
 
 
 def test_an_address_for_another_program_is_looked_at_like_a_fetch() -> None:
-    """The strictest of all that stand in the arguments decides; five links count for both."""
+    """The strictest address in the arguments decides; fetches and reads share five links."""
     links = {f"https://site.example/{n}": "site.example" for n in range(7)}
     trail = Trail(frozenset({"https://own.example/a"}), links)
     known = [{"url": "https://own.example/a"}, {"url": "https://l.example/x"}, {"q": "chairs"}]

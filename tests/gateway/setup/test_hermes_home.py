@@ -95,7 +95,7 @@ def test_no_link_leads_out_of_a_home(home: Path, tmp_path_factory: pytest.TempPa
     ],
 )
 def test_values_of_any_type_are_data(home: Path, column: str, value: object) -> None:
-    """A value that Hermes does not write is left out, or is one line; it is no traceback."""
+    """A value that Hermes does not write is left out or refused in one line."""
     records = HermesRecords(home)
     records.session("s", **{column: value})
     with suppress(GatewayError), HermesHome.of(home).database() as conn:

@@ -212,7 +212,7 @@ def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
 
 
 def test_names_that_look_alike_are_spelled_out(tmp_path: Path) -> None:
-    """Other alphabets, and what nobody sees: in persons, addresses and programs."""
+    """Other alphabets and invisible characters, in persons, addresses and programs."""
     told = found(
         tmp_path,
         {
@@ -261,7 +261,7 @@ _values = st.recursive(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=6))
 def test_values_of_any_type_are_data(tmp_path: Path, told: dict[Any, Any]) -> None:
-    """Whatever stands in config.yaml: the result is settings that a gateway takes."""
+    """Any content of config.yaml results in settings that a gateway accepts."""
     assert found(tmp_path, told).questions == found(tmp_path, told).questions
     assert with_secrets(found(tmp_path, told), tmp_path)[0] is not None
 

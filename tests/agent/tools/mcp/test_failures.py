@@ -101,7 +101,7 @@ def test_what_the_start_itself_tells_counts_as_well() -> None:
 
 
 def test_a_start_that_takes_too_long_names_its_key() -> None:
-    """Programs that download write nothing; what one wrote is told where it says why."""
+    """Programs that download write nothing; output that explains the delay is shown."""
     late = "it has not listed its tools within 30 s: if it downloads, it"
     assert remedy("", "TimeoutError") == f"{late} needs `tools.mcp.s.network: true`"
     for options in ({"network": True}, {"confined": False}):
