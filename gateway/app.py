@@ -277,9 +277,7 @@ def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Eve
 async def _note_settings(database: Database, settings: Settings) -> None:
     """Enter in the audit log what the gateway goes by."""
     written = fingerprints_of(settings.home).of_settings(settings)
-    head = await database.write(audit_log.note_settings, written)
-    # In a log that others keep it shows what is taken from the end of the chain later.
-    log.info("audit_head", seq=head.seq, hash=head.hash)
+    await database.write(audit_log.note_settings, written)
 
 
 async def _welcome(

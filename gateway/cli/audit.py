@@ -1,12 +1,11 @@
 """`parley audit`: which tools were called, who decided what, what came of it; changes nothing.
 
-`list` reads journal, questions and transcript; `log`, `verify` and `export` read the audit log,
-whose rows are chained. All read the database's file itself, whether a gateway runs or not.
+`list` reads journal, questions and transcript; `log` and `export` read the audit log. All read the
+database's file itself, whether a gateway runs or not.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -30,11 +29,10 @@ from gateway.cli.common import (
     opened,
     settings_of,
 )
-from gateway.cli.output import page_of, say, show_lines, show_next, show_table, warn, write_whole
-from gateway.errors import GatewayError
+from gateway.cli.output import page_of, say, show_lines, show_next, show_table, write_whole
 from gateway.settings.loading import secret_values
 from gateway.storage import audit_log, schema
-from gateway.storage.audit_log import AuditHead, AuditKind, AuditRecord
+from gateway.storage.audit_log import AuditKind, AuditRecord
 from gateway.storage.reports import audit, history
 from gateway.storage.reports.audit import AuditRow
 
@@ -114,30 +112,6 @@ def audit_log_list(
     show_next(following)
 
 
-@audit_app.command("verify")
-def audit_verify(
-    context: typer.Context,
-    file: Annotated[Path | None, typer.Option(help="An export, instead of the database.")] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="SEQ:HASH", help="A head that was noted before.")
-    ] = None,
-) -> None:
-    """Say whether the audit log is as it was written; else name the first row that is not."""
-    known = None if head is None else _known_head(head)
-    if file is not None:
-        rows, end = _of_export(file)
-        found = audit_log.fault(rows, end, known)
-    else:
-        with opened(settings_of(context)) as conn:
-            end = audit_log.head(conn)
-            found = audit_log.fault(audit_log.records(conn), end, known)
-    if found is not None:
-        warn(f"row {found.seq} {found.wrong}", "red")
-        raise typer.Exit(1)
-    assert end is not None, "no fault, so the chain has a head"  # noqa: S101 - `fault` says so
-    say(f"{end.seq} rows, as they were written; head {end.seq}:{end.hash}")
-
-
 @audit_app.command("export")
 def audit_export(
     context: typer.Context,
@@ -145,56 +119,19 @@ def audit_export(
     *,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
 ) -> None:
-    """Write the audit log with its chain as JSON lines, for `verify --file`."""
+    """Write the whole audit log as JSON lines, the oldest first."""
     with opened(settings_of(context)) as conn:
+        rows = map(_record_json, audit_log.records(conn))
         if file is None:
-            show_lines(_exported(audit_log.records(conn), audit_log.head(conn)))
+            show_lines(rows)
             return
-        rows = _exported(audit_log.records(conn), audit_log.head(conn))
         size = write_whole(file, (f"{orjson.dumps(row).decode()}\n" for row in rows), force=force)
     say(f"{file}: {size:,} bytes")
 
 
-def _exported(rows: Iterable[AuditRecord], end: AuditHead | None) -> Iterator[dict[str, Any]]:
-    """Yield each row, and last the head."""
-    yield from map(asdict, rows)
-    if end is not None:
-        yield {"head": end._asdict()}
-
-
-def _of_export(file: Path) -> tuple[list[AuditRecord], AuditHead | None]:
-    """Read what `export` has written.
-
-    Raises:
-        GatewayError: It cannot be read, or is no export.
-    """
-    rows, end = list[AuditRecord](), None
-    names = {each.name for each in fields(AuditRecord)}
-    try:
-        for line in file.read_bytes().splitlines():
-            found = orjson.loads(line)
-            if isinstance(found, dict) and found.keys() == names:
-                rows.append(AuditRecord(**found))
-            else:
-                end = AuditHead(**found["head"])
-    except OSError as exc:
-        raise GatewayError(f"cannot read {file}: {exc.strerror}") from exc
-    except (ValueError, TypeError, KeyError) as exc:
-        raise GatewayError(f"{file} is no export of the audit log") from exc
-    return rows, end
-
-
-def _known_head(text: str) -> AuditHead:
-    if not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", text):
-        wanted = f"{text!r} is no SEQ:HASH, as `verify` prints"
-        raise typer.BadParameter(wanted, param_hint="--head")
-    seq, _, digest = text.partition(":")
-    return AuditHead(int(seq), digest)
-
-
 def _record_json(row: AuditRecord) -> dict[str, Any]:
     facts = {"seq": row.seq, "at": _time(row.at), "kind": row.kind}
-    return facts | {"conversation": row.conversation, "emptied": row.emptied} | row.text()
+    return facts | {"conversation": row.conversation} | row.text()
 
 
 def _record_row(row: AuditRecord, zone: ZoneInfo) -> tuple[object, ...]:

@@ -189,12 +189,11 @@ class Pruner:
                     break
 
     async def _audit_log(self, days: int) -> Pruned:
-        """Empty rows of the audit log, which stay as links of its chain."""
+        """Delete rows of the audit log."""
         old_s = days * DAY_S
         due = Pruned(*await self._database.read(audit_log.count_old, old_s))
         steps, left = Steps(self._database, retention.STEP_ROWS), due.rows
         while left > 0:
-            # Each step also writes a row that says what it emptied.
             rows = await steps.take(steps.rows, audit_log.prune, old_s, steps.rows)
             left -= rows or left
         return due

@@ -372,7 +372,7 @@ async def test_orders_in_a_description_wait_for_an_owner(tmp_path: Path) -> None
             await parley.restart()
             await chat.until(lambda: len(servers.asked(chat)) == 2)
             assert await servers.seen(chat) == {"mcp_s_calm"}
-            kinds = parley.rows("SELECT kind, said FROM audit_log WHERE kind LIKE 'mcp_%'")
+            kinds = parley.rows("SELECT kind, said FROM audit_row WHERE kind LIKE 'mcp_%'")
             assert [kind for kind, _ in kinds] == ["mcp_agreed"]
 
 

@@ -97,7 +97,7 @@ async def test_a_preference_is_noted_shown_and_undone(tmp_path: Path) -> None:
         await chat.ask("/new hello")
         assert PREFERS not in str(model.requests[-1].messages)
         assert await chat.ask(undo.text) == UNDONE_BEFORE
-        kinds = [row.kind for row in await chat.rows(schema.audit_log)]
+        kinds = [row.kind for row in await chat.rows(schema.audit_rows)]
         assert [kind for kind in kinds if kind.startswith("memory_")] == [
             "memory_kept",
             "memory_removed",

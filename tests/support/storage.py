@@ -24,7 +24,6 @@ from agent.view.view import ViewPlan, render
 from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender
 from gateway.storage import migrations
-from gateway.storage.audit_log import BEGINNING
 from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
 from gateway.storage.conversation.sessions import PromptBase, Session
 from gateway.storage.conversation.turns import Turn
@@ -36,7 +35,7 @@ from gateway.storage.queue import arrivals, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
 from gateway.storage.queue.outbox import OutboxPart
-from gateway.storage.schema import SEARCH_INDEX, audit_head, conversation, message
+from gateway.storage.schema import SEARCH_INDEX, conversation, message
 from tests.support.postgres import server_at
 
 P = ParamSpec("P")
@@ -176,7 +175,6 @@ class PostgresStore(Store):
         if is_emptied:
             with connection.transaction():
                 connection.driver.execute(_EMPTY)
-                connection.execute(audit_head.insert(), {"id": 1, "seq": 0, "hash": BEGINNING})
 
     @override
     def _transaction(self) -> AbstractContextManager[Any]:

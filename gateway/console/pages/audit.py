@@ -1,8 +1,6 @@
-"""What is on record: the audit log with the check of its chain, and the calls of tools."""
+"""What is on record: the audit log, and the calls of tools."""
 
 from typing import get_args
-
-from sqlalchemy import Connection
 
 from gateway.console import register
 from gateway.console.pages.conversation import AROUND
@@ -10,17 +8,15 @@ from gateway.console.register import (
     HOME,
     Ask,
     Missing,
-    Moved,
     Result,
     Shown,
-    action,
     listed,
     older,
     page,
 )
 from gateway.errors import NotFound
 from gateway.storage import audit_log
-from gateway.storage.audit_log import AuditFault, AuditHead, AuditKind
+from gateway.storage.audit_log import AuditKind
 from gateway.storage.people import members
 from gateway.storage.reports import audit
 from gateway.storage.reports.audit import AuditFilter
@@ -41,7 +37,6 @@ async def record(ask: Ask) -> Result:
         rows = await read(audit_log.listed, register.PAGE + 1, kind=kind, after=after)
     except NotFound as exc:
         raise Missing(f"There is no row {after}.") from exc
-    head = await read(audit_log.head)
     told = [(row, row.text()) for row in listed(rows)]
     people = [who for _, said in told if said for who in (said["by"], said["subject"])]
     return Shown(
@@ -51,27 +46,10 @@ async def record(ask: Ask) -> Result:
             "names": await read(members.names, people),
             "kinds": KINDS,
             "kind": kind,
-            "head": head,
             "older": older(AUDIT, rows, lambda row: row.seq, {"kind": kind}),
             "first": AUDIT if after else "",
         },
     )
-
-
-@action(f"{AUDIT}/check")
-async def check(ask: Ask) -> Result:
-    """Read the whole chain, and say whether it holds."""
-    # All of it is read, beside the reads that somebody waits for in a chat.
-    fault, head = await ask.inside.database.search(_fault)
-    if fault is not None:
-        return Moved(AUDIT, f"The chain breaks: row {fault.seq} {fault.wrong}.", failed=True)
-    end = f"{head.seq}:{head.hash}" if head else "nothing"
-    return Moved(AUDIT, f"The chain holds. It ends with {end}")
-
-
-def _fault(conn: Connection) -> tuple[AuditFault | None, AuditHead | None]:
-    head = audit_log.head(conn)
-    return audit_log.fault(audit_log.records(conn), head), head
 
 
 @page(CALLS, "Tool calls", "System")

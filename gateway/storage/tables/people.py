@@ -102,32 +102,20 @@ memory = Table(
 partial_index("ix_memory_conversation", memory.c.conversation, where="conversation IS NOT NULL")
 partial_index("ix_memory_turn_id", memory.c.turn_id, where="turn_id IS NOT NULL")
 
-# The audit log; its rows stay, what they say may be erased (gateway/storage/audit_log.py).
-audit_log = Table(
-    "audit_log",
+# The audit log (gateway/storage/audit_log.py).
+audit_rows = Table(
+    "audit_row",
     metadata,
-    Column("seq", Whole, primary_key=True, autoincrement=False),
+    id_column(),
     Column("at", Double, nullable=False),
     Column("kind", Word, nullable=False),
     Column("conversation", Whole),  # of what may be erased by now: no foreign key
-    Column("emptied", Text, nullable=False),
-    Column("said", Text),  # NULL once it was erased, with its salt
-    Column("salt", Text),
-    Column("digest", Text, nullable=False),
-    Column("prev", Text, nullable=False, unique=True),
-    Column("hash", Text, nullable=False),
-    Index("ix_audit_log_kind_seq", "kind", "seq"),
+    Column("said", Text),  # NULL once it was erased
+    Index("ix_audit_row_kind_id", "kind", "id"),
+    sqlite_autoincrement=True,
 )
 partial_index(
-    "ix_audit_log_conversation", audit_log.c.conversation, where="conversation IS NOT NULL"
-)
-# One row: where the chain of the audit log ends. Who appends holds it.
-audit_head = Table(
-    "audit_head",
-    metadata,
-    Column("id", Whole, primary_key=True, autoincrement=False),
-    Column("seq", Whole, nullable=False),
-    Column("hash", Text, nullable=False),
+    "ix_audit_row_conversation", audit_rows.c.conversation, where="conversation IS NOT NULL"
 )
 
 # MCP servers that stay confined: their home is older than unconfined programs. The name "" exists

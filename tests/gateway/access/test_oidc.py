@@ -71,7 +71,7 @@ class At:
         return str((await self.records())[-1][2])
 
     async def records(self) -> list[Any]:
-        rows = await self.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+        rows = await self.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
         return [[row.kind, *orjson.loads(row.said)[:3:2]] for row in rows]
 
 
@@ -209,7 +209,7 @@ async def test_another_site_uses_up_nobodys_tries(at: At) -> None:
     for _ in range(ADDRESS_TRIES_PER_MIN + 1):
         with pytest.raises(SignInRefused, match="does not say who you are"):
             await at.door.come_back(ProviderAnswer("", mine.state, mine.code, mine.issuer), HERE)
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     assert rows == []
     assert (await at.door.come_back(mine, HERE)).visitor.name == "ann"
 
@@ -304,7 +304,7 @@ async def test_who_is_not_on_the_list_is_told_so(at: At) -> None:
     at.provider.person |= {"email": "eve@example.org"}
     with pytest.raises(SignInRefused, match=r"you are eve@example\.org\. Nobody of that name"):
         await at.door.come_back(await at.went(), HERE)
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     [said] = [orjson.loads(row.said) for row in rows]
     assert said[3] == {"identity": f"{at.provider.issuer} {PERSON['sub']}"}
 

@@ -652,7 +652,7 @@ class TestInvitations:
             assert (signed_in.visitor.name, signed_in.visitor.role) == ("ann", "guest")
             with pytest.raises(SignInRefused):
                 await door.sign_in("link", secret, Requester("192.0.2.1"))
-            [row, *_] = await chat.rows(schema.audit_log)
+            [row, *_] = await chat.rows(schema.audit_rows)
             assert row.kind == "web_user_invited"
             assert '"telegram:1"' in row.said
             assert secret not in row.said
@@ -668,7 +668,7 @@ class TestInvitations:
             assert [(each.name, each.role, each.invited_by) for each in users] == [
                 ("ann", "member", "telegram:1")
             ]
-            kinds = [row.kind for row in await chat.rows(schema.audit_log)]
+            kinds = [row.kind for row in await chat.rows(schema.audit_rows)]
             assert kinds == ["web_user_invited", "web_link_made", "web_link_made"]
 
     async def test_the_web_chat_invites_as_well(self, tmp_path: Path) -> None:

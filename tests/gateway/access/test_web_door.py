@@ -345,7 +345,7 @@ async def test_who_came_in_is_on_record(at: Doors) -> None:
     await at.door.sign_out(with_session(cookie))
     await at.database.write(web_door.revoke, "ann")
     await at.database.write(web_door.remove, "ann")
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     said = [(row.kind, *orjson.loads(row.said)[:3]) for row in rows]
     assert said == [
         ("web_user_invited", "command line", "", "ann"),
@@ -363,7 +363,7 @@ async def test_links_are_on_record(at: Doors) -> None:
         await at.link(),
         (await at.database.write(web_door.new_link, "owner", 600.0, "telegram:7")).secret,
     ]
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     assert [(row.kind, *orjson.loads(row.said)[:3:2]) for row in rows] == [
         ("web_link_made", "telegram:7", "owner")
     ]
@@ -386,7 +386,7 @@ async def test_refusals_are_on_record_ten_times_a_minute(at: Doors) -> None:
 
 async def kinds_of(at: Doors) -> list[str]:
     """Return why sign-ins were refused, in order."""
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     return [orjson.loads(row.said)[2] for row in rows]
 
 
@@ -399,7 +399,7 @@ async def test_whom_a_proxy_names_must_be_a_user(at: Doors) -> None:
     assert await at.door.proxied("web", HERE) is None
     await at.database.write(web_door.remove, "ann")
     assert await at.door.proxied("ann", HERE) is None
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_log.select())))
+    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
     came = [orjson.loads(row.said)[:3] for row in rows if row.kind == "web_signed_in"]
     assert came[:2] == [["web:ann", "192.0.2.1", "proxy"], ["web:web", "192.0.2.1", "proxy"]]
 

@@ -224,9 +224,7 @@ async def test_a_setting_is_written_and_gone_by(tmp_path: Path) -> None:
         assert done.code == 1
         assert done.stderr.startswith("nothing was changed: ")
         assert "never" not in file.read_text()
-        rows = parley.rows(
-            "SELECT said FROM audit_log WHERE kind = 'settings_changed' ORDER BY seq"
-        )
+        rows = parley.rows("SELECT said FROM audit_row WHERE kind = 'settings_changed' ORDER BY id")
         subjects = [json.loads(said)[2] for (said,) in rows]
         assert subjects[-2:] == ["queue.debounce_ms", "agent.max_iterations"]
 

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, false, insert, null, select, true
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from gateway.errors import CommitUnknown, StorageUnavailable
-from gateway.storage import audit_log, postgres, postgres_database
-from gateway.storage.audit_log import AuditEntry
+from gateway.storage import postgres, postgres_database
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
@@ -200,17 +199,6 @@ async def test_a_deadlock_is_tried_again(database: PostgresDatabase) -> None:
 
     await asyncio.gather(database.write(rename, "1", "2"), database.write(rename, "2", "1"))
     assert len(set(await database.read(names))) == 1
-
-
-async def test_the_audit_log_of_several_writers_has_no_forks(database: PostgresDatabase) -> None:
-    """Each waits for the one before it, and none runs into the key that forbids forks."""
-    entries = (database.write(audit_log.append, AuditEntry("expired")) for _ in range(12))
-    heads = await asyncio.gather(*entries)
-    assert sorted(head.seq for head in heads) == list(range(1, 13))
-    found = await database.read(
-        lambda conn: audit_log.fault(audit_log.records(conn), audit_log.head(conn))
-    )
-    assert found is None
 
 
 async def test_a_mistake_of_the_function_is_its_own(database: PostgresDatabase) -> None:

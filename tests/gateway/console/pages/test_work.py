@@ -20,7 +20,7 @@ BY_WEB_OWNER = "web:web"
 
 async def said(running: ConsoleGateway, kind: str) -> list[str]:
     """Return by whom rows of a kind are in the audit log."""
-    rows = await running.serving.chat.rows(schema.audit_log)
+    rows = await running.serving.chat.rows(schema.audit_rows)
     return [re.findall(r'^\["([^"]*)"', row.said)[0] for row in rows if row.kind == kind]
 
 

@@ -85,14 +85,14 @@ def test_starting_a_call_twice_changes_nothing(store: Store, current: Turn) -> N
 
 
 def test_noting_an_intent_takes_two_statements(store: Store, current: Turn) -> None:
-    """Three more put on record what was decided about it, last: the end of the log is locked."""
+    """One more puts on record what was decided about it."""
     start = turn_journal.start_tool
     intent = ["UPDATE turn", "INSERT step"]
     call = tool_call("look", {}, "a")
     assert store.statements(start, current, call, "read") == intent
     decided = Decision("allow", "default.talk", "digest", ("owner",), tainted=False)
     call = tool_call("send", {}, "b")
-    recorded = ["SELECT audit_head", "INSERT audit_log", "UPDATE audit_head"]
+    recorded = ["INSERT audit_row"]
     assert store.statements(start, current, call, "side_effect", decided) == [*intent, *recorded]
 
 
