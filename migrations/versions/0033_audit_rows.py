@@ -40,6 +40,9 @@ def upgrade() -> None:
         " SELECT seq, at, kind, conversation, said FROM audit_log WHERE kind <> 'pruned'"
     )
     if op.get_context().dialect.name == "postgresql":
-        op.execute("SELECT setval('audit_row_id_seq', greatest(seq, 1), seq > 0) FROM audit_head")
+        op.execute(
+            "SELECT setval('audit_row_id_seq', greatest(newest, 1), newest > 0)"
+            " FROM (SELECT coalesce(max(id), 0) AS newest FROM audit_row) AS so_far"
+        )
     op.drop_table("audit_log")
     op.drop_table("audit_head")

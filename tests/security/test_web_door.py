@@ -398,7 +398,6 @@ async def test_a_provider_signs_in_whom_the_settings_name(
         assert len(parley.named("web_sign_in_refused", reason="oidc_not_let_in")) == 1
         records = await parley.run("audit", "log", "--kind", "web_sign_in_refused", "--json")
         assert f"{provider.issuer} 2" in records.stdout
-        assert (await parley.run("audit", "verify")).code == 0
 
 
 @pytest.mark.thorough

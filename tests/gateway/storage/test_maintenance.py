@@ -41,7 +41,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import arrivals, leases
 from gateway.storage.schema import (
-    audit_log,
+    audit_rows,
     conversation,
     memory_progress,
     message,
@@ -233,7 +233,7 @@ def test_forget_of_an_unknown_conversation_is_an_error(store: Store) -> None:
 def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> None:
     """A table that is added later must be erased too; the audit log's rows are emptied."""
     gone = talk(store, SECRET, chat="2", hide=False)
-    tables = set(metadata.sorted_tables) - {audit_log}
+    tables = set(metadata.sorted_tables) - {audit_rows}
     named = [table for table in tables if "conversation" in table.c]
     assert all(store.rows(table) for table in named)
     store.run(maintenance.forget, gone)

@@ -1,13 +1,14 @@
 """Records about MCP servers: which stay confined, and owners' decisions about tools' texts."""
 
+import json
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import Connection
 
 from agent.tools.registry import HeldTool
 from gateway.errors import NotFound
 from gateway.storage import audit_log, maintenance
-from gateway.storage.audit_log import AuditEntry
 from gateway.storage.people import mcp
 from gateway.storage.schema import REVISION
 from tests.support.storage import Store
@@ -66,16 +67,27 @@ def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
             store.run(mcp.decide, name, "agreed", "telegram:u1")
 
 
+def _enter(conn: Connection, row: tuple[object, ...]) -> None:
+    names = "seq, at, kind, emptied, said, salt, digest, prev, hash"
+    sign = "?" if conn.dialect.name == "sqlite" else "%s"
+    conn.exec_driver_sql(
+        f"INSERT INTO audit_log ({names}) VALUES ({', '.join(sign for _ in row)})",  # noqa: S608
+        row,
+    )
+
+
 @pytest.fixture
 def upgraded(outdated: Store) -> Store:
     """A migrated home of the previous version; its audit log has the settings of three starts."""
-    for settings in (
+    starts = (
         {"tools.mcp": '{"gone":{"command":"npx"}}', "web.port": "1"},
         {"tools.mcp": '{"files":{"command":"npx","env":{"KEY":"sha256:1"}}}'},
         {"tools.mcp": '{"masked'},
-    ):
-        detail = {"changed": {}, "settings": settings}
-        outdated.run(audit_log.append, AuditEntry("settings_changed", detail=detail))
+    )
+    for seq, settings in enumerate(starts, 1):
+        said = json.dumps(["", "", "first start", {"changed": {}, "settings": settings}])
+        row = (seq, float(seq), "settings_changed", "", said, "salt", "digest", str(seq), "hash")
+        outdated.run(_enter, row)
     assert maintenance.upgrade(outdated.location) == REVISION
     return outdated
 
@@ -87,6 +99,15 @@ def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
     assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
     later = upgraded.run(mcp.at_start, ["later", "files"])
     assert later.confined == {"files", "gone", "new"}
+
+
+def test_rows_of_the_audit_log_outlive_its_chain(upgraded: Store) -> None:
+    """With their numbers; the next row has the next one."""
+    upgraded.run(audit_log.append, audit_log.AuditEntry("expired"))
+    rows = upgraded.run(lambda conn: list(audit_log.records(conn)))
+    kinds = [(row.seq, row.kind) for row in rows]
+    assert kinds == [*((seq, "settings_changed") for seq in (1, 2, 3)), (4, "expired")]
+    assert rows[0].text()["subject"] == "first start"
 
 
 def test_a_start_without_servers_makes_none_unconfined(upgraded: Store) -> None:
