@@ -98,9 +98,23 @@ def content_parts(message: ChatMessage) -> list[Part]:
     return parts
 
 
-def text_parts(text: Any) -> list[Part]:
-    """Return a text as a list of parts: none where there is nothing to be seen in it."""
-    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+def spoken(parts: Iterable[Part]) -> list[Part]:
+    """Drop blank texts, which providers refuse; a marker on one becomes a part of its own.
+
+    The last step of every request, after all that splits a text.
+    """
+    found: list[Part] = []
+    for part in parts:
+        if spoken_text(part.get("text", "x")):
+            found.append(part)
+        elif KEY in part:
+            found.append({KEY: part[KEY]})
+    return found
+
+
+def spoken_text(text: str) -> str:
+    """Return a text; "" for one of white space alone."""
+    return "" if text.isspace() else text
 
 
 def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:

@@ -164,7 +164,11 @@ def _check_block(block: Block) -> None:
         require(_ID.fullmatch(block["name"]), "tool_use.name: String should match pattern")
         require(isinstance(block["input"], dict), "tool_use.input: Input should be an object")
     elif kind == "tool_result":
-        require(block.get("content") != [], "tool_result.content: must be non-empty")
+        content = block.get("content")
+        require(content != [], "tool_result.content: must be non-empty")
+        inner = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+        for each in inner:
+            _check_block(each)
 
 
 def _check_breakpoints(body: dict[str, Any]) -> None:

@@ -44,6 +44,8 @@ _MESSAGE_KEYS = {
     "assistant": {"role", "content", "tool_calls"},
     "tool": {"role", "content", "tool_call_id"},
 }
+BLANK = "messages: text content blocks must contain non-whitespace text"
+"""What Claude says behind a bridge: LiteLLM, OpenRouter, Bedrock."""
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -205,6 +207,7 @@ def _check_messages(messages: list[dict[str, Any]], extensions: frozenset[str]) 
 
 def _check_content(place: int, content: object, extensions: frozenset[str]) -> None:
     if content is None or isinstance(content, str):
+        require(not (content or "").isspace(), BLANK)
         return
     require(isinstance(content, list) and content, f"messages.[{place}].content: a string or parts")
     assert isinstance(content, list)
@@ -214,6 +217,7 @@ def _check_content(place: int, content: object, extensions: frozenset[str]) -> N
         extra = set(part) - {"type", kind} - (extensions & {"cache_control"})
         require(not extra, f"messages.[{place}].content: Unknown parameter {extra}")
         require(part[kind], f"messages.[{place}].content: empty {kind}")
+        require(kind != "text" or part[kind].strip(), BLANK)
 
 
 def _check_assistant(message: dict[str, Any], extensions: frozenset[str]) -> set[str]:

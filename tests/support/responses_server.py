@@ -6,7 +6,7 @@ from typing import Any
 from typing_extensions import override
 
 from tests.support.model_server import Refusal, Reply, pieces, prompt_tokens, require
-from tests.support.openai_server import NAME, OpenAIServer
+from tests.support.openai_server import BLANK, NAME, OpenAIServer
 
 _TOP_KEYS = {
     "model",
@@ -68,6 +68,7 @@ class ResponsesServer(OpenAIServer):
         require(isinstance(body.get("model"), str), "Missing required parameter: 'model'.")
         require(body.get("stream") is True, "the double only streams")
         require(body.get("store") is False, "the double stores nothing")
+        require(body.get("instructions", "x").strip(), BLANK)
         require(isinstance(body.get("input"), list) and body["input"], "Missing 'input'.")
         if not self.reasons:
             require(not body.get("include"), "Encrypted content is not supported with this model.")
@@ -100,6 +101,7 @@ class ResponsesServer(OpenAIServer):
                 require(known, f"No tool call found for {kind} with call_id {item.get('call_id')}.")
                 open_calls.discard(item["call_id"])
                 require(isinstance(item.get("output"), str), f"input[{place}].output: a string")
+                require(not item["output"].isspace(), BLANK)
             else:
                 self._check_thought(item)
             before = item
@@ -232,6 +234,7 @@ def _check_message(place: int, item: dict[str, Any]) -> None:
     require("phase" not in item or role == "assistant", f"input[{place}].phase")
     if isinstance(content, str):
         require(content, f"input[{place}].content: empty")
+        require(content.strip(), BLANK)
         return
     require(isinstance(content, list) and content, f"input[{place}].content: a string or parts")
     assert isinstance(content, list)
@@ -240,6 +243,7 @@ def _check_message(place: int, item: dict[str, Any]) -> None:
         known = {"input_text": {"type", "text"}, "input_image": {"type", "image_url", "detail"}}
         require(kind in known, f"Invalid value: '{kind}' of input[{place}].content")
         require(set(part) == known[kind], f"Unknown parameter: {sorted(part)}")
+        require(kind != "input_text" or part["text"].strip(), BLANK)
 
 
 def _check_call(item: dict[str, Any]) -> None:

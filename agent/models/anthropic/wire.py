@@ -27,8 +27,9 @@ from agent.models.wire import (
     content_parts,
     drop_surplus,
     settled,
+    spoken,
+    spoken_text,
     text_bytes,
-    text_parts,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
@@ -119,17 +120,13 @@ def _blocks(message: ChatMessage) -> list[Block]:
     role = message["role"]
     if role == "tool":
         return [_result(message)]
-    content = message.get("content")
-    in_parts = isinstance(content, list) or role == "system"
-    blocks = _content(message) if in_parts else text_parts(content)
+    blocks = _content(message)
     if role == "assistant":
         blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
-        # The API refuses a message that is nothing but thinking.
-        if "opaque" in message and any("type" in block for block in blocks):
-            blocks = with_thinking(message, blocks)
+        blocks = with_thinking(message, blocks)
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
-    return blocks
+    return _without_loose_thoughts(spoken(blocks))
 
 
 _known_blocks = Remembered(_blocks, text_bytes)
@@ -147,10 +144,10 @@ def _content(message: ChatMessage) -> list[Block]:
 
 
 def _block(part: Part) -> Block:
-    """Return a part as a block; an empty one for empty text and what the API does not take."""
+    """Return a part as a block; an empty one for what the API does not take."""
     match part["type"]:
-        case "text" if (text := part["text"]) and not text.isspace():
-            return {"type": "text", "text": text}
+        case "text":
+            return {"type": "text", "text": part["text"]}
         case "image":
             return {"type": "image", "source": part["source"]}
         case "image_url":
@@ -185,6 +182,8 @@ def _result(message: ChatMessage) -> Block:
     content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
         content, marker = _nested(content), marker_of(message)
+    if isinstance(content, str):
+        content = spoken_text(content)
     if content:
         block["content"] = content
     if marker:
@@ -194,7 +193,7 @@ def _result(message: ChatMessage) -> Block:
 
 def _nested(parts: Iterable[Part]) -> str | list[Block]:
     """Return the content of a tool result: text alone is a string."""
-    blocks = [block for part in parts if (block := _block(part))]
+    blocks = spoken(block for part in parts if (block := _block(part)))
     # One string where that is all: its bytes do not depend on how a tool cut its text.
     if any(block["type"] != "text" for block in blocks):
         return blocks
@@ -229,8 +228,6 @@ def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
 def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
     """Return the blocks of an assistant message with its thinking where it stood.
 
-    Thinking that nothing follows is left out: the API refuses a message that ends with it.
-
     Args:
         message: The message, as stored.
         said: Its text and tool_use blocks in the order of the wire; not changed. A text block that
@@ -244,10 +241,15 @@ def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
     for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
         index = _behind_calls(blocks, calls) if calls else _behind_text(blocks, chars)
         blocks.insert(index, thought)
-    # The API refuses an assistant message whose final block is thinking.
-    while blocks and blocks[-1].get("type") in _THINKING:
-        blocks.pop()
     return blocks
+
+
+def _without_loose_thoughts(blocks: list[Block]) -> list[Block]:
+    """Drop thinking that nothing follows: the API refuses a message that ends with it."""
+    silent = {None, *_THINKING}
+    ends = (n + 1 for n, block in enumerate(blocks) if block.get("type") not in silent)
+    end = max(ends, default=0)
+    return [*blocks[:end], *(block for block in blocks[end:] if "type" not in block)]
 
 
 def _behind_calls(blocks: list[Block], calls: int) -> int:

@@ -37,7 +37,14 @@ from agent.models.openai.client import OpenAIServerModel
 from agent.models.openai.mode import Quirks, is_official
 from agent.models.openai.transport import Disconnected, failed_inside
 from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
-from agent.models.wire import Remembered, content_parts, text_bytes, wire_name
+from agent.models.wire import (
+    Remembered,
+    content_parts,
+    spoken,
+    spoken_text,
+    text_bytes,
+    wire_name,
+)
 from agent.usage import Usage
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
@@ -235,7 +242,7 @@ def responses_body(
 def _apart(messages: list[ChatMessage]) -> tuple[str, list[ChatMessage]]:
     """Return the text of the system prompt, "" without one, and the other messages."""
     if messages and messages[0]["role"] == "system":
-        return text_of(messages[0]), messages[1:]
+        return spoken_text(text_of(messages[0])), messages[1:]
     return "", messages
 
 
@@ -250,12 +257,13 @@ def _items(message: ChatMessage, origin: str) -> list[Fields]:
 def _plain_items(message: ChatMessage) -> list[Fields]:
     """Return a message as items, without anything that only its server understands."""
     if message["role"] == "tool":
-        text = text_of(message)
+        text = spoken_text(text_of(message))
         call_id = message["tool_call_id"]
         return [{"type": "function_call_output", "call_id": call_id, "output": text}]
     if message["role"] != "assistant":
         content = _content(message)
-        return [{"type": "message", "role": message["role"], "content": content}]
+        said = {"type": "message", "role": message["role"], "content": content}
+        return [said] if content else []
     calls = [_call(call) for call in message.get("tool_calls") or ()]
     return [*_said(text_of(message)), *calls]
 
@@ -266,7 +274,11 @@ def _replayed_items(message: ChatMessage) -> list[Fields]:
     output = message["opaque"][PROVIDER][OUTPUT]
     if not _fits(output, text, len(calls)):
         return _plain_items(message)
-    return list(_as_it_came(output, text, calls))
+    items = list(_as_it_came(output, text, calls))
+    # A blank text is not sent, and thoughts that nothing follows are refused.
+    while items and items[-1]["type"] == "reasoning":
+        items.pop()
+    return items
 
 
 def _as_it_came(output: Iterable[Fields], text: str, calls: list[ToolCall]) -> Iterator[Fields]:
@@ -287,9 +299,7 @@ def _fits(output: Iterable[Fields], text: str, calls: int) -> bool:
     """Whether the items of an answer still add up to its text and calls."""
     kinds = [item["type"] for item in output]
     chars = sum(item.get("chars", 0) for item in output if item["type"] == "message")
-    # Thoughts that nothing follows are refused.
-    ends_well = bool(kinds) and kinds[-1] != "reasoning"
-    return ends_well and chars == len(text) and kinds.count("function_call") == calls
+    return chars == len(text) and kinds.count("function_call") == calls
 
 
 _known_items = Remembered(_plain_items, text_bytes)
@@ -297,7 +307,7 @@ _known_replay = Remembered(_replayed_items, text_bytes)
 
 
 def _said(text: str, phase: str | None = None) -> list[Fields]:
-    if not text.strip():
+    if not spoken_text(text):
         return []
     said: Fields = {"type": "message", "role": "assistant", "content": text}
     return [said | {"phase": phase} if phase else said]
@@ -306,15 +316,15 @@ def _said(text: str, phase: str | None = None) -> list[Fields]:
 def _content(message: ChatMessage) -> str | list[Fields]:
     """Return the text; a list of parts only where there are images among it."""
     if isinstance(message.get("content"), list):
-        parts = [part for each in content_parts(message) if (part := _part(each))]
+        parts = spoken(part for each in content_parts(message) if (part := _part(each)))
         if any(part["type"] == "input_image" for part in parts):
             return parts
-    return text_of(message)
+    return spoken_text(text_of(message))
 
 
 def _part(part: Fields) -> Fields:
     """Return a part of a question; an empty one for what cannot go out."""
-    if part["type"] == "text" and part["text"].strip():
+    if part["type"] == "text":
         return {"type": "input_text", "text": part["text"]}
     if part["type"] == "image_url":
         return {"type": "input_image", "detail": "auto", "image_url": part["image_url"]["url"]}

@@ -37,8 +37,9 @@ from agent.models.wire import (
     content_parts,
     drop_surplus,
     settled,
+    spoken,
+    spoken_text,
     text_bytes,
-    text_parts,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
@@ -98,28 +99,21 @@ def _limit_key(quirks: Quirks) -> str:
 
 
 def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
-    wired = _in_parts(messages) if form.layout else _in_texts(messages)
-    if form.origin:
-        sent = (message for message in messages if not _is_empty(message))
-        wired = [with_opaque(*pair, form.origin) for pair in zip(wired, sent, strict=True)]
-    return wired
-
-
-def _in_texts(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
-    """Return the messages with strings for contents, as every server takes them."""
-    return [wire for each in messages if (wire := _known_text(each))]
+    wired = _in_parts(messages) if form.layout else list(map(_known_text, messages))
+    pairs = zip(wired, messages, strict=True)
+    return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
 
 
 def _text_wire(message: ChatMessage) -> dict[str, Any] | None:
-    return None if _is_empty(message) else _wire(message, _text_or_images(message))
+    return _wire(message, _text_or_images(message))
 
 
 _known_text = Remembered(_text_wire, text_bytes)
 
 
-def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
+def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
     """Return the messages with lists of parts for contents, and the markers on parts."""
-    wired: list[dict[str, Any]] = []
+    wired: list[dict[str, Any] | None] = []
     marked = 0
     for message in messages:
         if is_marked(message):
@@ -127,77 +121,60 @@ def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any]]:
             parts, homeless = settled(_parts(message))
             if homeless:
                 _mark_last(wired, homeless)
-            wire = _wire_of_parts(message, parts)
+            wired.append(_wire(message, parts))
         else:
-            wire = _known_wire(message)
-        if wire:
-            wired.append(wire)
+            wired.append(_known_wire(message))
     if marked > MAX_BREAKPOINTS:
         drop_surplus(part for wire in wired for part in _parts_of(wire))
     return wired
 
 
-def _mark_last(wired: list[dict[str, Any]], marker: dict[str, str]) -> None:
+def _mark_last(wired: list[dict[str, Any] | None], marker: dict[str, str]) -> None:
     """Put a marker on the newest part there is, if there is one."""
-    for place in reversed(range(len(wired))):
-        if parts := _parts_of(wired[place]):
+    for place, wire in reversed(list(enumerate(wired))):
+        if wire and (parts := _parts_of(wire)):
             marked = [*parts[:-1], {**parts[-1], KEY: marker}]
-            wired[place] = {**wired[place], "content": marked}
+            wired[place] = {**wire, "content": marked}
             return
 
 
-def _parts_of(wire: dict[str, Any]) -> list[Part]:
-    content = wire["content"]
+def _parts_of(wire: dict[str, Any] | None) -> list[Part]:
+    content = wire["content"] if wire else None
     return content if isinstance(content, list) else []
 
 
-def _wire_of_parts(message: ChatMessage, parts: list[Part]) -> dict[str, Any] | None:
-    """Return a message whose content are these parts; None for one that only thought."""
-    if not parts and _is_empty(message):
-        return None
-    return _wire(message, parts or ("" if message["role"] == "tool" else None))
-
-
 def _unmarked_wire(message: ChatMessage) -> dict[str, Any] | None:
-    return _wire_of_parts(message, _parts(message))
+    return _wire(message, _parts(message))
 
 
 _known_wire = Remembered(_unmarked_wire, text_bytes)
 
 
-def _is_empty(message: ChatMessage) -> bool:
-    """Return whether nothing of an assistant message would go out (it only thought)."""
-    if message["role"] != "assistant" or message.get("tool_calls"):
-        return False
-    return not text_of(message).strip()
-
-
-def _wire(message: ChatMessage, content: str | list[Part] | None) -> dict[str, Any]:
+def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | None:
+    """Return a message with a content; None if nothing of it would go out (it only thought)."""
     if message["role"] == "tool":
-        return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
+        return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content or ""}
     if calls := message.get("tool_calls"):
         wire_calls = [_tool_call(call) for call in calls]
         return {"role": "assistant", "content": content or None, "tool_calls": wire_calls}
-    return {"role": message["role"], "content": content or ""}
+    return {"role": message["role"], "content": content} if content else None
 
 
 def _text_or_images(message: ChatMessage) -> str | list[Part]:
     """Return the text; a list of parts only where there are images among it."""
     if isinstance(message.get("content"), list):
-        parts = [part for each in content_parts(message) if (part := _part(each, message))]
+        parts = spoken(part for each in content_parts(message) if (part := _part(each, message)))
         if any(part["type"] != "text" for part in parts):
             return parts
-    return text_of(message)
+    return spoken_text(text_of(message))
 
 
 def _parts(message: ChatMessage) -> list[Part]:
     """Return new parts; markers that are on none of them stand as parts of their own."""
-    content = message.get("content")
-    alone = isinstance(content, str) and message["role"] != "system"
-    parts = text_parts(content) if alone else _content(message)
+    parts = _content(message)
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
-    return parts
+    return spoken(parts)
 
 
 def _content(message: ChatMessage) -> list[Part]:
@@ -213,7 +190,7 @@ def _content(message: ChatMessage) -> list[Part]:
 
 def _part(part: Part, message: ChatMessage) -> Part:
     """Return a part without its marker; an empty one for what cannot go out."""
-    if part["type"] == "text" and part["text"] and not part["text"].isspace():
+    if part["type"] == "text":
         return {"type": "text", "text": part["text"]}
     if part["type"] == "image_url" and message["role"] == "user":
         return {"type": "image_url", "image_url": part["image_url"]}

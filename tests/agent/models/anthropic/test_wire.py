@@ -265,9 +265,9 @@ def message(*places: tuple[int, int]) -> ChatMessage:
 
 
 def order(*places: tuple[int, int]) -> list[str]:
-    said = [text("Hello you"), use("a"), use("b")]
-    blocks = with_thinking(message(*places), said)
-    assert said == [text("Hello you"), use("a"), use("b")]
+    calls = [tool_call("current_time", {}, name) for name in "ab"]
+    said = ChatMessage(role="assistant", content="Hello you", tool_calls=calls)
+    blocks = turns_of([HELLO, {**message(*places), **said}])[1]["content"]
     return [block.get("thinking") or block.get("text") or block["id"] for block in blocks]
 
 
@@ -298,7 +298,9 @@ def test_messages_of_earlier_versions_have_no_places() -> None:
 
 def test_places_behind_a_text_that_became_shorter() -> None:
     """Nothing follows there any more, so the thinking is left out."""
-    assert with_thinking(message((0, 0), (9, 0)), [text("Hi")]) == [thought("0"), text("Hi")]
+    shorter = ChatMessage(role="assistant", content="Hi")
+    blocks = turns_of([HELLO, {**message((0, 0), (9, 0)), **shorter}])[1]["content"]
+    assert blocks == [thought("0"), text("Hi")]
 
 
 def test_a_marker_stays_with_the_end_of_a_split_text() -> None:
@@ -334,3 +336,54 @@ async def test_interleaved_thinking_is_replayed_as_it_came() -> None:
         results = [tool_message(name, "current_time", "12:00") for name in "ab"]
         await ask(server, ModelRequest([*ASK, first, *results], (CLOCK,)))
         assert server.requests[1].body["messages"][1]["content"] == blocks
+
+
+BLANK_CASES = {
+    "before": [text("\n\n"), thought("t1"), text("Hello!")],
+    "between": [text("One."), thought("t1"), text("\n\n"), thought("t2"), text("Two.")],
+    "beside a call": [text("Wait."), thought("t1"), text("\n\n"), use("a")],
+    "only a call": [thought("t1"), text(" "), HIDDEN, text("\n"), use("a")],
+    "between calls": [use("a"), text("\n"), thought("t1"), use("b")],
+    "behind": [thought("t1"), text("Hello!"), thought("t2"), text("\n\n")],
+    "first of all": [text(" "), HIDDEN, text("\u00a0"), thought("t1"), text("Hi.")],
+    "odd spaces": [text("\u2003\t"), thought("t1"), text("Hi."), thought("t2"), text("\u3000")],
+    "two in a row": [text("A"), thought("t1"), text("\n"), text("\r\n"), thought("t2"), text("B")],
+    "no thoughts": [text("\n\n"), use("a"), text(" ")],
+    "empty": [text(""), thought("t1"), text(""), thought("t2"), text("Hi.")],
+}
+
+
+@pytest.mark.parametrize("blocks", BLANK_CASES.values(), ids=BLANK_CASES)
+@pytest.mark.parametrize("marked", [False, True])
+async def test_blank_blocks_of_an_answer_do_not_go_back(
+    blocks: list[dict[str, Any]], *, marked: bool
+) -> None:
+    """The API refuses what Claude itself wrote; signed thoughts keep their order and bytes."""
+    async with AnthropicServer() as server:
+        stop = "tool_use" if any(block["type"] == "tool_use" for block in blocks) else "end_turn"
+        server.script(Reply(extra={"blocks": blocks}, stop=stop), Reply(text="Noon."))
+        stored = decode(encode((await ask(server, ModelRequest(ASK, (CLOCK,)))).message))
+        results = [
+            tool_message(each["id"], "current_time", "\n") for each in stored.get("tool_calls", [])
+        ]
+        history = [*ASK, stored, *results, user_message("and?")]
+        if marked:
+            history = apply_cache_control(history)
+        answer = await ask(server, ModelRequest(history, (CLOCK,)))
+        assert answer.message["content"] == "Noon."
+        kept = [b for b in blocks if b["type"] != "text" or b["text"].strip()]
+        while kept[-1]["type"] in {"thinking", "redacted_thinking"}:
+            kept.pop()
+        assert stripped(server.requests[1].body["messages"][1]["content"]) == kept
+
+
+def test_blank_texts_are_left_out_of_results() -> None:
+    """A result that is nothing but white space has no content; a picture needs no caption."""
+    results = [
+        tool_message("a", "look", " \n"),
+        ChatMessage(role="tool", tool_call_id="b", content=[text("\n"), PNG, text("")]),
+        ChatMessage(role="tool", tool_call_id="c", content=[text("\t")]),
+    ]
+    blocks = turns_of(results)[0]["content"]
+    kinds = [[inner["type"] for inner in block.get("content", ())] for block in blocks]
+    assert kinds == [[], ["image"], []]

@@ -158,6 +158,25 @@ async def test_a_thought_alone_is_no_answer_and_is_not_sent(server: ResponsesSer
     assert len(server.requests[1].body["input"]) == 2
 
 
+@pytest.mark.parametrize("blank", ["\n\n", " ", "\u3000\t"])
+async def test_a_blank_text_behind_a_thought_goes_with_it(
+    server: ResponsesServer, blank: str
+) -> None:
+    """A blank text is refused, and so is the thought that it leaves alone; a call keeps it."""
+    server.script(
+        Reply(thinking="Hm.", text=blank),
+        Reply(thinking="Hm.", text=blank, calls=(("current_time", {}),)),
+        Reply(text="ok"),
+    )
+    empty = (await ask(server)).message
+    called = (await ask(server, *ASK, empty, *ASK)).message
+    result = tool_message(called["tool_calls"][0]["id"], "current_time", blank)
+    await ask(server, *ASK, empty, *ASK, called, result)
+    kinds = [item["type"] for item in server.requests[2].body["input"]]
+    assert kinds == [*["message"] * 2, *["reasoning"] * 2, "function_call", "function_call_output"]
+    assert server.refused == []
+
+
 async def test_thoughts_that_are_not_encrypted_are_not_kept(server: ResponsesServer) -> None:
     """Nobody stores them, so nobody could read them again."""
     server.script(Reply(thinking="Hm.", text="So.", extra={"encrypted": False}))
