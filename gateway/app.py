@@ -66,7 +66,7 @@ from gateway.reload.kit import Beside, TurnParts, build_mind, build_rules, build
 from gateway.reload.origin import AgentOrigin, Source
 from gateway.reload.reloading import LiveParts, Reloading
 from gateway.settings.fingerprints import fingerprints_of
-from gateway.settings.loading import service_manager
+from gateway.settings.loading import keep_last_used, service_manager
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage import audit_log
@@ -277,6 +277,7 @@ def _stops_at_signals(journal: CrashJournal) -> tuple[asyncio.Event, asyncio.Eve
 async def _note_settings(database: Database, settings: Settings) -> None:
     """Enter in the audit log what the gateway goes by."""
     written = fingerprints_of(settings.home).of_settings(settings)
+    keep_last_used(settings)
     await database.write(audit_log.note_settings, written)
 
 

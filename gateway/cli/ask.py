@@ -23,7 +23,7 @@ import typer
 from agent.safety.redaction import printable
 from agent.spans import SHOWN_DIGITS
 from gateway.cli.chat import CHAT_NAME, SILENCE_S, ChatAnswer, ChatClient, Feed, to_json
-from gateway.cli.common import AsJson, opened, settings_of, trace_in
+from gateway.cli.common import AsJson, loaded, opened, settings_of, trace_in
 from gateway.cli.output import show_json, warn
 from gateway.errors import GatewayError
 from gateway.http import control
@@ -100,7 +100,7 @@ def ask(
     asked = OneQuestion(question_with(question, _piped()), name, within)
     settings = settings_of(context)
     try:
-        told = asyncio.run(_answer(settings, asked))
+        told = asyncio.run(_answer(context, settings, asked))
     except TimeoutError:
         _leave(f"no answer within {within:g} s", name, TIMED_OUT)
     except KeyboardInterrupt:
@@ -151,8 +151,8 @@ def question_with(question: str | None, piped: str) -> str:
     return "\n\n".join(parts)
 
 
-async def _answer(settings: Settings, asked: OneQuestion) -> OneAnswer:
-    """Ask the gateway that runs, else one of our own.
+async def _answer(context: typer.Context, settings: Settings, asked: OneQuestion) -> OneAnswer:
+    """Ask the gateway that runs, else one of our own, whose settings must have no mistake.
 
     Raises:
         GatewayError: None can be reached or started, or it does not take the question.
@@ -160,7 +160,8 @@ async def _answer(settings: Settings, asked: OneQuestion) -> OneAnswer:
     """
     if await control.ready_in(settings.home) is not None:
         return await exchange(settings.home / SOCKET, asked)
-    return await _with_own_gateway(settings, lambda: exchange(settings.home / SOCKET, asked))
+    own = loaded(context).settings
+    return await _with_own_gateway(own, lambda: exchange(settings.home / SOCKET, asked))
 
 
 async def exchange(socket: Path, asked: OneQuestion) -> OneAnswer:

@@ -18,8 +18,9 @@ from sqlalchemy import Connection
 
 from agent.settings import ReferencedSecret
 from agent.spans import trace_of
-from gateway.errors import GatewayError, NotFound, StorageUnavailable
-from gateway.settings.loading import Loaded, load_settings
+from gateway.errors import GatewayError, NotFound, SettingsError, StorageUnavailable
+from gateway.settings.changes import located
+from gateway.settings.loading import Loaded, file_of, home_of, last_used, load_settings
 from gateway.settings.tree import KeyPath, Settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
@@ -73,7 +74,7 @@ def conversations_at_a_tab(context: typer.Context, incomplete: str) -> list[tupl
     from gateway.storage.reports import history  # noqa: PLC0415
 
     try:
-        with opened(settings_of(context)) as conn:
+        with opened(loaded(context).settings) as conn:
             found = history.overviews(conn, OFFERED)
     except GatewayError:
         # There is nothing to offer, and nobody to tell: the shell shows what a Tab prints.
@@ -150,8 +151,37 @@ def loaded(
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """Return the settings that the options of `parley` itself choose."""
-    return loaded(context).settings
+    """Return the settings for a command that only reads; see `readable`."""
+    return readable(context).settings
+
+
+def readable(context: typer.Context) -> Loaded:
+    """Read the settings for a command that only reads, or has the running gateway act.
+
+    A mistake in them takes no such command away: with a warning it uses those that the gateway of
+    this home runs with, or last ran with.
+
+    Raises:
+        SettingsError: They have a mistake, and none are kept in this home.
+    """
+    try:
+        return loaded(context)
+    except SettingsError as exc:
+        chosen = context.find_root().params
+        file = file_of(chosen.get("config"), chosen.get("home"))
+        last = last_used(home_of(chosen.get("home")), file)
+        if last is None:
+            raise
+        # The commands without a mistake do without rich.
+        from gateway.cli.output import warn  # noqa: PLC0415
+
+        first, *others = located(exc, file)
+        more = f" (and {len(others)} more)" if others else ""
+        warn(
+            f"{file}: {first}{more}; correct it (`parley config check` lists all). Until then this"
+            " command uses the settings that the gateway last ran with."
+        )
+        return last
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
-from gateway.cli.common import AsJson, opened, settings_of
+from gateway.cli.common import AsJson, loaded, opened
 from gateway.cli.output import out, say, show_json, table
 from gateway.errors import GatewayError
 from gateway.settings.loading import secret_values
@@ -34,7 +34,7 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
 
     Ends with 1 if a server cannot be reached.
     """
-    settings = settings_of(context)
+    settings = loaded(context).settings
     off = sorted(name for name, server in settings.tools.mcp.items() if not server.enabled)
     confined, states = _on_record(settings)
     # What goes wrong is in the reports.

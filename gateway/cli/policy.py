@@ -12,7 +12,7 @@ from agent.settings import ToolSettings
 from agent.tools import policy
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.policy import FETCH, NOTES, SIDE_EFFECT, WORLD, Facts, Rule
-from gateway.cli.common import AsJson, loaded, settings_of
+from gateway.cli.common import AsJson, loaded
 from gateway.cli.output import out, show_json, show_table
 from gateway.errors import NotFound
 
@@ -52,7 +52,7 @@ def policy_explain(  # noqa: PLR0913 - an option each
     for name, value in (("role", role), ("destination", destination)):
         if value not in CHOICES[name]:
             raise NotFound(f"--{name} is one of {', '.join(sorted(CHOICES[name]))}, not {value!r}")
-    tools = settings_of(context).tools
+    tools = loaded(context).settings.tools
     facts = Facts(
         tool=tool,
         classes=_classes(tool, tools),

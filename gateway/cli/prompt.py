@@ -13,7 +13,7 @@ from agent.messages import ToolSchema
 from agent.prompt.system import LAYERS, SystemPrompt
 from agent.tokens.estimate import estimate_tokens, estimate_tools
 from gateway import wiring
-from gateway.cli.common import conversation_id, opened, settings_of
+from gateway.cli.common import conversation_id, loaded, opened, settings_of
 from gateway.cli.output import say
 from gateway.context import window
 from gateway.context.prompts import Snapshot
@@ -50,7 +50,7 @@ def prompt_show(
 
 
 def _show_new(context: typer.Context, *, whole: bool) -> None:
-    settings = settings_of(context)
+    settings = loaded(context).settings
     line = wiring.build_line(settings)
     agent = wiring.build_agent(settings, line)
     agent = window.with_engine_tools(agent, wiring.build_context(settings, agent))

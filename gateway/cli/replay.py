@@ -20,7 +20,7 @@ from agent.context_engine import Limits
 from agent.plugins.engines import available
 from agent.plugins.finding import PLUGINS
 from agent.settings import AuxiliarySettings
-from gateway.cli.common import settings_of
+from gateway.cli.common import loaded
 from gateway.cli.output import out
 from gateway.errors import SettingsError
 from gateway.replay.costs import Comparison, Tariff, early, totals
@@ -105,7 +105,7 @@ def replay(  # noqa: PLR0913 - an option each
     ] = "extract",
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
-    settings = settings_of(context)
+    settings = loaded(context).settings
     options = ReplayOptions(
         report=report,
         window=window,

@@ -18,7 +18,7 @@ import typer
 from adapters.registry import BUILT_IN, Credential, Platform, platforms
 from agent.models.catalog import DEFAULT_NAMES
 from agent.safety.threats import revealed
-from gateway.cli.common import AsJson, loaded, opened, settings_of
+from gateway.cli.common import AsJson, loaded, opened
 from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings.editing import OWNER_ONLY
@@ -422,7 +422,7 @@ def import_hermes(  # noqa: PLR0913 - an option each
     The texts are shown first. No gateway may run on the database (SQLite). A second run does what
     the first one did not.
     """
-    settings, accepted = settings_of(context), frozenset(accept or ())
+    settings, accepted = loaded(context).settings, frozenset(accept or ())
     home = HermesHome.of(folder)
     questions = hermes_settings.found_in(home, accepted).questions
     if unknown := sorted(accepted - questions.keys()):

@@ -41,6 +41,7 @@ from gateway.lifecycle.copying import (
 from gateway.lifecycle.home import RESTORING
 from gateway.lifecycle.replica import Replica
 from gateway.logging.setup import log_path, predecessors
+from gateway.settings.loading import LAST_USED
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance
 from gateway.storage.database import Database, Location, location_of
@@ -348,6 +349,7 @@ def _apart(settings: Settings, workspaces: Path) -> frozenset[Path]:
         home / f"{database.name}.mark",
         home / "parley.lock",
         home / "process.json",
+        home / LAST_USED,
         home / "fatal.txt",
         home / "fatal.previous.txt",
         home / "logs",

@@ -38,6 +38,7 @@ from gateway.reload.kit import Mind, TurnParts, build_mind, build_rules, build_t
 from gateway.reload.origin import AgentOrigin, Remade, Source, stamp_of
 from gateway.settings.changes import SettingChange, changes, effective, located, named
 from gateway.settings.fingerprints import fingerprints_of
+from gateway.settings.loading import keep_last_used
 from gateway.settings.marks import mark_of
 from gateway.settings.tree import Settings
 from gateway.storage import audit_log
@@ -329,6 +330,7 @@ class Reloading:
         try:
             database = self._parts.shared.database
             written = fingerprints_of(settings.home).of_settings(settings)
+            keep_last_used(settings)
             await database.write(audit_log.note_settings, written)
         except StorageError as exc:
             # The next start notes it: it compares with what was noted last.

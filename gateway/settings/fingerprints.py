@@ -5,7 +5,6 @@ The key is random and belongs to the home, so that readers of the audit log cann
 
 import hashlib
 import hmac
-import os
 import secrets
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pydantic import BaseModel, SecretStr
 
 from agent.safety.redaction import Redactor
 from gateway.errors import SettingsError
-from gateway.settings.loading import secret_values
+from gateway.settings.loading import replace_closed, secret_values
 from gateway.settings.tree import Settings, flatten
 
 KEY_FILE = "fingerprint.key"
@@ -84,12 +83,6 @@ def kept_secret(file: Path, size: int) -> str:
     Raises:
         OSError: It cannot be read or made.
     """
-    # A partial file is left from a start that was killed.
     if not file.exists():
-        partial = file.with_suffix(".new")
-        partial.unlink(missing_ok=True)
-        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w", encoding="ascii") as stream:  # noqa: PTH123 - a handle, no path
-            stream.write(secrets.token_urlsafe(size) + "\n")
-        partial.rename(file)
+        replace_closed(file, (secrets.token_urlsafe(size) + "\n").encode())
     return file.read_text(encoding="utf-8", errors="replace").strip()

@@ -5,15 +5,18 @@ A model block without a provider is completed from the usual provider variables.
 
 import os
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+import orjson
 import platformdirs
+import structlog
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from agent.safety.redaction import Redactor, is_telling
+from agent.safety.redaction import MASK, Redactor, is_telling
 from agent.settings import (
     AuxiliaryModelSettings,
     ModelSettings,
@@ -25,8 +28,12 @@ from gateway.settings.rules import contradictions, doubts, weak_secrets, without
 from gateway.settings.sources import Sources, complaint
 from gateway.settings.tree import KeyPath, Keys, Settings, all_keys, flatten
 
+log = structlog.get_logger()
+
 Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
+LAST_USED = "settings.last.json"
+"""In PARLEY_HOME: the settings that a gateway last started or went on with, without secrets."""
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
@@ -114,6 +121,84 @@ def read_foreign(file: Path, home: Path) -> Settings:
     sources = Sources(all_keys())
     sources.add_file(file, file.name)
     return _validated(sources, all_keys(), home)
+
+
+def keep_last_used(settings: Settings) -> None:
+    """Write the settings for commands that only read; of secrets the references alone.
+
+    Where that fails, those kept before stay.
+    """
+    tree = settings.model_dump(exclude={"home"}, exclude_defaults=True)
+    kept = _without_secrets(tree, redactor_of(settings))
+    for name, value in settings.storage:
+        if _is_plain_secret(value):
+            # Whoever reads this must find the value elsewhere, and open no other database.
+            kept["storage"][name] = MASK
+    text = orjson.dumps(kept, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS, default=str)
+    try:
+        replace_closed(settings.home / LAST_USED, text)
+    except OSError as exc:
+        log.warning("settings_not_noted", error=str(exc))
+
+
+def _is_plain_secret(value: Any) -> bool:
+    return isinstance(value, SecretStr) and not isinstance(value, ReferencedSecret)
+
+
+def _without_secrets(value: Any, redactor: Redactor) -> Any:
+    match value:
+        case ReferencedSecret():
+            return value.reference
+        case str():
+            return redactor.text(value)
+        case dict():
+            kept = {key: each for key, each in value.items() if not _is_plain_secret(each)}
+            return {key: _without_secrets(each, redactor) for key, each in kept.items()}
+        case tuple() | list():
+            items = (each for each in value if not _is_plain_secret(each))
+            return [_without_secrets(each, redactor) for each in items]
+        case _:
+            return value
+
+
+def replace_closed(file: Path, content: bytes) -> None:
+    """Write a file that only its owner can read, whole or not at all.
+
+    Raises:
+        OSError: It cannot be written; the one before stays.
+    """
+    # A partial file is left from a start that was killed.
+    draft = file.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    draft.touch(mode=0o600, exist_ok=False)
+    draft.write_bytes(content)
+    draft.replace(file)
+
+
+def last_used(home: Path, file: Path) -> Loaded | None:
+    """Return the settings that the gateway of this home last used; None where they are not known.
+
+    Only the secrets of `storage` are read: from what their references name, else from the settings
+    file, whatever else is wrong in it, and the environment.
+    """
+    sources = Sources(all_keys())
+    with suppress(SettingsError):
+        sources.add_file(file, file.name)
+    sources.add_environment(os.environ)
+    told = sources.tree().get("storage")
+    given = told if isinstance(told, dict) else {}
+    try:
+        settings = read_foreign(home / LAST_USED, home)
+    except SettingsError:
+        return None
+    masked = [name for name, value in settings.storage if value == SecretStr(MASK)]
+    found = {name: SecretStr(str(given.get(name, MASK))) for name in masked}
+    references = References(os.environ)
+    storage = references.resolved(settings.storage.model_copy(update=found))
+    if references.problems or any(value == SecretStr(MASK) for _, value in storage):
+        return None
+    settings = settings.model_copy(update={"storage": storage})
+    return Loaded(settings, {}, {}, config_file=file if file.exists() else None)
 
 
 def _resolved(settings: Settings, references: References, sources: Sources) -> Settings:

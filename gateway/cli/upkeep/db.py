@@ -28,6 +28,7 @@ from gateway.cli.common import (
     act,
     loaded,
     opened,
+    readable,
     settings_of,
     step_back,
     trace_in,
@@ -60,7 +61,7 @@ letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=Tr
 @db_app.command("migrate")
 def db_migrate(context: typer.Context) -> None:
     """Bring the database to this version's schema (`parley run` does it unless told to wait)."""
-    say(f"schema revision {maintenance.upgrade(location_of(settings_of(context)))}")
+    say(f"schema revision {maintenance.upgrade(location_of(loaded(context).settings))}")
 
 
 @db_app.command("upgrade")
@@ -100,7 +101,7 @@ def db_prune(
     json: AsJson = False,
 ) -> None:
     """Erase what is older than `retention` and `storage.raw_days` allow, at once."""
-    settings = settings_of(context)
+    settings = loaded(context).settings
     retention, raw_days = settings.retention, settings.storage.raw_days
     if dry_run:
         with opened(settings) as conn:
@@ -183,7 +184,7 @@ class Progress:
 @db_app.command("compact")
 def db_compact(context: typer.Context) -> None:
     """Make the file as small as what is in it; the gateway must be stopped."""
-    before, after = maintenance.compact(location_of(settings_of(context)))
+    before, after = maintenance.compact(location_of(loaded(context).settings))
     say(f"{before:,} bytes before, {after:,} after")
 
 
@@ -193,7 +194,7 @@ def db_accept(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Go on with the database that is there, after a restore: it may lack what was stored."""
-    settings = settings_of(context)
+    settings = loaded(context).settings
     path = maintenance.file_at(
         location_of(settings),
         "what is restored there is taken as it is, there is nothing to accept",
@@ -305,19 +306,20 @@ def backup(
 ) -> None:
     """Back up database, home and workspaces, even while the gateway runs; verified."""
     step_back()
-    found = loaded(context)
+    found = readable(context)
+    settings = found.settings
     if file is not None:
         if to is not None or keep is not None:
             raise typer.BadParameter("a FILE is a copy of the database alone: leave --to, --keep")
-        size = maintenance.backup(location_of(found.settings), file)
+        size = maintenance.backup(location_of(settings), file)
         say(f"{file}: {size:,} bytes")
         return
-    folder = to.absolute() if to is not None else backups.folder_of(found.settings)
+    folder = to.absolute() if to is not None else backups.folder_of(settings)
     if folder is None:
         raise GatewayError("where to? `parley backup --to FOLDER`, or set backup.to")
     if keep is None and to is None:
-        keep = found.settings.backup.keep
-    made = backups.make(found.settings, folder, keep)
+        keep = settings.backup.keep
+    made = backups.make(settings, folder, keep)
     if json:
         show_json(facts_of(made))
         return
@@ -326,7 +328,7 @@ def backup(
     if made.lacks:
         warn(made.lacks)
     file = found.config_file
-    if file is not None and not _holds(made, file, found.settings.home):
+    if file is not None and not _holds(made, file, settings.home):
         warn(f"the settings file is not in it, as it lies elsewhere: keep a copy of {file}")
     elif plain := plain_secrets(found):
         warn(f"it holds secrets as they stand in the settings file: {', '.join(plain)}")

@@ -45,6 +45,7 @@ def lived_in(home: Path, **backup: Any) -> Settings:
         ("workspaces/1/out/result.txt", "42"),
         ("logs/parley.jsonl", "{}"),
         ("process.json", "{}"),
+        ("settings.last.json", "{}"),
     ):
         file = home / name
         file.parent.mkdir(parents=True, exist_ok=True)
