@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -41,7 +42,7 @@ from agent.messages import decode
 from gateway.errors import StorageUnavailable
 from gateway.storage import bulk, migrations
 from gateway.storage.bulk import Row, Side
-from gateway.storage.migrations import UNFINISHED, schema_revision
+from gateway.storage.migrations import COPIED_BY, UNFINISHED, schema_revision
 from gateway.storage.schema import (
     REVISION,
     message,
@@ -159,7 +160,7 @@ class Copy:
             found = schema_revision(target.conn)
             if found != UNFINISHED:
                 self._require_empty(found)
-                _mark_unfinished(target.conn, begun)
+                _mark_unfinished(target.conn, begun, f"parley db copy {_url(self.source)} TARGET")
             rows = target.conn.execute(select(_progress)).all()
         self._done = {row.part: (row.position, row.row_count) for row in rows}
         before = self._done.pop(_SOURCE)[0]
@@ -292,12 +293,18 @@ class Copy:
             target.conn.execute(update(_revisions).values(version_num=REVISION))
 
 
-def _mark_unfinished(conn: Connection, source: str) -> None:
+def _mark_unfinished(conn: Connection, source: str, command: str) -> None:
     for table in _SEEDED:
         conn.execute(delete(table))
     _progress.create(conn)
-    conn.execute(insert(_progress).values(part=_SOURCE, position=source, row_count=0))
+    for part, position in ((_SOURCE, source), (COPIED_BY, command)):
+        conn.execute(insert(_progress).values(part=part, position=position, row_count=0))
     conn.execute(update(_revisions).values(version_num=UNFINISHED))
+
+
+def _url(side: Side) -> str:
+    """Return the URL of a side as `parley db copy` takes it, without a user or a password."""
+    return side.name if "://" in side.name else f"sqlite:///{Path(side.name).absolute()}"
 
 
 def _count(side: Side, table: Table) -> int:

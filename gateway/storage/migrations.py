@@ -43,6 +43,8 @@ _ALONE = (
 UNFINISHED = "unfinished copy"
 """The revision of a database into which `parley db copy` has not copied everything yet: no version
 of Parley knows it, so none starts on it."""
+COPIED_BY = "command"
+"""Names the row of `copy_progress` with the command that goes on with an unfinished copy."""
 
 
 @asynccontextmanager
@@ -201,7 +203,7 @@ def _is_served(conn: Connection, revision: str | None) -> bool:
     During a rolling upgrade the older replicas run on beside the newer ones. A file has one process
     only: an older version gets a backup of its own.
     """
-    if conn.dialect.name != "postgresql" or revision is None or revision in known_revisions():
+    if conn.dialect.name != "postgresql" or revision in {None, UNFINISHED, *known_revisions()}:
         return False
     floor = conn.exec_driver_sql("SELECT obj_description('alembic_version'::regclass)").scalar()
     return floor is not None and str(floor) <= REVISION
@@ -245,19 +247,33 @@ def upgrade(conn: Connection) -> None:
 
 
 def refuse_newer(conn: Connection) -> None:
-    """Raise DatabaseTooNew where the database's revision is unknown to this code."""
+    """Refuse a database whose revision is unknown to this code.
+
+    Raises:
+        DatabaseTooNew: A newer version wrote it.
+        StorageUnavailable: It is a copy that is not whole.
+    """
     revision = schema_revision(conn)
     if revision == UNFINISHED:
-        raise StorageUnavailable(
-            "the database holds a copy that is not whole: go on with `parley db copy` from the same"
-            " source, or empty it"
-        )
+        command = table("copy_progress", sql_column("part"), sql_column("position"))
+        begun = select(command.c.position).where(command.c.part == COPIED_BY)
+        raise StorageUnavailable(unfinished(conn.scalar(begun)))
     known = revision is None or revision in known_revisions()
     if not known and not _is_served(conn, revision):
         raise DatabaseTooNew(
             f"the database has schema revision {revision}, which this version of Parley does not"
             f" know (newest here: {head()}); install the version that wrote it, or restore a backup"
         )
+
+
+def unfinished(command: str | None) -> str:
+    """Say how an unfinished copy goes on.
+
+    Args:
+        command: As it was given; None if the copy has not recorded it.
+    """
+    how = command or "parley db copy SOURCE TARGET"
+    return f"the database holds a copy that is not whole: go on with `{how}`, or empty it"
 
 
 def differences(conn: Connection) -> list[str]:

@@ -1,5 +1,6 @@
 """Copies of databases: whole, in order, on either engine, whatever ended them on the way."""
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,8 +14,14 @@ from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage import bulk, copying, maintenance, migrations, postgres
 from gateway.storage.bulk import Side
 from gateway.storage.copying import Copy, CopyStep, TableDigest
+from gateway.storage.database import Location
 from gateway.storage.engine import lock_database
-from gateway.storage.migrations import UNFINISHED, open_database, schema_revision
+from gateway.storage.migrations import (
+    UNFINISHED,
+    open_database,
+    refuse_newer,
+    schema_revision,
+)
 from gateway.storage.presence import USED_LOCK
 from gateway.storage.schema import REVISION, alias, conversation, inbox, memory, message, metadata
 from gateway.storage.search import index, query
@@ -22,6 +29,7 @@ from tests.support.copy_process import copy_and_kill
 from tests.support.every_table import everything, fill, slots
 from tests.support.postgres import PostgresServer, server_at
 from tests.support.storage import Store, outdated_file, stand_still
+from tests.support.thorough import sampled
 
 SMALL = 2_000
 """Bytes of a batch: each table has several."""
@@ -201,16 +209,41 @@ def test_what_is_copied_is_not_read_again(source: str, empty_url: str) -> None:
     assert first.rows > before.rows > 0
 
 
+async def started(location: Location) -> None:
+    """Open a database as `parley run` does, and as commands that write do."""
+    async with open_database(location):
+        pass
+
+
+def ways_to_start(url: str) -> dict[str, Callable[[], object]]:
+    """Return each way to a database that is not `parley db copy`."""
+    found: dict[str, Callable[[], object]] = {"refused": lambda: asked(url, refuse_newer)}
+    if url.startswith("sqlite"):
+        places: list[Location] = [Path(url.removeprefix("sqlite:///"))]
+    else:
+        places = [server_at(url), server_at(url, migrates=False)]
+    for n, place in enumerate(places):
+        found |= {f"started {n}": lambda place=place: asyncio.run(started(place))}
+        found |= {f"checked {n}": lambda place=place: maintenance.check(place)}
+    return found | {"migrated": lambda: maintenance.upgrade(places[0])}
+
+
 @pytest.mark.parametrize("target", ["empty_url", "back"])
+@pytest.mark.parametrize("after", sampled([1, 3, 40, 50], every=3))
 def test_nothing_starts_on_an_unfinished_copy(
-    source: str, target: str, request: pytest.FixtureRequest
+    source: str, target: str, after: int, request: pytest.FixtureRequest
 ) -> None:
-    """No revision that this version, or an older one, knows; the text says what to do."""
+    """Killed at any point; one line says what goes on with it, and that does."""
     url = request.getfixturevalue(target)
-    ended(source, url)
-    assert asked(url, schema_revision) not in asked(url, lambda _: migrations.known_revisions())
-    with pytest.raises(StorageUnavailable, match="not whole: go on with `parley db copy`"):
-        asked(url, migrations.refuse_newer)
+    copy_and_kill(source, url, SMALL, after=after, delay_s=0)
+    assert asked(url, schema_revision) == UNFINISHED
+    for way, start in ways_to_start(url).items():
+        with pytest.raises(StorageUnavailable) as told:
+            start()
+        assert f"go on with `parley db copy {source} TARGET`" in str(told.value), way
+        assert "\n" not in str(told.value)
+    copied(source, url)
+    assert rows_of(url) == rows_of(source)
 
 
 def test_batches_are_bounded_by_bytes(source: str, back: str) -> None:
