@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.context.extract import Extract, extract, key_statements
+from agent.context.extract import extract, key_statements
 from agent.context.phases.boundaries import (
     SOFT_CEILING,
     Boundaries,
@@ -28,9 +28,8 @@ from agent.context.phases.summary import cut_further, summary_budget, write_summ
 from agent.context.reading import Statement
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed
-from agent.messages import chars_of
 from agent.tokens.estimate import estimate_tokens
-from agent.view.view import Edit, Entry, Summary, ViewPlan
+from agent.view.view import Entry, Summary, ViewPlan
 
 MANUAL_TAIL_SHARE = 0.25
 MANUAL_LAST_N = 6
@@ -42,20 +41,13 @@ the prefix, and every later request reads what is left. Source: measured, docs/d
 GAP_SHARE = 0.25
 """How much of what has come between a summary that was written ahead and the tail the extractor
 keeps."""
-EXTRACT_VIEW_SHARE = 0.245
-MOST_VIEW_SHARE = 0.44
-EXTRACT_GROWTH = 0.03
-"""An extract, which cannot judge what matters, fills the view up to the first of these shares of
-the threshold; with each further compaction it grows by the third, up to the second. Source:
-measured, docs/performance.md."""
+EXTRACT_SHARE = 0.24
+"""An extract, which cannot judge what matters, may take this share of the threshold, with a whole
+tail next to it. Source: measured, docs/performance.md."""
 HELD_SHARE = 0.8
 """Earlier notes are thinned where they would take more of what is compacted."""
 LEAST_EXTRACT_TOKENS = 100
 """In the smallest window, too: what it begins with takes half of that."""
-TALK_SHARE = 0.2
-TALK_CHARS = 500
-"""How much of the tail's budget earlier turns have beside an extract, which tells of them anyway;
-of older answers among the newest messages both ends are shown, of so many characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +188,9 @@ def by_prepared(request: CompressionRequest, tail_start: int, sizes: Sizes) -> D
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
     """Phases 3 and 4: the model's summary, cut if need be, or the extractor's; assembled."""
-    budget = budget_of(request, cut, sizes)
     if request.summarise is None:
         return by_extractor(request, cut, sizes)
+    budget = budget_of(request, cut, sizes)
     facts = facts_of(request, cut)
     try:
         draft = by_model(request, cut, facts, budget)
@@ -224,41 +216,22 @@ def by_model(
 
 
 def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
-    """Return a plan with the extractor's text, and with a shorter tail than beside a model's."""
-    request, cut = with_short_tail(request, cut, sizes)
-    extracted = extract_of(request, cut, extract_budget(request, cut, sizes))
-    plan = assemble(request, cut, extracted.text, "extract")
-    return Draft(plan, "extract", extracted.retained_share)
+    """Return a plan with the extractor's text; that is shortened where the tail would be."""
+    budget, fits = extract_budget(request, cut, sizes)
+    draft = _extracted(request, cut, budget)
+    excess = sizes.view(draft.plan) - target_tokens(request)
+    if not fits or excess <= 0:
+        return draft
+    # Sizes are scaled to what the provider reports, the budget is not.
+    own = sizes.summaries(draft.plan)
+    share = MARGIN * max(0, own - excess) / own
+    return _extracted(request, cut, max(LEAST_EXTRACT_TOKENS, int(budget * share)))
 
 
-def with_short_tail(
-    request: CompressionRequest, cut: Boundaries, sizes: Sizes
-) -> tuple[CompressionRequest, Boundaries]:
-    """Return a later cut, with the long answers of earlier turns behind it clipped.
-
-    The turn that is under way keeps the whole tail. What people write is never clipped.
-    """
-    if request.trigger == "manual":
-        # Only the newest turns stay anyway.
-        return request, cut
-    entries, limits = request.entries, request.limits
-    ratio = limits.target_ratio * TALK_SHARE
-    short = replace(request, limits=replace(limits, target_ratio=ratio))
-    start = max(cut.tail_start, min(protected_tail(short, sizes), Newest.of(entries).user))
-    later = find_boundaries(request, [start, *starts_before(entries[:start], start)])
-    if later is None or later.tail_start < cut.tail_start:
-        later = cut
-    clips, used = set[Edit](), 0
-    for n in range(Newest.of(entries).user - 1, later.tail_start - 1, -1):
-        seq, message = entries[n]
-        used += sizes.message(message)
-        long = message["role"] != "user" and chars_of(message) > 2 * TALK_CHARS
-        if long and used > short.limits.tail_tokens:
-            clips.add(Edit(seq, "clip", TALK_CHARS))
-    clipped = {edit.seq for edit in clips}
-    known = [e for e in request.plan.edits if e.kind != "clip" or e.seq not in clipped]
-    edits = sorted({*known, *clips}, key=lambda edit: (edit.seq, edit.kind))
-    return replace(request, plan=replace(request.plan, edits=tuple(edits))), later
+def _extracted(request: CompressionRequest, cut: Boundaries, budget: int) -> Draft:
+    leaves, before = uncovered(request, cut), previous_text(request)
+    found = extract(leaves, before, budget, focus=request.focus, days=request.days)
+    return Draft(assemble(request, cut, found.text, "extract"), "extract", found.retained_share)
 
 
 def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> float | None:
@@ -292,34 +265,30 @@ def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int
     return summary_budget(max(0, request.tokens - kept_tokens(request, cut, sizes)), request.limits)
 
 
-def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
-    """Return how long the extract may be; it grows a little from compaction to compaction."""
+def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> tuple[int, bool]:
+    """Return how long the extract may be, and whether the target has room for it.
+
+    Notes that give way are gone for good, so earlier ones keep their room. Next to a long turn its
+    results are clipped instead, but not a long question.
+    """
     threshold, kept = request.limits.threshold_tokens, kept_tokens(request, cut, sizes)
-    earlier = estimate_tokens(previous_text(request))
-    wanted = int(threshold * EXTRACT_VIEW_SHARE) - kept
-    if earlier:
-        wanted = max(wanted, earlier + int(threshold * EXTRACT_GROWTH))
-    # Notes that give way are gone for good. Beside a long turn its results are clipped instead, but
-    # not a long question.
+    earlier, room = estimate_tokens(previous_text(request)), target_tokens(request) - kept
     newest = Newest.of(request.entries).user
     asked = sizes.message(request.entries[newest].message) if newest >= 0 else 0
     usual = max(int(request.limits.tail_tokens * SOFT_CEILING), asked) + request.fixed_tokens
-    held = min(earlier, target_tokens(request) - min(kept, usual))
-    most = max(int(threshold * MOST_VIEW_SHARE) - kept, held)
+    held = min(earlier, max(room, target_tokens(request) - usual))
     middle = request.tokens - kept
-    most = min(most, max(middle // 2, min(held, int(middle * HELD_SHARE))))
-    return max(LEAST_EXTRACT_TOKENS, budget_of(request, cut, sizes), min(most, wanted))
+    most = min(max(room, held), max(middle // 2, min(held, int(middle * HELD_SHARE))))
+    budget = max(LEAST_EXTRACT_TOKENS, min(most, int(threshold * EXTRACT_SHARE)))
+    if budget <= room:
+        return budget, True
+    # The tail is clipped in any case.
+    return max(budget, budget_of(request, cut, sizes)), False
 
 
 def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
     """Return the size of what stays, without a summary."""
     return sizes.view(assemble(request, cut, "", "extract"))
-
-
-def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:
-    """Return the extractor's summary of what is cut."""
-    leaves, before = uncovered(request, cut), previous_text(request)
-    return extract(leaves, before, budget, focus=request.focus, days=request.days)
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[Statement]:

@@ -10,12 +10,7 @@ import pytest
 
 from agent.context.extract import extract
 from agent.context.phases.boundaries import protected_tail
-from agent.context_compressor import (
-    MOST_VIEW_SHARE,
-    ContextCompressor,
-    prepare_summary,
-    thorough,
-)
+from agent.context_compressor import EXTRACT_SHARE, ContextCompressor, prepare_summary, thorough
 from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -334,7 +329,7 @@ def test_the_extractor_carries_an_earlier_summary_on() -> None:
 def noted(said: int) -> ViewPlan:
     """Return a plan whose notes are about as long as an extract may become."""
     told = entries_of([user_message(f"Crate {n} went to harbour {7 * n}.") for n in range(said)])
-    notes = extract(told, "", int(WINDOW * 0.5 * MOST_VIEW_SHARE)).text
+    notes = extract(told, "", int(WINDOW * 0.5 * EXTRACT_SHARE)).text
     summary = Summary(notes, 1, said, source="extract")
     return ViewPlan(head_upto=0, summaries=(summary,), tail_from=said + 1)
 

@@ -276,5 +276,7 @@ def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Sum
         thinking_from=newest_seq + 1,
         recall=request.recall,
     )
-    # Edits of what has left the view would pile up from plan to plan.
-    return replace(plan, edits=tuple(edit for edit in plan.edits if plan.shows(edit.seq)))
+    # Edits of what has left the view would pile up from plan to plan. Clips were for want of room:
+    # what stays is whole again, and `converge` clips what there is still no room for.
+    kept = (edit for edit in plan.edits if edit.kind != "clip" and plan.shows(edit.seq))
+    return replace(plan, edits=tuple(kept))

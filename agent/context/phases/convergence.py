@@ -71,7 +71,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     last: Level = "clip_tail" if spared else "clip_newest"
     found = _clipped(request, sizes, plan, results, "clip_tail")
     for seqs in (earlier - spared, everything - spared):
-        if found.tokens > int(target * MARGIN):
+        if found.tokens > target:
             found = _clipped(request, sizes, bare, seqs, last)
     # A clip holds a pointer, which may be longer than what it replaces.
     return found if found.tokens < start.tokens else start

@@ -37,7 +37,8 @@ def prune_old_results(
     # Counting pruned messages is slow; a guess by characters rules most views out.
     if _guess_after(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
         return None
-    known = set(request.plan.edits)
+    # What was clipped for want of room is whole again if pruning makes room.
+    known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
     if not fresh:
         return None

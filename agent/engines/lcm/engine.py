@@ -15,7 +15,7 @@ from typing_extensions import override
 from agent.context.phases.boundaries import Newest, around, protected_tail
 from agent.context.phases.convergence import Converged, converge, target_tokens
 from agent.context.phases.prune import prune_old_results
-from agent.context_compressor import TALK_SHARE, clip_only, thorough
+from agent.context_compressor import clip_only, thorough
 from agent.context_engine import (
     Archive,
     Compressed,
@@ -54,8 +54,6 @@ LEAST_TEXT_TOKENS = 100
 FRONTIER_SHARE = 0.3
 FRONTIER_SUMMARIES = 3
 """The frontier may take so much of the threshold, or so many of the largest summaries if less."""
-EXTRACT_FRONTIER_SHARE = 0.38
-"""The same where the extractor writes: it gets what the shorter tail leaves."""
 CONDENSED_SHARE = 0.95
 """How much of its room the frontier takes after neighbours were condensed for want of it."""
 GOAL_SHARE = 0.4
@@ -138,7 +136,8 @@ def with_outlines(
     spared = {request.entries[newest].seq} if newest >= 0 else set()
     before = sizes.shown(request.plan)
     large = {seq for seq, tokens in before.items() if tokens > large_tokens} - spared
-    known = set(request.plan.edits)
+    # What was clipped for want of room is whole again if outlines make room.
+    known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     edits = {Edit(seq, "outline") for seq in large} - known
     if not edits:
         return request
@@ -225,7 +224,7 @@ class LcmCompaction:
 
     def next_run(self, request: CompressionRequest) -> Run | None:
         """Return what the next leaf covers: what was written ahead, if that still fits."""
-        limit = self.tail_start(request)
+        limit = protected_tail(request, self.sizes)
         most = min(self.settings.leaf_tokens, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
             upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
@@ -236,22 +235,6 @@ class LcmCompaction:
             # Each text begins where the one before it ends: if one does not fit, nor do the next.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
-
-    def tail_start(self, request: CompressionRequest) -> int:
-        """Return where the protected tail begins: later where the extractor writes the leaves.
-
-        As beside an extract of the compressor earlier turns give way to notes, which tell of them
-        in any case; the turn that is under way keeps the whole tail.
-        """
-        start = protected_tail(request, self.sizes)
-        if self.scribe.asks or self.ahead or request.trigger == "manual":
-            return start
-        limits = request.limits
-        short = replace(
-            request, limits=replace(limits, target_ratio=limits.target_ratio * TALK_SHARE)
-        )
-        newest = Newest.of(request.entries).user
-        return max(start, min(protected_tail(short, self.sizes), newest))
 
     def cut(self, run: Run) -> None:
         """Make a leaf of a run, and condense what has become too many."""
@@ -374,10 +357,9 @@ class LcmCompaction:
     def most_frontier_tokens(self) -> int:
         """Return how much of the view the frontier may take."""
         limits = self.request.limits
-        if not self.scribe.asks:
-            return int(limits.threshold_tokens * EXTRACT_FRONTIER_SHARE)
         share = int(limits.threshold_tokens * FRONTIER_SHARE)
-        return min(share, FRONTIER_SUMMARIES * limits.max_summary_tokens)
+        most = FRONTIER_SUMMARIES * limits.max_summary_tokens
+        return min(share, most) if self.scribe.asks else share
 
     def frontier_tokens(self) -> int:
         """Return how much it takes."""

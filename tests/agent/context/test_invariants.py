@@ -1,6 +1,6 @@
 """What holds for every conversation that is compacted, whatever came in (ARCHITECTURE 4 to 8)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, pairwise
 from typing import Any
 
@@ -9,13 +9,17 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from agent.context.phases.boundaries import protected_tail
+from agent.context.phases.convergence import target_tokens
 from agent.context.phases.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, Limits, Node
+from agent.context_engine import Compressed, CompressionRequest, Limits, Node, Sizes, Trigger
 from agent.engines.lcm.engine import LcmEngine
+from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed
 from agent.library import compact_messages
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, assistant_message, user_message
+from agent.plugins.engines import engine_for
 from agent.tokens.estimate import estimate_message
 from agent.view.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
 from tests.agent.tools.doubles import MemoryArchive
@@ -203,6 +207,118 @@ def seams_fit(shown: list[Any]) -> bool:
         for (one, two), (a, b) in zip(pairwise(roles), pairwise(shown), strict=True)
         if is_summary(a) or is_summary(b)
     )
+
+
+class Broken:
+    """An engine of lists that always fails: the built-in takes over."""
+
+    def should_compress(self, prompt_tokens: int) -> bool:
+        return True
+
+    def update_from_response(self, usage: dict[str, int]) -> None:
+        return
+
+    def compress(self, messages: list[Any], current_tokens: int) -> list[Any]:
+        raise RuntimeError("down")
+
+
+ENGINES: dict[str, Any] = {
+    "compressor": ContextCompressor.name,
+    "rounds": RoundsEngine.name,
+    "lcm": LcmEngine.name,
+    "lists": Broken,
+}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_tail_is_shortened_while_the_view_is_under_its_target(engine: str) -> None:
+    """Whoever wrote the summary, in whatever scale sizes are; also what was clipped before."""
+
+    @seed(1)
+    @settings(max_examples=amount(60, 1_000, 20_000), suppress_health_check=list(HealthCheck))
+    @given(
+        programs,
+        st.sampled_from((*NARROW, *WINDOWS)),
+        st.sampled_from(SUMMARIES),
+        st.sampled_from(("threshold", "hygiene", "overflow")),
+        st.sampled_from((0.5, 1.0, 2.0)),
+    )
+    def check(
+        program: bytes, window: int, summary: str | None, trigger: Trigger, scale: float
+    ) -> None:
+        entries = [Entry(n, each) for n, each in enumerate(conversation_of(program), 1)]
+        first = request_for(ViewPlan(), entries, window, summary, trigger, scale)
+        plan = cut_with_whole_tail(ENGINES[engine], first)
+        after = [Entry(len(entries) + n, e.message) for n, e in enumerate(entries[:4], 1)]
+        shown = plan.select([*entries, *after])
+        later = request_for(plan, shown, window, summary, "threshold", scale)
+        cut_with_whole_tail(ENGINES[engine], later)
+
+    check()
+
+
+def request_for(
+    plan: ViewPlan,
+    entries: list[Entry],
+    window: int,
+    summary: str | None,
+    trigger: Trigger,
+    scale: float,
+) -> CompressionRequest:
+    """Return the request of a view; its summary model says `summary`, or fails where that is ""."""
+
+    def write(_prompt: str, _max_tokens: int) -> str:
+        if not summary:
+            raise SummaryFailed("down")
+        return summary
+
+    return CompressionRequest(
+        plan=plan,
+        entries=entries,
+        tokens=sum(int(scale * estimate_message(each)) + 1 for each in render(plan, entries)),
+        fixed_tokens=100,
+        limits=Limits(window),
+        estimate=lambda message: int(scale * estimate_message(message)) + 1,
+        trigger=trigger,
+        summarise=None if summary is None else write,
+    )
+
+
+def cut_with_whole_tail(engine: Any, request: CompressionRequest) -> ViewPlan:
+    """Compact; what is clipped or not shown of the tail would bring the view over its target."""
+    found = engine_for(engine, request.limits, {}).compress(request)
+    if found is None:
+        return request.plan
+    plan, sizes = found.plan, Sizes(request)
+    start = protected_tail(request, sizes)
+    tail_from = request.entries[start].seq if engine != RoundsEngine.name else plan.tail_from
+    whole = replace(
+        plan,
+        tail_from=min(plan.tail_from, tail_from),
+        edits=tuple(edit for edit in plan.edits if edit.kind != "clip"),
+    )
+    # What a provider refused has a target that falls with each step of the ladder.
+    is_refused = request.trigger == "overflow"
+    assert whole == plan or is_refused or sizes.view(whole) > target_tokens(request)
+    return plan
+
+
+def test_newest_answers_stay_whole_where_a_summary_fails() -> None:
+    """Ten answers with code in a view of 17K of 200K: none of them is cut."""
+    code = "```python\n" + "total = price * count  # as agreed\n" * 60 + "```"
+    said = [
+        each
+        for n in range(300)
+        for each in (user_message(f"step {n}?"), assistant_message(f"step {n}: {code}"))
+    ]
+    entries = [Entry(n, each) for n, each in enumerate(said, 1)]
+    request = request_for(ViewPlan(), entries, 200_000, "", "threshold", 1.0)
+    found = ContextCompressor(request.limits, {}).compress(request)
+    assert found is not None
+    assert found.level == "extract"
+    assert render(found.plan, entries)[-20:] == said[-20:]
+    assert found.tokens <= target_tokens(request)
 
 
 def test_a_plan_renders_the_same_after_a_restart() -> None:

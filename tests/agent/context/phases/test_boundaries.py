@@ -455,7 +455,7 @@ def test_thoughts_are_dropped_from_all_that_stays() -> None:
 
 def test_edits_of_what_left_the_view_are_dropped() -> None:
     """Plans do not grow with the conversation."""
-    edits = tuple(Edit(seq, "clip", 200) for seq in (10, 30, 50, 70))
+    edits = tuple(Edit(seq, "prune") for seq in (10, 30, 50, 70))
     assert [edit.seq for edit in plan_of(plan=ViewPlan(edits=edits)).edits] == [10, 50, 70]
 
 
