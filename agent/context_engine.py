@@ -231,7 +231,15 @@ class CompressionRequest:
 
     def gains(self, tokens_after: int) -> bool:
         """Whether it is worth it to bring the view down to this size; see `LEAST_GAIN`."""
-        if self.trigger not in LOOP_TRIGGERS or self.tokens >= self.limits.guard_tokens:
+        must_shrink = self.tokens >= self.limits.guard_tokens
+        return must_shrink or self.pays(tokens_after)
+
+    def pays(self, tokens_after: int) -> bool:
+        """Whether such a view is worth a move of the cached prefix, if anything else can be done.
+
+        What does not belong to the loop always is.
+        """
+        if self.trigger not in LOOP_TRIGGERS:
             return True
         return self.tokens - tokens_after >= LEAST_GAIN * (self.tokens - self.fixed_tokens)
 

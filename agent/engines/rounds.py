@@ -113,14 +113,14 @@ class RoundsEngine(ContextEngine):
         if cut is None:
             return None
         entries = leaving(request.entries, cut)
-        # Known before a model is paid for the summary.
-        if not request.gains(request.tokens - sum(map(request.estimate, _messages(entries)))):
+        # Known before a model is paid for the summary. Close to the window the compressor does more.
+        if not request.pays(request.tokens - sum(map(request.estimate, _messages(entries)))):
             return None
         archive = self._archive(entries, request)
         plan = assemble(request, cut, archive.text, archive.source)
         tokens = Sizes(request).view(plan)
         # A summary may be longer than a few short rounds.
-        if tokens >= request.tokens:
+        if tokens >= request.tokens or not request.pays(tokens):
             return None
         level: Level = "summary" if archive.source == "model" else "extract"
         share = retained_share(key_statements(entries), archive.text)

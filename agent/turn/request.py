@@ -55,18 +55,21 @@ def marked(
     caching: CachingSettings,
     settled: Sequence[int] = (),
     landmarks: Landmarks | None = None,
+    *,
+    moved: bool = False,
 ) -> list[ChatMessage]:
     """Return the messages with breakpoints for the model's prompt cache, where it takes any.
 
     `settled` are the places up to which older messages were rewritten; see `agent.view.view.View`.
-    `landmarks` are those of the messages, where they are known.
+    `landmarks` are those of the messages, where they are known. A view that was `moved` is marked
+    where the compaction left it as it was: the end of the request before is no longer in it.
     """
     if model.cache_layout is None:
         return list(messages)
     return apply_cache_control(
         messages,
         ttl=caching.cache_ttl,
-        strategy=caching.strategy,
+        strategy="anchored" if moved else caching.strategy,
         native=model.cache_layout == "native",
         settled=settled,
         landmarks=landmarks,
@@ -176,7 +179,14 @@ class LoopRequest:
         shown = with_pictures(messages, pictures, folds)
         landmarks = landmarks_of(messages, folds)
         return ModelRequest(
-            messages=marked(shown, model, self.agent.caching, settled, landmarks),
+            messages=marked(
+                shown,
+                model,
+                self.agent.caching,
+                settled,
+                landmarks,
+                moved=folds is not None and self.view.moved,
+            ),
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,

@@ -346,6 +346,11 @@ class View:
             self.messages = rendered
             self._settle()
 
+    @property
+    def moved(self) -> bool:
+        """Whether nothing was added since its plan was made: no request has shown it yet."""
+        return bool(self.entries) and self.entries[-1].seq < self.plan.thinking_from
+
     def adopt(self, plan: ViewPlan) -> None:
         """Show another plan of the same transcript; originals out of view are let go."""
         self.plan = plan
