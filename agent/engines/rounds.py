@@ -101,7 +101,7 @@ class RoundsEngine(ContextEngine):
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Archive the older rounds; None where there are none and the view may stay as it is."""
         found = self._archived(request)
-        tokens = request.tokens if found is None else found.tokens
+        tokens = found.tokens if found and request.pays(found.tokens) else request.tokens
         stuck = found is None and request.trigger in _MUST_SHRINK
         if not stuck and tokens <= request.limits.guard_tokens:
             return found
@@ -113,14 +113,14 @@ class RoundsEngine(ContextEngine):
         if cut is None:
             return None
         entries = leaving(request.entries, cut)
-        # Known before a model is paid for the summary. Close to the window the compressor does more.
+        # Known before a model is paid for the summary.
         if not request.pays(request.tokens - sum(map(request.estimate, _messages(entries)))):
             return None
         archive = self._archive(entries, request)
         plan = assemble(request, cut, archive.text, archive.source)
         tokens = Sizes(request).view(plan)
         # A summary may be longer than a few short rounds.
-        if tokens >= request.tokens or not request.pays(tokens):
+        if tokens >= request.tokens:
             return None
         level: Level = "summary" if archive.source == "model" else "extract"
         share = retained_share(key_statements(entries), archive.text)

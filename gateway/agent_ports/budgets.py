@@ -1,7 +1,7 @@
 """Budgets: what a day may cost, asked before every call of a model.
 
 What was spent stands in the ledger, across restarts; what calls in flight will cost at least is
-held in this process.
+held in this process, and other replicas see it once it is booked (docs/costs.md, Budgets).
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -116,7 +116,7 @@ class _Hold:
 
 
 class Budgets:
-    """The budgets of everybody, in all conversations of this process."""
+    """The budgets of all senders, as this replica knows them."""
 
     def __init__(self, database: Database, settings: BudgetSettings, timezone: str) -> None:
         self._database = database

@@ -14,13 +14,15 @@ from tests.support.soak import soaking
 from tests.support.thorough import DEEP
 
 TURNS = 50_000 if DEEP else 2_000
-WARM_UP = TURNS // 10
+SAMPLES = 10
+LEVEL_FROM = 7
+"""From this sample on views that are kept take all that they may, so RSS is level."""
 CHATS = TURNS // 50
 LONGEST_S = 3 * 3600
 
 
 def measure() -> Iterator[Figure]:
-    """Yield the figures behind the warm-up and at the end."""
+    """Yield the figures behind a tenth of the turns and at the end, and RSS in between."""
     yield from asyncio.run(_soaked())
 
 
@@ -28,10 +30,11 @@ async def _soaked() -> list[Figure]:
     ends_at = asyncio.get_running_loop().time() + LONGEST_S
     with tempfile.TemporaryDirectory() as folder:
         async with soaking(Path(folder), chats=CHATS, at_once=24, answer_within_s=120) as soak:
-            await soak.until(WARM_UP)
-            before = await soak.figures()
-            await soak.until(TURNS, ends_at)
-            after = await soak.figures()
+            curve = []
+            for sample in range(1, SAMPLES + 1):
+                await soak.until(TURNS * sample // SAMPLES, ends_at)
+                curve.append(await soak.figures())
+    before, after = curve[0], curve[-1]
     turns = after.turns - before.turns
     name = f"soak, after {before.turns:,} and {after.turns:,} turns"
     return [
@@ -42,7 +45,10 @@ async def _soaked() -> list[Figure]:
         *_grown(f"{name}: sockets", before.sockets, after.sockets),
         *_grown(f"{name}: descriptors", before.descriptors, after.descriptors),
         *_grown(f"{name}: tasks", before.tasks, after.tasks),
-        *_grown(f"{name}: RSS", before.rss_mb, after.rss_mb, "MB"),
+        *(Figure(f"soak, RSS after {each.turns:,} turns", each.rss_mb, "MB") for each in curve),
+        *_grown(
+            "soak, RSS when level, at the end", curve[LEVEL_FROM - 1].rss_mb, after.rss_mb, "MB"
+        ),
         Figure("soak, connections lost", after.in_use, "", at_most=0),
         Figure("soak, clients replaced", after.replaced, "", at_most=0),
     ]

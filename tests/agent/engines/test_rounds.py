@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, Limits
+from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.engines.rounds import HEADING, RoundsEngine, counted, written
 from agent.errors import SummaryFailed, SummaryOverflow
 from agent.messages import assistant_message, user_message
@@ -94,6 +94,30 @@ def test_the_ladder_guards_the_window(more: dict[str, Any]) -> None:
     """Where it can do nothing the built-in compressor does it."""
     request = asking(10, 150, **more)
     assert engine().compress(request) == by_compressor(request)
+
+
+def entries_with(small: int, words: int) -> list[Entry]:
+    """Return one small round and ten large ones."""
+    messages = [entry.message for entry in (*conversation(1, small), *conversation(10, words))]
+    return [Entry(seq, message) for seq, message in enumerate(messages, 1)]
+
+
+@pytest.mark.parametrize("trigger", ["threshold", "preflight", "idle", "price"])
+@pytest.mark.parametrize("small", [1, 20, 40])
+def test_the_prefix_is_not_moved_for_next_to_nothing(trigger: Trigger, small: int) -> None:
+    """One small round is not archived close to the window: the compressor does all at once."""
+    request = request_of(entries_with(small, 150), WINDOW, tokens=8_600, trigger=trigger)
+    assert engine().compress(request) == by_compressor(request)
+    found = engine().compress(earlier := replace(request, tokens=8_400))
+    assert found is None or not earlier.gains(found.tokens)
+
+
+@pytest.mark.parametrize("trigger", ["hygiene", "overflow", "manual"])
+def test_what_has_to_shrink_takes_what_there_is(trigger: Trigger) -> None:
+    """The minimum gain is the loop's alone."""
+    found = engine().compress(request_of(entries_with(90, 130), WINDOW, trigger=trigger))
+    assert found is not None
+    assert found.engine == ""
 
 
 def test_a_manual_compaction_is_made_in_any_case() -> None:

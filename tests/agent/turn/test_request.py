@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
-from agent.messages import ChatMessage, assistant_message
+from agent.messages import ChatMessage, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.ports import ModelCall
@@ -93,6 +93,21 @@ async def test_the_end_of_what_was_rewritten_is_marked(
     (request,) = asked.requests
     assert len(request.messages) == 4
     assert [n for n, message in enumerate(request.messages) if is_marked(message)] == places
+
+
+@pytest.mark.parametrize(
+    ("thinking_from", "places"), [(0, [0, 10, 11, 12]), (13, [0, 2, 10, 12]), (12, [0, 10, 11, 12])]
+)
+async def test_the_request_behind_a_compaction_is_anchored(
+    thinking_from: int, places: list[int]
+) -> None:
+    """With both strategies: the last three messages would find nothing of what stayed in place."""
+    own = [user_message(str(n)) if n % 2 else assistant_message(str(n)) for n in range(9)]
+    asked = model("Hi.")
+    plan = replace(REWRITTEN, thinking_from=thinking_from)
+    await bench_of(asked).run([*own, QUESTION], plan=plan)
+    (request,) = asked.requests
+    assert [n for n, each in enumerate(request.messages) if is_marked(each)] == places
 
 
 async def test_a_last_call_tells_nothing_about_the_next_request() -> None:

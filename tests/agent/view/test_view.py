@@ -407,6 +407,17 @@ def test_a_view_knows_up_to_where_messages_were_rewritten() -> None:
     assert view.settled == [5]
 
 
+def test_a_view_has_moved_until_it_grows() -> None:
+    """A plan says up to where thoughts are dropped: all that it was made from."""
+    entries = [Entry(n, user_message("x")) for n in range(1, 5)]
+    view = View("You help.", ViewPlan(), entries)
+    assert not view.moved
+    view.adopt(ViewPlan(thinking_from=5))
+    assert view.moved
+    view.append(Entry(5, user_message("next")))
+    assert not view.moved
+
+
 def test_behind_a_summary_places_are_counted_with_it() -> None:
     """Places are those of the view's messages; what is out of view ends with the summary."""
     summary = Summary("s", 3, 5)

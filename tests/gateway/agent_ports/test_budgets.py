@@ -114,6 +114,26 @@ async def test_yesterday_does_not_count(database: Database) -> None:
     await refused(budgets_of(database, 1.0), ADA, 1.0)
 
 
+async def test_each_replica_holds_for_itself_alone(
+    database: Database, database_engine: str
+) -> None:
+    """Each may start what is left once: replicas together at most so many times that."""
+    await spend(database, ADA, 0.9)
+    replicas = [budgets_of(database, 1.0, daily_usd=1.0) for _ in range(2)]
+    turns = [replica.for_sender(ADA) for replica in replicas]
+    for turn in turns:
+        async with turn.call(0.06):
+            pass
+    for replica in replicas:
+        await refused(replica, ADA, 0.06)
+    for turn in turns:
+        await spend(database, ADA, 0.06)
+        turn.close()
+    assert 0.1 < 2 * 0.06 <= len(replicas) * 0.1
+    for replica in replicas:
+        await refused(replica, ADA, 0.000_001)
+
+
 async def test_a_call_in_flight_is_held(database: Database) -> None:
     """Until it is booked: by the turn's next call, or by its end."""
     budgets = budgets_of(database, 1.0, daily_usd=1.5)
