@@ -16,7 +16,7 @@ import orjson
 
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, FunctionCall, ToolCall, decode, encode
-from agent.models.arguments import canonical_arguments, parse_object
+from agent.models.arguments import canonical_arguments, parse_object, read_arguments
 from agent.models.base import Completion, StopReason, TextSink
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
@@ -69,6 +69,11 @@ class AnswerDraft:
     def empty(self) -> bool:
         """Whether there is nothing to show and nothing to call."""
         return not self.calls and not self.text.strip()
+
+    @property
+    def may_be_whole(self) -> bool:
+        """Whether no call is half written: the answer may be over if its server says so."""
+        return all(read_arguments("".join(call.arguments)) is not None for call in self.calls)
 
     @property
     def text(self) -> str:

@@ -137,12 +137,12 @@ class AnthropicAnswer(StreamedAnswer):
                 if self._draft.is_full:
                     break
         except httpx2.TransportError:
-            if not self._finished:
+            if not self._is_over:
                 raise
 
     @override
     def completion(self, name: str) -> Completion:
-        if not self._finished and not self._draft.is_full:
+        if not self._is_over and not self._draft.is_full:
             raise ModelUnreachable("Anthropic: the stream was cut")
         if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
             raise ContextOverflow("the window was full before the answer began")
@@ -156,6 +156,11 @@ class AnthropicAnswer(StreamedAnswer):
         streamed = "" if self._is_counted else self._draft.streamed
         return usage_so_far(self._usage, streamed, name)
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether the end came; some proxies leave out one of its two signs."""
+        return self._finished or self._stop_reason is not None
+
     def _take(self, event: Any) -> None:
         if event is None:
             return  # `data: null`
@@ -167,7 +172,7 @@ class AnthropicAnswer(StreamedAnswer):
         elif kind == "content_block_delta":
             self._grow_block(event.get("index"), event["delta"])
         elif kind == "message_delta":
-            self._stop_reason = event["delta"].get("stop_reason")
+            self._stop_reason = event["delta"].get("stop_reason") or self._stop_reason
             usage = event.get("usage")
             # Where there is no last count, the first one tells nothing of what came since.
             self._is_counted = tokens_in(usage, "output_tokens") > 0

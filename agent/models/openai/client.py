@@ -60,7 +60,7 @@ from agent.models.openai.mode import (
     ServerMode,
     is_official,
 )
-from agent.models.openai.transport import Disconnected, JsonServer, ServerError, Unreadable
+from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
 from agent.models.reasoning import ReasoningFilter
 from agent.settings import ModelSettings
@@ -70,6 +70,10 @@ _STOP_REASONS: dict[str, StopReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "length": "length",
+    # Of Gemini, Mistral and servers that pass on what an upstream of another API says.
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "model_length": "length",
     "content_filter": "refused",
 }
 _BROKEN_CALL = "function_call_filter"
@@ -146,6 +150,7 @@ class OpenAIAnswer(StreamedAnswer):
         self._filter = ReasoningFilter()
         self._cost_usd: float | None = None
         self._finish_reason: str | None = None
+        self._is_done = False
         self._refusal: list[str] = []
         self._structured = False
         self._slots: dict[object, CallDraft] = {}
@@ -156,11 +161,17 @@ class OpenAIAnswer(StreamedAnswer):
 
         A chunk without choices says as little as a comment. An answer that is larger than it may
         be is left.
+
+        Some servers leave out the reason of the end. A `[DONE]` behind what was said is one, and
+        so is the end of the body behind the report of usage.
         """
         try:
             async for chunk in stream:
                 if chunk is None:
                     continue  # `data: null`
+                if chunk == DONE:
+                    self._is_done = True
+                    continue
                 if chunk.get("choices"):
                     self._clock.note()
                 self._take(chunk)
@@ -172,7 +183,8 @@ class OpenAIAnswer(StreamedAnswer):
 
     @override
     def completion(self, name: str) -> Completion:
-        ended = self._finish_reason or "error"
+        is_over = self._is_done and self.has_begun and self._draft.may_be_whole
+        ended = self._finish_reason or ("stop" if is_over else "error")
         if ended == "error" and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         if ended.startswith(_BROKEN_CALL):
@@ -180,7 +192,7 @@ class OpenAIAnswer(StreamedAnswer):
         self._draft.say(self._filter.close())
         if not self._structured:
             self._draft.think(self._filter.reasoning)
-        stop = _STOP_REASONS.get(self._finish_reason or "", "stop")
+        stop = _STOP_REASONS.get(ended.lower(), "stop")
         if self._refusal:
             stop = "refused"
             self._draft.say("".join(self._refusal))
@@ -200,7 +212,9 @@ class OpenAIAnswer(StreamedAnswer):
         if usage := chunk.get("usage"):
             self._usage = _usage(usage)
             self._cost_usd = _cost_usd(usage)
+            self._is_done = True
         for choice in chunk.get("choices") or []:
+            self._is_done = False
             if delta := choice.get("delta"):
                 self._grow(delta)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason

@@ -35,7 +35,7 @@ from agent.models.draft import (
 )
 from agent.models.openai.client import OpenAIServerModel
 from agent.models.openai.mode import Quirks, is_official
-from agent.models.openai.transport import Disconnected, failed_inside
+from agent.models.openai.transport import DONE, Disconnected, failed_inside
 from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
 from agent.models.wire import (
     Remembered,
@@ -77,6 +77,8 @@ class ResponsesAnswer(StreamedAnswer):
         """
         try:
             async for event in stream:
+                if event == DONE and self.has_begun and self._draft.may_be_whole:
+                    self._stop = self._stop or "stop"
                 if not isinstance(event, dict):
                     continue  # `data: null`
                 self._clock.note()

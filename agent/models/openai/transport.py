@@ -18,7 +18,8 @@ import orjson
 
 from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES, certificates
 
-_DONE = b"[DONE]"
+DONE = "[DONE]"
+"""Stands behind the last event of a stream, for whoever reads it too."""
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -205,8 +206,9 @@ def _unlisted(said: Any) -> Any:
 async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> AsyncIterator[Any]:
     with _transport_errors():
         async for data in data_of(answer.content.iter_any()):
-            if data.startswith(_DONE):
+            if data.strip() == DONE.encode():
                 await _drain(answer)
+                yield DONE
                 return
             event = _unlisted(_parsed(data))
             if isinstance(event, dict) and (failure := event.get("error")):

@@ -222,7 +222,12 @@ async def test_bill_counts_thoughts_and_calls() -> None:
 async def test_final_count_is_not_estimated() -> None:
     """A stream that is cut after the last report is billed as reported."""
     async with AnthropicServer() as server:
-        server.frames = lambda body, reply: AnthropicServer.frames(server, body, reply)[:-1]  # type: ignore[method-assign]
+        server.frames = (
+            lambda body, reply: [  # type: ignore[method-assign]
+                frame.replace(b'"end_turn"', b"null")
+                for frame in AnthropicServer.frames(server, body, reply)[:-1]
+            ]
+        )
         final = {"output_tokens": 2}
         reply = Reply(text="Once upon a time " * 9, usage=REPORT, extra={"final_usage": final})
         assert (await failure(server, reply)).usage == Usage(3, 2, 1000, 70)

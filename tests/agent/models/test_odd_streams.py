@@ -20,6 +20,7 @@ from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import ModelServer, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
+from tests.support.responses_server import ResponsesServer
 from tests.support.thorough import amount
 
 Event = Any
@@ -35,12 +36,12 @@ def sse(event: Event) -> bytes:
     return f"event: {name}\ndata: {json.dumps(event)}\n\n".encode()
 
 
-def play(server: ModelServer, *events: Event) -> None:
+def play(server: ModelServer, *events: Event, done: bool = True) -> None:
     """Have the next request answered with these events."""
     frames = [sse(event) for event in events]
     if isinstance(server, OpenAIServer):
         frames = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
-        frames.append(b"data: [DONE]\n\n")
+        frames += [b"data: [DONE]\n\n"] * done
     server.frames = lambda body, reply: frames  # type: ignore[method-assign]
     server.script(Reply())
 
@@ -193,6 +194,106 @@ async def test_odd_chunks_say_what_they_can(events: list[Event]) -> None:
     completion = await compatible(*events)
     assert (completion.message["content"], completion.usage) == ("hi", None)
     assert completion.model == "local-1"
+
+
+HI_CHUNK = chunk({"role": "assistant", "content": "hi"})
+USED = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 10}}
+
+
+def called(arguments: str) -> Event:
+    call = {"index": 0, "id": "a", "function": {"name": "current_time", "arguments": arguments}}
+    return chunk({"tool_calls": [call]})
+
+
+ENDINGS: dict[str, tuple[list[Event], bool, str]] = {
+    "usage and done": ([HI_CHUNK, USED], True, "stop"),
+    "done": ([HI_CHUNK], True, "stop"),
+    "done as JSON": ([HI_CHUNK, "[DONE]"], False, "stop"),
+    "usage and the end of the body": ([HI_CHUNK, USED], False, "stop"),
+    "an empty reason": ([chunk({"content": "hi"}, "")], True, "stop"),
+    "a call": ([called('{"a": 1}')], True, "tool_calls"),
+    "a call without arguments": ([called("")], True, "tool_calls"),
+    "a call and usage": ([called("{}"), USED], False, "tool_calls"),
+    "thoughts first": ([chunk({"reasoning_content": "hm"}), HI_CHUNK], True, "stop"),
+    "a thought in the text": ([chunk({"content": "<think>hm</think>hi"})], True, "stop"),
+    "a refusal": ([chunk({"refusal": "hi"})], True, "refused"),
+    "pings behind the usage": ([HI_CHUNK, USED, {"choices": []}, None], False, "stop"),
+    "the reason of an upstream": ([HI_CHUNK, chunk({}, "MAX_TOKENS")], True, "length"),
+    "the window was full": ([HI_CHUNK, chunk({}, "model_length")], False, "length"),
+}
+
+
+@pytest.mark.parametrize(("events", "done", "stop"), ENDINGS.values(), ids=ENDINGS)
+async def test_an_end_may_lack_its_reason(events: list[Event], *, done: bool, stop: str) -> None:
+    """A whole answer is not thrown away, asked for again and billed again."""
+    async with OpenAIServer() as server:
+        play(server, *events, done=done)
+        completion = await ask(server, ModelRequest(ASK, (CLOCK,)))
+    assert completion.stop_reason == stop
+    assert (completion.message["content"] or "hi") == "hi"
+
+
+CUTS: dict[str, tuple[list[Event], bool]] = {
+    "nothing": ([], True),
+    "a role": ([chunk({"role": "assistant", "content": ""})], True),
+    "usage alone": ([USED], True),
+    "half a call": ([HI_CHUNK, called('{"a": ')], True),
+    "the end of the body": ([HI_CHUNK], False),
+    "text behind the usage": ([HI_CHUNK, USED, HI_CHUNK], False),
+    "an error": ([HI_CHUNK, chunk({}, "error"), USED], True),
+}
+
+
+@pytest.mark.parametrize(("events", "done"), CUTS.values(), ids=CUTS)
+async def test_what_is_no_end_is_a_cut(events: list[Event], *, done: bool) -> None:
+    """Nobody knows what was to follow: recovery asks again."""
+    async with OpenAIServer() as server:
+        play(server, *events, done=done)
+        with pytest.raises(ModelUnreachable, match="cut"):
+            await ask(server, ModelRequest(ASK, (CLOCK,)))
+
+
+def item(kind: str, **fields: Event) -> list[Event]:
+    begun = {"type": kind, **fields}
+    if kind == "function_call":
+        whole = {"type": "response.output_item.done", "output_index": 0, "item": begun}
+        return [{"type": "response.output_item.added", "output_index": 0, "item": begun}, whole]
+    return [{"type": "response.output_text.delta", "output_index": 0, "delta": fields["text"]}]
+
+
+@pytest.mark.parametrize(
+    ("events", "stop"),
+    [
+        (item("message", text="hi"), "stop"),
+        (item("function_call", call_id="c", name="current_time", arguments="{}"), "tool_calls"),
+        (item("function_call", call_id="c", name="current_time", arguments='{"a'), None),
+        ([], None),
+    ],
+    ids=["text", "call", "half a call", "nothing"],
+)
+async def test_responses_may_end_with_done_alone(events: list[Event], stop: str | None) -> None:
+    """Servers that imitate the API send what ends the other one."""
+    async with ResponsesServer() as server:
+        play(server, {"type": "response.created", "response": {"model": "m"}}, *events)
+        if stop is None:
+            with pytest.raises(ModelUnreachable, match="cut"):
+                await ask(server)
+        else:
+            assert (await ask(server)).stop_reason == stop
+
+
+@pytest.mark.parametrize("last", [[], [{"type": "message_delta", "delta": {}}]])
+async def test_the_reason_of_the_end_is_an_end(last: list[Event]) -> None:
+    """Some proxies leave `message_stop` out, or send the reason before the usage."""
+    whole = end(usage={"output_tokens": 2})[0]
+    completion = await native(start(usage=USAGE), *HI, whole, *last)
+    assert (completion.stop_reason, completion.message["content"]) == ("stop", "hi there")
+
+
+async def test_without_any_end_a_message_was_cut() -> None:
+    """Another block may have been to follow."""
+    with pytest.raises(ModelUnreachable, match="cut"):
+        await native(start(usage=USAGE), *HI)
 
 
 @pytest.mark.parametrize(

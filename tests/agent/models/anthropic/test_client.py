@@ -348,9 +348,11 @@ async def test_cut_stream_is_unreachable(server: AnthropicServer) -> None:
         await ask(server)
 
 
-async def test_orderly_end_without_message_stop_is_unreachable(server: AnthropicServer) -> None:
+async def test_orderly_end_without_any_sign_of_the_end_is_unreachable(
+    server: AnthropicServer,
+) -> None:
     """A proxy that ends the body early does not make the half answer whole."""
-    server.frames = lambda body, reply: AnthropicServer.frames(server, body, reply)[:-1]  # type: ignore[method-assign]
+    server.frames = lambda body, reply: AnthropicServer.frames(server, body, reply)[:-2]  # type: ignore[method-assign]
     server.script(Reply(text="Once upon a"))
     with pytest.raises(ModelUnreachable, match="cut"):
         await ask(server)
