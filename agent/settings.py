@@ -410,6 +410,10 @@ def _without_secrets(value: Any) -> Any:
             return value
 
 
+MCP_PREFIX = "mcp_"
+"""Begins the name of each tool of an MCP server."""
+
+
 class McpServerSettings(Section):
     """One MCP server: a program that is started (`command`), or a web address (`url`).
 

@@ -9,11 +9,11 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 import asyncio
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -30,7 +30,8 @@ from agent.models.openai.mode import ModeFile, Negotiating, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
-from agent.plugins.engines import resolve
+from agent.plugins.engines import EngineFactory, resolve
+from agent.plugins.loading import load_plugins
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
 from agent.settings import (
@@ -46,10 +47,12 @@ from agent.tools.gate import ApprovalRules
 from agent.tools.mcp import mcp_tools
 from agent.tools.registry import NO_SERVERS, ServedTools, Tool
 from agent.turn.state import Agent, CallRules
+from gateway.access.oidc import provider_of
 from gateway.access.policy import Access, Owners
-from gateway.agent_ports.budgets import Budgets
+from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.search import Meanings
 from gateway.agent_ports.told_notes import NoteChats
+from gateway.agent_ports.tools import Workspaces
 from gateway.alerts.telling import Telling
 from gateway.alerts.watch import AlertSources, AlertWatch
 from gateway.alerts.webhook import AlertWebhook
@@ -64,6 +67,7 @@ from gateway.http.server import ChatHistory
 from gateway.lifecycle import backups, start_checks
 from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
+from gateway.logging.setup import log_path, refuse_unwritable
 from gateway.settings.loading import KEY_VARIABLES, redactor_of
 from gateway.settings.tree import Settings
 from gateway.signals import Wakeups
@@ -294,8 +298,6 @@ def build_context(
         windows: What refusals have taught, and who learns of the next ones; None for nothing.
     """
     compression, model = settings.compression, agent.models[0]
-    name = settings.context.engine
-    own = settings.context.model_dump(include={name}).get(name)
     return ContextParts(
         enabled=compression.enabled,
         limits=Limits(
@@ -304,13 +306,18 @@ def build_context(
             target_ratio=compression.target_ratio,
             protect_last_n=compression.protect_last_n,
         ),
-        make_engine=resolve(
-            name, settings.home, own if isinstance(own, dict) else settings.context.options
-        ),
+        make_engine=choose_engine(settings),
         summariser=build_summariser(settings, agent, windows),
         windows=windows,
         payback_requests=compression.payback_requests if compression.early else None,
     )
+
+
+def choose_engine(settings: Settings) -> EngineFactory:
+    """Load the context engine of the settings, or the built-in one if it cannot be loaded."""
+    name = settings.context.engine
+    own = settings.context.model_dump(include={name}).get(name)
+    return resolve(name, settings.home, own if isinstance(own, dict) else settings.context.options)
 
 
 def build_writers(settings: Settings) -> list[Configured]:
@@ -595,6 +602,56 @@ def accounts_of(*adapters: Adapter) -> Accounts:
     """Return the accounts of adapters that are there already, and that receive nothing."""
     renderers = {(each.platform, each.account): each.render for each in adapters}
     return Accounts(renderers, lambda _intake, _chats, _door: adapters)
+
+
+def tried(settings: Settings) -> tuple[list[str], list[MutableMapping[str, Any]]]:
+    """Load what others wrote and build all else, as a start would; for commands alone.
+
+    Returns:
+        Why a gateway would not start, a line each, and what the attempt has logged.
+    """
+    with structlog.testing.capture_logs() as logged:
+        plugins = load_plugins(settings.plugins, settings.home)
+        choose_engine(settings)
+        try:
+            refuse_unusable(settings, plugins)
+        except SettingsError as exc:
+            return str(exc).splitlines(), logged
+    return [], logged
+
+
+def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
+    """Build what a start builds of its settings; not for a thread in which a loop runs.
+
+    No network call is made, and no code of a plugin runs.
+
+    Raises:
+        SettingsError: A gateway would not start with these.
+    """
+    asyncio.run(_build(settings, plugins))
+    provider_of(settings.web)
+    Workspaces(settings.tools.workspace, settings.home)
+    refuse_unwritable(log_path(settings.logging, settings.home))
+    if settings.storage.files is not None:
+        # A gateway without an object store has no use for it.
+        from gateway.storage.object_store import ObjectStore  # noqa: PLC0415
+
+        ObjectStore(settings.storage)
+
+
+async def _build(settings: Settings, plugins: Plugins) -> None:
+    line = build_line(settings)
+    models = models_of([*line, *build_writers(settings), *build_readers(settings)])
+    try:
+        refuse_unpriced(settings.budget, models)
+        build_agent(settings, line, plugins)
+        if settings.search.embeddings != "off":
+            from gateway.agent_ports.embeddings import embedding_model  # noqa: PLC0415
+
+            await embedding_model(settings).close()
+    finally:
+        for model in models:
+            await model.close()
 
 
 def open_tools(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from agent.processes.sandbox import OF_FILES, why_off
-from agent.settings import ToolSettings
+from agent.settings import MCP_PREFIX, ToolSettings
 from agent.tools.builtin.basics import CALCULATE, CURRENT_TIME
 from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
 from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
@@ -48,16 +48,20 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
 
     Args:
         settings: `tools`. If no wall works, the file tools and `terminal` are left out.
-        others: Tools of MCP servers and plugins, which stand behind them.
+        others: Tools of MCP servers and plugins, which stand behind them. A name of one in
+            `settings.enabled` has no effect: a server may be away, and its tools with it.
 
     Raises:
         ValueError: A name is unknown or stands there twice (the text lists what exists), or a tool
             cannot work on this machine as it is set.
     """
-    unknown = [name for name in settings.enabled if name not in BUILTIN]
+    others = tuple(others)
+    foreign = {tool.name for tool in others}
+    foreign |= {name for name in settings.enabled if name.startswith(MCP_PREFIX)}
+    unknown = [name for name in settings.enabled if name not in {*BUILTIN, *foreign}]
     if unknown:
         raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(BUILTIN)}")
     off = OF_FILES if why_off(settings) else frozenset()
-    names = [name for name in settings.enabled if name not in off]
+    names = [name for name in settings.enabled if name not in off | foreign]
     made = [_FIXED.get(name) or _MAKERS[name](settings) for name in names]
     return ToolRegistry([*made, *others])

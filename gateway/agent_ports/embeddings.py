@@ -172,6 +172,16 @@ def build_embedder(settings: Settings, database: Database) -> Embedder:
     """Return who makes vectors, by the server and the key that the settings name.
 
     Raises:
+        SettingsError: As for `embedding_model`.
+    """
+    model = embedding_model(settings)
+    return Embedder(database, model, redactor_of(settings), settings.search.weight)
+
+
+def embedding_model(settings: Settings) -> EmbeddingModel:
+    """Return the model for the server and the key in the settings.
+
+    Raises:
         SettingsError: There is no server, or the key cannot be used.
     """
     chosen = settings.search
@@ -183,11 +193,10 @@ def build_embedder(settings: Settings, database: Database) -> Embedder:
     text = key.get_secret_value().strip() if key else ""
     if not can_be_key(text):
         raise SettingsError("search.api_key: it holds characters that no key can have")
-    model = EmbeddingModel(
+    return EmbeddingModel(
         chosen.base_url or base_url_of(main),
         text,
         chosen.model,
         dimensions=chosen.dimensions,
         input_usd=chosen.input_usd,
     )
-    return Embedder(database, model, redactor_of(settings), chosen.weight)

@@ -49,6 +49,9 @@ _ADDRESSES = ("storage.url", "storage.direct_url")
 _PASSWORD = re.compile(rf"([?&](?:{'|'.join(PASSWORDS)})=)[^&]*")
 
 
+_OF_OTHERS = {"plugin", "engine"}
+
+
 class Row(NamedTuple):
     """One key; `value` is JSON data without secrets, `mark` says when a change takes effect."""
 
@@ -128,7 +131,7 @@ def config_check(
     No network call is made. Exit code 1 if it would not. For a FILE that is not in use no secret is
     read and no plugin loaded; the command lists what it would run.
     """
-    from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
+    from gateway.wiring import tried  # noqa: PLC0415
 
     chosen = context.find_root().params
     path = file_of(chosen["config"], chosen["home"])
@@ -137,10 +140,17 @@ def config_check(
         return
     try:
         found = load_settings(config=chosen["config"], overrides={"home": chosen["home"]})
-        refuse_unusable(found.settings)
     except SettingsError as exc:
         raise SettingsError("\n".join(located(exc, path))) from exc
-    for warning in found.warnings:
+    problems, logged = tried(found.settings)
+    if problems:
+        raise SettingsError("\n".join(located(SettingsError("\n".join(problems)), path)))
+    left_out = [
+        f"{key} {each[key]}: {each['reason']}"
+        for each in logged
+        for key in _OF_OTHERS & each.keys()
+    ]
+    for warning in (*found.warnings, *left_out):
         say(f"warning: {warning}", "yellow")
     say(f"{path}: a gateway can go by these settings")
 
@@ -231,7 +241,7 @@ def _is_secret(found: Loaded, key: str) -> bool:
 
 def _check_draft(context: typer.Context, file: Path, draft: Path) -> None:
     """Refuse a file that a gateway could not go by; its name in the messages is that of `file`."""
-    from gateway.setup.checks import refuse_unusable  # noqa: PLC0415
+    from gateway.wiring import refuse_unusable  # noqa: PLC0415
 
     home = context.find_root().params["home"]
     try:

@@ -2,22 +2,24 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import structlog
 import typer
 
-from adapters.registry import AccountReport, check
+from adapters.registry import AccountReport
+from agent.models.openai.client import base_url_of
 from gateway.cli.common import loaded, opened
 from gateway.cli.output import out, say, show_json
 from gateway.doctor import checks, database, home, models, people, safety, settings, versions
 from gateway.doctor.checks import Examined, Level, Result, Sight
 from gateway.errors import GatewayError, SettingsError
 from gateway.http import control
-from gateway.settings.loading import Loaded, home_of
-from gateway.wiring import build_line, learn_windows, models_of
+from gateway.lifecycle.start_checks import report_of
+from gateway.settings.loading import Loaded, home_of, redactor_of
+from gateway.wiring import INSIDE, Configured, build_line, learn_windows, models_of, tried
 
 LOOKED_AT = (settings, home, database, models, people, safety, versions)
 """The rooms whose checks are made, in this order."""
@@ -28,6 +30,7 @@ MARKS: dict[Level, tuple[str, str]] = {
     "note": ("·", "cyan"),
     "fine": ("✓", "green"),
 }
+CLAUDE = "https://api.anthropic.com"
 NEEDS_ATTENTION: tuple[Level, ...] = ("wrong", "warning")
 
 doctor_app = typer.Typer(add_completion=False)
@@ -78,6 +81,7 @@ def _examined(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[
         yield Examined(where, problems=tuple(str(exc).splitlines()), deep=deep)
         return
     parts = asyncio.run(_asked(found, offline=offline))
+    parts["problems"], parts["tried"] = tried(found.settings)
     try:
         with opened(found.settings) as conn:
             yield Examined(found.settings.home, found, opened=conn, deep=deep, **parts)
@@ -90,20 +94,25 @@ def _examined(context: typer.Context, *, offline: bool, deep: bool) -> Iterator[
 async def _asked(found: Loaded, *, offline: bool) -> dict[str, Any]:
     """Ask the gateway that runs here, and the providers of the models."""
     running = await _running(found)
-    try:
+    line: list[Configured] = []
+    with suppress(SettingsError):
         line = build_line(found.settings)
-    except SettingsError as exc:
-        return {"running": running, "problems": tuple(str(exc).splitlines())}
     try:
         if offline:
             return {"running": running, "line": line}
         # What they would log is what the checks say.
         with structlog.testing.capture_logs():
-            findings, accounts = await asyncio.gather(learn_windows(line), _tokens(found))
+            findings, accounts, servers, clock = await asyncio.gather(
+                learn_windows(line),
+                _tokens(found),
+                _servers(found, running),
+                _clock(line),
+            )
     finally:
         for model in models_of(line):
             await model.close()
-    return {"running": running, "line": line, "findings": findings, "accounts": accounts}
+    asked = {"findings": findings, "accounts": accounts, "servers": servers, "clock": clock}
+    return {"running": running, "line": line, **asked}
 
 
 async def _running(found: Loaded) -> dict[str, Any] | None:
@@ -125,10 +134,33 @@ async def _running(found: Loaded) -> dict[str, Any] | None:
     return {**said, "waiting": [each["key"] for each in different]}
 
 
+async def _clock(line: Sequence[Configured]) -> str:
+    """Return what the first model's server says against this machine's clock."""
+    for each in line:
+        provider = each.models[0].provider
+        if provider not in INSIDE:
+            block = each.settings.model_copy(update={"provider": provider})
+            is_claude = provider == "anthropic" and block.base_url is None
+            return await home.clock_trouble(CLAUDE if is_claude else base_url_of(block))
+    return ""
+
+
+async def _servers(found: Loaded, running: Mapping[str, Any] | None) -> dict[str, str]:
+    """Connect once to each MCP server that no gateway is connected to; return what is wrong."""
+    settings_, masked = found.settings, redactor_of(found.settings).text
+    if running is not None or not any(each.enabled for each in settings_.tools.mcp.values()):
+        return {}
+    # With the SDK, which most gateways have no use for.
+    from gateway.cli.mcp import on_record, server_reports  # noqa: PLC0415
+
+    reports = await server_reports(settings_, on_record(settings_)[0])
+    return {each.name: masked(each.problem or "") for each in reports}
+
+
 async def _tokens(found: Loaded) -> dict[str, AccountReport]:
     """Ask each platform about the tokens of its accounts, side by side."""
     on = found.settings.platforms.on()
-    reports = await asyncio.gather(*(check(*each) for each in on))
+    reports = await asyncio.gather(*(report_of(*each) for each in on))
     return {f"{name}:{each.name}": report for (name, each), report in zip(on, reports, strict=True)}
 
 

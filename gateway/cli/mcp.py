@@ -36,12 +36,10 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
     """
     settings = loaded(context).settings
     off = sorted(name for name, server in settings.tools.mcp.items() if not server.enabled)
-    confined, states = _on_record(settings)
+    confined, states = on_record(settings)
     # What goes wrong is in the reports.
     with structlog.testing.capture_logs():
-        reports = (
-            asyncio.run(_reports(settings, confined)) if len(off) < len(settings.tools.mcp) else ()
-        )
+        reports = asyncio.run(server_reports(settings, confined))
     redactor = Redactor(secret_values(settings))
     if json:
         servers_ = [_as_data(each, settings, redactor, states) for each in reports]
@@ -58,7 +56,7 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
+def on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
     """Return the servers that stay confined, and owners' decisions about texts, by digest."""
     location = location_of(settings)
     if isinstance(location, Path) and not location.exists():
@@ -71,7 +69,8 @@ def _on_record(settings: Settings) -> tuple[Collection[str], Mapping[str, str]]:
         return mcp.UNKNOWN.confined, {}
 
 
-async def _reports(settings: Settings, confined: Collection[str]) -> Sequence[ServerReport]:
+async def server_reports(settings: Settings, confined: Collection[str]) -> Sequence[ServerReport]:
+    """Connect to each enabled server once, and return what became of it."""
     async with servers.connected(
         with_walls(settings, confined), settings.home, settings.tools.sandbox
     ) as started:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection
 
@@ -63,6 +63,9 @@ class Examined:
         findings: What became of their keys; None where nobody was asked.
         running: What the gateway that runs here says of itself, or why it does not, as `HANGS`;
             None where none runs.
+        tried: What trying the settings has logged, with `event`: plugins that cannot be loaded.
+        servers: Why each MCP server is not connected, "" if it is; None if none was asked.
+        clock: What a model's server says against this machine's clock.
         deep: Whether to look at everything that takes long, too.
     """
 
@@ -75,6 +78,9 @@ class Examined:
     accounts: Mapping[str, AccountReport] | None = None
     findings: Sequence[Finding] | None = None
     running: Mapping[str, object] | None = None
+    tried: Sequence[Mapping[str, Any]] = ()
+    servers: Mapping[str, str] | None = None
+    clock: str = ""
     deep: bool = False
 
     # What a check needs is there when it is made (`lacks`).

@@ -9,9 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from email.utils import mktime_tz, parsedate_tz
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import getproxies
+
+import aiohttp
 
 from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
 from gateway.lifecycle import backups
@@ -26,6 +30,9 @@ LEAST_MEMORY = 300_000_000
 LEAST_DESCRIPTORS = 1024
 LARGE_LOG = 5_000_000_000
 AHEAD_S = 120.0
+CLOCK_WITHIN_S = 5.0
+_DATED = {9: "is not valid yet", 10: "has expired"}
+"""By OpenSSL's code. Source: openssl-verification-options(1)."""
 MOST_EVENTS = 5
 
 
@@ -258,12 +265,32 @@ def _python(_: Examined) -> Iterator[Sight]:
 def _clock(examined: Examined) -> Iterator[Sight]:
     if not examined.home.is_dir():
         return
-    newest = max((each.stat().st_mtime for each in examined.home.iterdir()), default=0.0)
+    # Parley itself, too: a machine without a clock of its own begins in the past.
+    files = [*examined.home.iterdir(), Path(__file__)]
+    newest, when = max((each.stat().st_mtime, str(each)) for each in files)
     if newest - time.time() > AHEAD_S:
         ahead = (newest - time.time()) / 60
-        yield Sight(
-            "wrong", f"a file in {examined.home} was written in {ahead:.0f} minutes from now"
-        )
+        yield Sight("wrong", f"{when} was written in {ahead:,.0f} minutes from now")
+    if examined.clock:
+        yield Sight("wrong", examined.clock)
+
+
+async def clock_trouble(url: str) -> str:
+    """Compare this machine's clock with that of a server; return what is wrong."""
+    host = urlsplit(url).hostname
+    timeout = aiohttp.ClientTimeout(total=CLOCK_WITHIN_S)
+    try:
+        async with (
+            aiohttp.ClientSession(trust_env=True, timeout=timeout) as http,
+            http.head(url) as answer,
+        ):
+            told = parsedate_tz(answer.headers.get("Date", ""))
+    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+        code = getattr(getattr(exc, "certificate_error", None), "verify_code", 0)
+        return f"by it, the certificate of {host} {_DATED[code]}" if code in _DATED else ""
+    ahead_s = time.time() - mktime_tz(told) if told else 0.0
+    side = "ahead of" if ahead_s > 0 else "behind"
+    return f"it is {abs(ahead_s) / 60:,.0f} minutes {side} {host}" if abs(ahead_s) > AHEAD_S else ""
 
 
 @check(

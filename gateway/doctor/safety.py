@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from agent.plugins.finding import available
 from agent.processes import sandbox
@@ -118,11 +119,12 @@ def _programs(examined: Examined) -> Iterator[Sight]:
     "MCP servers are connected",
     why="Otherwise calls of their tools fail.",
     remedy="Follow the line's advice; `parley mcp list` shows the end of the program's stderr.",
-    needs="gateway",
 )
 def _connected(examined: Examined) -> Iterator[Sight]:
-    servers = examined.said.get("servers")
-    for name, problem in servers.items() if isinstance(servers, Mapping) else ():
+    told = examined.running.get("servers") if examined.running else examined.servers
+    if told is None and any(each.enabled for each in examined.settings.tools.mcp.values()):
+        yield Sight("unknown", "skipped: no server was asked")
+    for name, problem in told.items() if isinstance(told, Mapping) else ():
         if problem:
             yield Sight("wrong", f"{name}: {problem}")
 
@@ -217,6 +219,7 @@ def _plugins(examined: Examined) -> Iterator[Sight]:
     if not enabled:
         return
     found = {each.name: each.problem for each in available(examined.home)}
+    found |= {each["plugin"]: each["reason"] for each in _tried(examined, "plugin_unavailable")}
     for name in enabled:
         if name not in found:
             yield Sight("wrong", f"there is no plugin {name}")
@@ -232,9 +235,16 @@ def _plugins(examined: Examined) -> Iterator[Sight]:
 )
 def _engine(examined: Examined) -> Iterator[Sight]:
     name = examined.settings.context.engine
+    for each in _tried(examined, "engine_unavailable"):
+        yield Sight("wrong", f"{name}: {each['reason']}")
+        return
     folder = examined.home / "plugins" / "context_engine" / name
     if name not in BUILT_IN_ENGINES and not folder.is_dir():
         yield Sight("note", f"{name} is no engine of Parley's own, and no folder of plugins")
+
+
+def _tried(examined: Examined, event: str) -> list[Mapping[str, Any]]:
+    return [each for each in examined.tried if each["event"] == event]
 
 
 def _has(examined: Examined, tool: str) -> bool:

@@ -434,6 +434,19 @@ def log_path(settings: LoggingSettings, home: Path) -> Path | None:
     return home / (settings.file or Path("logs") / "parley.jsonl")
 
 
+def refuse_unwritable(path: Path | None) -> None:
+    """Check that a log file can be written, without making it.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    if path is not None:
+        there = next(each for each in (path, *path.parents) if each.exists())
+        is_right = there.is_file() if there == path else there.is_dir()
+        if not (is_right and os.access(there, os.W_OK)):
+            raise SettingsError(f"logging.file: cannot write {str(path)!r}: {there} is in the way")
+
+
 def predecessors(path: Path) -> list[Path]:
     """Return the rotated files that are there, newest first."""
     numbered = (_numbered(path, number) for number in range(1, KEPT_FILES + 1))

@@ -15,6 +15,7 @@ from adapters.registry import Platform, account_types, by_name
 from adapters.web.platform import is_private_way
 from agent.processes.confinement import SYSTEM
 from agent.safety.redaction import LEAST_CHARS, is_telling
+from agent.settings import MCP_PREFIX
 from gateway.settings.tree import Keys, Settings, StorageSettings, dotted, is_server
 
 # A host's name, an address, one of IPv6 in brackets or nothing; and its port, if it has one.
@@ -93,6 +94,8 @@ def doubts(settings: Settings) -> Iterator[str]:
             os.scandir(workspace).close()
         except OSError as exc:
             yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
+    if named := [each for each in settings.tools.enabled if each.startswith(MCP_PREFIX)]:
+        yield f"tools.enabled: {', '.join(named)}: MCP tools need no entry here; remove it"
 
 
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:

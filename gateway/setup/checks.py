@@ -143,28 +143,6 @@ def _why(failure: Exception, model: ChatModel) -> tuple[Outcome, str]:
     return outcome, text
 
 
-def refuse_unusable(settings: Settings) -> None:
-    """Check what only shows when the parts are built; not for a thread in which a loop runs.
-
-    Raises:
-        SettingsError: A gateway would not start with these.
-    """
-    from gateway.agent_ports.budgets import refuse_unpriced  # noqa: PLC0415
-    from gateway.wiring import build_agent, build_line, build_readers, build_writers, models_of  # noqa: PLC0415
-
-    async def build() -> None:
-        line = build_line(settings)
-        others = [*build_writers(settings), *build_readers(settings)]
-        try:
-            refuse_unpriced(settings.budget, models_of([*line, *others]))
-            build_agent(settings, line)
-        finally:
-            for model in models_of([*line, *others]):
-                await model.close()
-
-    asyncio.run(build())
-
-
 async def check_accounts(settings: Settings) -> list[Checked]:
     """Ask each platform about the tokens of its accounts that are on, side by side."""
     async with asyncio.TaskGroup() as tasks:

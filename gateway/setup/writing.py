@@ -16,8 +16,8 @@ from gateway.lifecycle.home import prepare_home
 from gateway.settings.editing import set_values, written
 from gateway.settings.references import is_reference
 from gateway.settings.sources import PREFIX, path_of
-from gateway.setup.checks import refuse_unusable
 from gateway.setup.draft import Answers, Target, is_secret
+from gateway.wiring import refuse_unusable
 
 SECRETS = "secrets"
 """The folder in PARLEY_HOME with a file for each secret."""

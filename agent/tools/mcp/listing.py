@@ -23,6 +23,7 @@ from typing_extensions import override
 
 from agent.errors import ToolError
 from agent.safety.threats import scan
+from agent.settings import MCP_PREFIX
 from agent.tools.mcp.orders import NAMED, orders_in
 
 MAX_NAME_CHARS = 64
@@ -125,7 +126,7 @@ def listing_of(
 
 def tool_name(server: str, name: str) -> str:
     """Return what the model calls a tool: it says whose it is; long names keep a digest."""
-    full = f"mcp_{server}_" + _FOREIGN.sub("_", name)
+    full = f"{MCP_PREFIX}{server}_" + _FOREIGN.sub("_", name)
     if len(full) <= MAX_NAME_CHARS:
         return full
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from agent.safety.threats import PRIVATE_FILES, scan
+from agent.settings import MCP_PREFIX
 
 _TAG = re.compile(r"</\s{0,5}[A-Za-z][\w-]{0,40}\s{0,5}>")
 _PRIVATE = re.compile(
@@ -64,7 +65,7 @@ def _other_tools(text: str, own: Collection[str]) -> set[str]:
     return {
         name
         for name in _NAME.findall(text)
-        if name not in own and (name in BUILTIN or name.startswith("mcp_"))
+        if name not in own and (name in BUILTIN or name.startswith(MCP_PREFIX))
     }
 
 

@@ -25,9 +25,9 @@ from gateway.http import control
 from gateway.lifecycle import backups
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
-from gateway.setup.checks import refuse_unusable
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
+from gateway.wiring import refuse_unusable
 
 Level = Literal["fine", "note", "blocked"]
 _STYLES: dict[Level, tuple[str, str]] = {

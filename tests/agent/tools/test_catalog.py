@@ -21,6 +21,14 @@ def test_an_unknown_name_is_answered_with_what_exists() -> None:
         builtin_tools(ToolSettings(enabled=("calculate", "x")))
 
 
+@pytest.mark.parametrize("name", ["mcp_files_read", "mcp_x", "other"])
+def test_a_tool_of_others_that_is_named_stops_nothing(name: str) -> None:
+    """Whether its server is there or away, it stands where it stood: behind the built-in ones."""
+    others = [replace(CALCULATE, name="other")]
+    registry = builtin_tools(ToolSettings(enabled=(name, "current_time")), others)
+    assert [schema.name for schema in registry.schemas] == ["current_time", "other"]
+
+
 def test_no_built_in_tool_has_side_effects() -> None:
     """They may run again after a crash."""
     registry = builtin_tools(ToolSettings())

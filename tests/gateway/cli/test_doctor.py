@@ -2,6 +2,9 @@
 
 import socket
 import stat
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import orjson
@@ -12,6 +15,40 @@ from tests.support.command_line import Run as Parley
 from tests.support.process import free_port
 
 OPEN_HOME = "home-mode"
+
+
+NOBODY = "'http://127.0.0.1:1/v1'"
+CLAUDE = "model: {provider: anthropic, api_key: sk-ant-0001}"
+UNUSABLE = {
+    "no key": ("model: {provider: anthropic}", "ANTHROPIC_API_KEY"),
+    "no key of a fallback": ("fallbacks: [{provider: anthropic}]", "fallbacks.0.api_key"),
+    "no price": (
+        f"model: {{provider: openai, name: tiny, base_url: {NOBODY}}}\nbudget: {{daily_usd: 5}}",
+        "the price of tiny is not known",
+    ),
+    "no key for summaries": (
+        "auxiliary: {compression: {provider: anthropic, model: claude-haiku-5-5}}",
+        "auxiliary.compression.api_key",
+    ),
+    "no key for the memory": (
+        "auxiliary: {memory: {provider: anthropic, model: claude-haiku-5-5}}",
+        "auxiliary.memory.api_key",
+    ),
+    "no such tool": ("tools: {enabled: [nonsense]}", "unknown tools: nonsense"),
+    "own records": ("tools: {policy: {own_records: [todo]}}", "tools.policy.own_records"),
+    "no server for vectors": (
+        f"{CLAUDE}\nsearch: {{embeddings: provider, model: small}}",
+        "search.base_url",
+    ),
+    "no key for vectors": (
+        f"search: {{embeddings: provider, model: small, base_url: {NOBODY}, api_key: 'kéy'}}",
+        "search.api_key",
+    ),
+    "nobody's workspace": ("tools: {workspace: {root: ~nobody-here/x}}", "tools.workspace.root"),
+    "a log in no folder": ("logging: {file: /dev/null/parley.jsonl}", "logging.file"),
+    "a log that is a folder": ("logging: {file: .}", "logging.file"),
+}
+"""Settings whose keys and values are right, and with which no gateway starts."""
 
 
 @pytest.fixture
@@ -37,6 +74,90 @@ def test_the_worst_comes_first_with_reason_and_remedy(parley: Parley, open_home:
     assert "Others could read" in why
     assert "chmod 700" in remedy
     assert "checks: 1 wrong" in ended.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_what_a_start_refuses_is_found_before(parley: Parley, open_home: Path, name: str) -> None:
+    """By `config check` and the doctor, in the words of `run`."""
+    settings, told = UNUSABLE[name]
+    (open_home / "parley.yaml").write_text(settings)
+    assert told in parley("run").err
+    assert told in parley("config", "check").err
+    rows = found(parley)
+    assert rows["settings-readable"]["level"] == "wrong"
+    assert told in str(rows["settings-readable"]["text"])
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import nothing_like_that", "nothing_like_that"),
+        ("raise RuntimeError('not today')", "not today"),
+        ("def register(", "was never closed"),
+        ("raise SystemExit(3)", "3"),
+        ("x = 1", "no function register"),
+        ("def register(registry):\n    registry.nonsense()", "nonsense"),
+    ],
+)
+def test_a_plugin_that_cannot_be_loaded_is_found(
+    parley: Parley, open_home: Path, code: str, told: str
+) -> None:
+    """Its folder is there and sound; its code is not."""
+    folder = open_home / "plugins" / "diary"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text(code)
+    (open_home / "parley.yaml").write_text("plugins: {enabled: [diary]}")
+    row = found(parley)["plugins-there"]
+    assert row["level"] == "wrong"
+    assert str(row["text"]).startswith("diary: ")
+    assert told in str(row["text"])
+
+
+def test_an_engine_that_cannot_be_loaded_is_found(parley: Parley, open_home: Path) -> None:
+    """A start would take the built-in one."""
+    folder = open_home / "plugins" / "context_engine" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("import nothing_like_that")
+    (open_home / "parley.yaml").write_text("context: {engine: mine}")
+    row = found(parley)["engine-there"]
+    assert row["level"] == "wrong"
+    assert "nothing_like_that" in str(row["text"])
+
+
+def test_an_mcp_server_that_cannot_be_reached_is_found(parley: Parley, open_home: Path) -> None:
+    """Without a gateway that runs; offline none is asked, and an MCP tool that is named is fine."""
+    away = {"url": f"http://127.0.0.1:{free_port()}/mcp", "start_timeout_s": 2}
+    ends = {"command": "false", "confined": False, "start_timeout_s": 2}
+    tools = {"mcp": {"away": away, "ends": ends}, "enabled": ["todo", "mcp_away_read"]}
+    (open_home / "parley.yaml").write_text(f"tools: {orjson.dumps(tools).decode()}")
+    assert found(parley)["mcp-connected"]["level"] == "unknown"
+    rows = orjson.loads(parley("doctor", "--json").out)
+    seen = {row["text"].split(":")[0]: row for row in rows if row["id"] == "mcp-connected"}
+    assert {name: row["level"] for name, row in seen.items()} == {"away": "wrong", "ends": "wrong"}
+    [named] = [row for row in rows if row["id"] == "settings-effect"]
+    assert "mcp_away_read" in named["text"]
+    assert not [row for row in rows if row["id"] == "settings-readable" and row["level"] != "fine"]
+
+
+@pytest.mark.parametrize(("hours", "side"), [(-30_000, "behind"), (-1, "behind"), (24, "ahead of")])
+def test_a_clock_that_is_wrong_since_the_boot_is_found(
+    parley: Parley, open_home: Path, monkeypatch: pytest.MonkeyPatch, hours: int, side: str
+) -> None:
+    """Every file is as wrong as the clock; the model's server knows better."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        told = BaseHTTPRequestHandler.date_time_string
+        right = lambda self: told(self, time.time() - 3600 * hours)  # noqa: E731
+        monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", right)
+        (open_home / "parley.yaml").write_text(
+            f"model: {{provider: anthropic, base_url: '{url}', api_key: sk-ant-0001}}"
+        )
+        rows = orjson.loads(parley("doctor", "--json").out)
+        server.shutdown()
+    [clock] = [row for row in rows if row["id"] == "clock"]
+    assert clock["level"] == "wrong"
+    assert f"minutes {side} 127.0.0.1" in clock["text"]
 
 
 def test_json_names_each_check_once_or_more(parley: Parley, open_home: Path) -> None:
