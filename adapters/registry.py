@@ -24,6 +24,7 @@ from adapters.base import ALONE, Adapter, Elsewhere, History, Intake, Renderer, 
 from adapters.door import Door
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.optional import leave_out
+from network import UnusableEnvironment
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has
@@ -232,7 +233,7 @@ async def check(platform: str, settings: AccountSettings) -> AccountReport:
     try:
         async with asyncio.timeout(CHECK_WITHIN_S):
             report: AccountReport = await asked(settings)
-    except AdapterRefused as exc:
+    except (AdapterRefused, UnusableEnvironment) as exc:
         return AccountReport("refused", str(exc))
     except (AdapterDisconnected, TimeoutError) as exc:
         why = f" ({exc})" if str(exc) else ""

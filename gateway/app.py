@@ -94,6 +94,7 @@ from gateway.wiring import (
     unconfined_warning,
     with_told_windows,
 )
+from network import troubles
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -291,7 +292,7 @@ async def _welcome(
     code = await owner_code(database, settings, gateway.replica.id)
     link = await database.write(web_door.new_link) if settings.web.enabled else None
     warnings = start_warnings(origin.plugins.missing_guards, model)
-    warnings += unconfined_warning(origin.foreign)
+    warnings += (*unconfined_warning(origin.foreign), *troubles())
     return Welcome(
         port=0,
         caching=caching_text(agent.models[0], agent.caching),

@@ -20,6 +20,7 @@ import structlog
 
 from adapters.base import ALONE, Adapter, Elsewhere, Intake, Renderer, Share
 from adapters.door import Door
+from adapters.errors import AdapterError
 from adapters.registry import BUILT_IN, Host, PlatformSection, account_of, build, load, renderer
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
@@ -65,6 +66,7 @@ from gateway.context.writers import LearnedWindows
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import backups, start_checks
+from gateway.lifecycle.accounts import UnbuiltAdapter
 from gateway.lifecycle.replica import Beginning, Replica, tell_of
 from gateway.lifecycle.start_checks import Finding
 from gateway.logging.setup import log_path, refuse_unwritable
@@ -75,6 +77,7 @@ from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people import mcp
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
+from network import UnusableEnvironment
 
 log = structlog.get_logger()
 
@@ -568,10 +571,25 @@ def build_accounts(settings: Settings) -> Accounts:
         host = Host(intake, chats, menu, max_bytes, door, share, elsewhere, settings.home)
         return build(platform, block, host)
 
-    def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
-        return [make(platform, block, intake, chats, door) for platform, block in blocks]
-
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
+
+    def made(platform: str, block: PlatformSection, *given: Any) -> Adapter:
+        try:
+            return make(platform, block, *given)
+        except Exception as exc:
+            if platform == BUILT_IN:
+                raise
+            # One account's trouble: the others go on.
+            account = account_of(block)
+            is_clear = isinstance(exc, AdapterError | UnusableEnvironment)
+            reason = str(exc) if is_clear else "it cannot be started; the log says why"
+            if not is_clear:
+                log.exception("adapter_failed", adapter=f"{platform}:{account}")
+            return UnbuiltAdapter(platform, account, renderers[platform, account], reason)
+
+    def connect(intake: Intake, chats: ChatHistory, door: Door) -> list[Adapter]:
+        return [made(platform, block, intake, chats, door) for platform, block in blocks]
+
     return Accounts(renderers, connect, share, elsewhere, make)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
-from adapters.discord.client import LIMITS, Api, token_of, use_servers
+from adapters.discord.client import LIMITS, Api, IdentifyTurns, Shard, token_of, use_servers
 from adapters.discord.files import fetch
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
@@ -15,7 +15,6 @@ from adapters.discord.reactions import Reactions
 from adapters.discord.receive import Receiver
 from adapters.discord.render import render
 from adapters.discord.send import Posts, Sender
-from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.messages import (
     Address,

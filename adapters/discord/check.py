@@ -15,6 +15,7 @@ from adapters.discord.errors import UNKNOWN_BOT, mapped_receiving
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import AccountReport
+from network import proxy_for, tls_for
 
 PORTAL = "https://discord.com/developers/applications"
 PERMISSIONS = 309237746752
@@ -44,7 +45,8 @@ async def check(settings: DiscordSettings) -> AccountReport:
 
 
 async def _read(session: aiohttp.ClientSession, path: str) -> Any:
-    async with session.get(Route.BASE + path) as answer:
+    url = Route.BASE + path
+    async with session.get(url, proxy=proxy_for(url), ssl=tls_for(url)) as answer:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             raise AdapterRefused(UNKNOWN_BOT)
         if answer.status != HTTPStatus.OK:

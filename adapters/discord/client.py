@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
@@ -25,18 +26,21 @@ from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
-from adapters.base import PoolUse
+from adapters.base import Clock, PoolUse
 from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.errors import SendDelayed
 from adapters.messages import OutgoingFile
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import credential
+from network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
+IDENTIFY_EVERY_S = 5.0
+"""Discord lets one connection of a bot identify in this time."""
+_ID_BITS_OF_TIME = 22
 HEARTBEAT_TIMEOUT_S = 60.0
 """A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
 BUCKET_WAIT_S = 5.0
@@ -80,6 +84,55 @@ _UPLOAD_DEADLINE_S = 600.0
 _DOWNLOAD_DEADLINE_S = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of the connections of a bot, over which Discord spreads its servers.
+
+    From 2,500 servers on Discord takes no single one. Direct chats come over the first. Each is
+    received for by one process at a time; they are spread over the processes that there are.
+    Source: https://docs.discord.com/developers/events/gateway#sharding
+
+    Attributes:
+        number: From 0 on.
+        of: How many there are.
+    """
+
+    number: int = 0
+    of: int = 1
+
+    def tells_of(self, guild: str | None) -> bool:
+        """Whether events of a server come over it; None for what belongs to none."""
+        its = (int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0
+        return self.number == its
+
+
+class IdentifyTurns:
+    """Has the connections of one bot in this process identify one after the other.
+
+    Another process may identify at the same moment: Discord refuses one of the two then, and the
+    SDK tries again after 5 s.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._line = asyncio.Lock()
+        self._free_at = float("-inf")
+
+    async def wait(self, shard: Shard) -> None:
+        """Return when a connection may identify; at once where it is the only one."""
+        if shard.of == 1:
+            return
+        async with self._line:
+            await self._sleep(max(self._free_at - self._clock(), 0.0))
+            self._free_at = self._clock() + IDENTIFY_EVERY_S
+
+
 class SocketEvents(Protocol):
     """What a connection to the gateway tells."""
 
@@ -104,6 +157,8 @@ class GatewaySocket(discord.Client):
         self, settings: DiscordSettings, events: SocketEvents, shard: Shard, turns: IdentifyTurns
     ) -> None:
         super().__init__(
+            connector=_connector(),
+            proxy=proxy_for(Route.BASE),
             shard_id=shard.number,
             shard_count=shard.of,
             intents=intents_of(settings),
@@ -162,7 +217,13 @@ class Http(HTTPClient):
     def __init__(self, pacer: Pacer) -> None:
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
-        super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=30.0, http_trace=trace)
+        super().__init__(
+            asyncio.get_running_loop(),
+            _connector(),
+            proxy=proxy_for(Route.BASE),
+            max_ratelimit_timeout=30.0,
+            http_trace=trace,
+        )
         self._pacer = pacer
         # The constructor takes no less than 30 s, for callers that would try again at once.
         self.max_ratelimit_timeout = _NO_SILENT_WAIT_S
@@ -215,6 +276,9 @@ class Api:
         self._login = asyncio.Lock()
         self._is_closed = False
         self._outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
+        # An environment that cannot be used is found now, not by each request.
+        proxy_for(Route.BASE)
+        tls_for(Route.BASE)
 
     @property
     def pool(self) -> PoolUse:
@@ -277,7 +341,9 @@ class Api:
         route = Route(method, path, **ids)
 
         async def answered() -> Any:
-            async with self._session().request(method, route.url, json=json) as answer:
+            async with self._session().request(
+                method, route.url, json=json, proxy=proxy_for(route.url)
+            ) as answer:
                 data = await json_or_text(answer)
                 if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
                     raise discord.RateLimited(float(answer.headers.get("Retry-After", 1.0)))
@@ -296,7 +362,9 @@ class Api:
 
         async def taken() -> T:
             # The caller has checked this address, and no other.
-            async with self._session().get(url, allow_redirects=False) as answer:
+            async with self._session().get(
+                url, allow_redirects=False, proxy=proxy_for(url)
+            ) as answer:
                 return await take(answer)
 
         return await self._run(taken(), _DOWNLOAD_DEADLINE_S)
@@ -342,7 +410,9 @@ class Api:
         self._check_open()
         if self._plain is None:
             self._plain = aiohttp.ClientSession(
-                timeout=_PLAIN_TIMEOUT, headers={"User-Agent": USER_AGENT}
+                connector=_connector(),
+                timeout=_PLAIN_TIMEOUT,
+                headers={"User-Agent": USER_AGENT},
             )
         return self._plain
 
@@ -397,6 +467,11 @@ class PendingKeys:
 def token_of(settings: DiscordSettings) -> str:
     """Return the bot token, or raise AdapterRefused."""
     return credential(settings.token, "platforms.discord.token")
+
+
+def _connector() -> aiohttp.TCPConnector:
+    """Return new connections, as many as there are requests."""
+    return aiohttp.TCPConnector(limit=0, ssl=tls_for(Route.BASE))
 
 
 def use_servers(settings: DiscordSettings) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from adapters.base import Intake
 from adapters.discord.buttons import Buttons, sync_menu, to_interaction
-from adapters.discord.client import PAGE, Api, answer_to
+from adapters.discord.client import PAGE, Api, IdentifyTurns, Shard, answer_to
 from adapters.discord.errors import CodedRefusal
 from adapters.discord.inbound import (
     DM,
@@ -30,7 +30,6 @@ from adapters.discord.inbound import (
     source_name,
     to_inbound,
 )
-from adapters.discord.shards import IdentifyTurns, Shard
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Cursor, InboundMessage, Poison

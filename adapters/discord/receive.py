@@ -1,6 +1,6 @@
 """Receives for a bot: keeps a connection to Discord's gateway, and a fresh one for each attempt.
 
-A bot in many servers has several (`adapters.discord.shards`), each with a receiver of its own.
+A bot in many servers has several (`Shard` in client.py), each with a receiver of its own.
 
 The SDK resumes by itself; a supervisor restarts what it cannot. What comes in is worked through by
 `adapters.discord.ingest`.
@@ -14,12 +14,11 @@ import structlog
 
 from adapters.base import Clock
 from adapters.discord import client
-from adapters.discord.client import GatewaySocket, token_of, use_servers
+from adapters.discord.client import GatewaySocket, Shard, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.shards import Shard
 from adapters.errors import AdapterDisconnected
 
 log = structlog.get_logger()

@@ -24,6 +24,7 @@ from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import credential
 from adapters.slack.errors import Limited, mapped
 from adapters.slack.platform import SlackSettings
+from network import proxy_for, tls_for
 
 # The workspace-wide limit of posts is not published ("several hundred per minute").
 LIMITS = PaceLimits(per_s=10, chat_interval_s=1.0)
@@ -115,6 +116,9 @@ class Client:
     def __init__(self, settings: SlackSettings) -> None:
         self._outbound = Outbound("slack", settings.name, self._swap, self._verdict)
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
+        # An environment that cannot be used is found now, not by each request.
+        proxy_for(self._base_url)
+        self._tls = tls_for(self._base_url)
         self._token = credential(settings.bot_token, "platforms.slack.bot_token")
         self._web: AsyncWebClient | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -132,6 +136,8 @@ class Client:
                 # The SDK's handler would post again after a lost answer.
                 retry_handlers=[],
             )
+            # The SDK would read the environment itself, without NO_PROXY.
+            self._web.proxy = proxy_for(self._base_url)
         return self._web
 
     @property
@@ -139,7 +145,7 @@ class Client:
         """The connections."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-            connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+            connector = aiohttp.TCPConnector(limit=_CONNECTIONS, ssl=self._tls)
             self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
 
@@ -163,7 +169,8 @@ class Client:
         """
 
         async def taken() -> T:
-            async with self.session.request(method, url, **options) as answer:
+            proxy = proxy_for(url)
+            async with self.session.request(method, url, proxy=proxy, **options) as answer:
                 return await take(answer)
 
         return await self._outbound.run(taken(), _DEADLINE_S)

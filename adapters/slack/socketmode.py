@@ -43,6 +43,7 @@ from adapters.slack.ingest import (
     UpdateKind,
     is_bare_mention,
 )
+from network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -165,11 +166,11 @@ class SocketConnection(SocketModeClient):
             app_token="",
             logger=sdk_log,
             web_client=client.web,
-            proxy=client.web.proxy,
             auto_reconnect_enabled=False,
             ping_interval=HEARTBEAT_S,
         )
         self.wss_uri = url
+        self.proxy = proxy_for(url)
         # A full one stops the reader, and with it the connection.
         self.message_queue = asyncio.Queue(_AT_ONCE)
         self._deliver = deliver
@@ -203,7 +204,11 @@ class SocketConnection(SocketModeClient):
         """Like the SDK's own, once. No text of an error goes on, it may hold the address."""
         try:
             self.current_session = await self.aiohttp_client_session.ws_connect(
-                str(self.wss_uri), autoping=False, heartbeat=self.ping_interval, proxy=self.proxy
+                str(self.wss_uri),
+                autoping=False,
+                heartbeat=self.ping_interval,
+                proxy=self.proxy,
+                ssl=tls_for(str(self.wss_uri)),
             )
         except (aiohttp.ClientError, OSError) as exc:
             reason = f"the socket cannot be opened: {type(exc).__name__}"

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from importlib import import_module
 from typing import Any, TypeVar
-from urllib.request import getproxies
 
 import aiohttp
 import httpx
@@ -38,6 +37,7 @@ from adapters.pacing import Pacer
 from adapters.registry import credential
 from adapters.telegram.errors import Flooded, MalformedAnswer, ServerTrouble, TooManyRequests
 from adapters.telegram.platform import TelegramSettings
+from network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -82,21 +82,22 @@ _FLOODED_WITHIN_S = 5.0
 class CheckedRequest(HTTPXRequest):
     """The stock transport; answers that the SDK would misread become errors of this module."""
 
-    def __init__(self, account: str, connections: int) -> None:
+    def __init__(self, account: str, root: str, connections: int) -> None:
         self._limit = connections
+        self._proxy, self._tls = proxy_for(root), tls_for(root)
         super().__init__(
             connection_pool_size=connections,
             read_timeout=_ANSWER_TIMEOUT_S,
             pool_timeout=_POOL_TIMEOUT_S,
             media_write_timeout=_UPLOAD_TIMEOUT_S,
-            httpx_kwargs={"verify": _tls()},
+            httpx_kwargs={"verify": self._tls, "trust_env": False},
         )
         self._outbound = Outbound("telegram", account, self._swap, _verdict)
 
     @property
     def pool(self) -> PoolUse:
         """How far the connections are used."""
-        return PoolUse(_in_use(self._client), self._limit, self._outbound.replaced)
+        return PoolUse(self._transport.in_use, self._limit, self._outbound.replaced)
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
@@ -122,10 +123,7 @@ class CheckedRequest(HTTPXRequest):
     def _straight(
         self, request_data: RequestData | None = None, **given: Any
     ) -> Coroutine[Any, Any, tuple[int, bytes]] | None:
-        """Return a request past httpx's client, which costs as much again; None where it is needed.
-
-        That is for files, and for proxies.
-        """
+        """Return a request past httpx's client, which costs as much again; None for files."""
         transport = self._client._transport  # noqa: SLF001
         if not isinstance(transport, AiohttpTransport) or request_data is None:
             return None
@@ -162,9 +160,8 @@ class CheckedRequest(HTTPXRequest):
 
     @override
     def _build_client(self) -> httpx.AsyncClient:
-        # httpx reads more of the ways in which an environment can name a proxy.
-        transport = None if getproxies() else AiohttpTransport(self._limit, _tls())
-        return httpx.AsyncClient(**self._client_kwargs | {"transport": transport})
+        self._transport = AiohttpTransport(self._limit, self._tls, self._proxy)
+        return httpx.AsyncClient(**self._client_kwargs | {"transport": self._transport})
 
     async def close(self, within_s: float) -> None:
         """Close the connections; requests on their way may go on for so many seconds before."""
@@ -186,10 +183,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         in_use: How many requests are on their way.
     """
 
-    def __init__(self, limit: int, tls: ssl.SSLContext) -> None:
+    def __init__(self, limit: int, tls: ssl.SSLContext, proxy: str | None) -> None:
         self.in_use = 0
         self._free = asyncio.Semaphore(limit)
         self._tls = tls
+        self._proxy = proxy
         self._session: aiohttp.ClientSession | None = None
 
     @override
@@ -271,6 +269,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 # The places above are the limit: who waits here would not know what for.
                 connector=aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=_KEPT_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
+                proxy=self._proxy,
             )
         return self._session
 
@@ -304,7 +303,8 @@ class RawBot(telegram.Bot):
 class Downloads:
     """The connections for files, which are no answers of the Bot API."""
 
-    def __init__(self, account: str) -> None:
+    def __init__(self, account: str, root: str) -> None:
+        self._root = root
         self._client: httpx.AsyncClient | None = None
         self._outbound = Outbound("telegram", account, self._swap, _verdict)
 
@@ -318,7 +318,7 @@ class Downloads:
         if self._client is None:
             # What httpx sends with is 70 modules and 4 MB, which few bots come to need at all.
             await asyncio.to_thread(import_module, "httpcore")
-        client = self._client = self._client or _file_client()
+        client = self._client = self._client or _file_client(self._root)
 
         async def taken() -> T:
             async with client.stream("GET", url) as answer:
@@ -346,11 +346,11 @@ class Client:
 
     def __init__(self, settings: TelegramSettings) -> None:
         self.token = credential(settings.token, "platforms.telegram.token")
-        self._request = CheckedRequest(settings.name, _CONNECTIONS)
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
+        self._request = CheckedRequest(settings.name, root, _CONNECTIONS)
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
-        self.downloads = Downloads(settings.name)
+        self.downloads = Downloads(settings.name, files)
         self.bot = RawBot(
             self.token,
             # The SDK appends the token to both.
@@ -440,20 +440,19 @@ def _longest(*seconds: float | None) -> float | None:
     return max(known) if len(known) == len(seconds) else None
 
 
-def _file_client() -> httpx.AsyncClient:
-    limits = httpx.Limits(max_connections=_DOWNLOADS)
-    return httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S, limits=limits, verify=_tls())
+def _file_client(root: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        timeout=_ANSWER_TIMEOUT_S,
+        limits=httpx.Limits(max_connections=_DOWNLOADS),
+        verify=tls_for(root),
+        proxy=proxy_for(root),
+        trust_env=False,
+    )
 
 
 async def _shut(client: httpx.AsyncClient | None) -> None:
     if client is not None:
         await client.aclose()
-
-
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    """Read the certificates once per process: it takes 30 ms, in which nothing else runs."""
-    return httpx.create_ssl_context()
 
 
 def _deadline_s(
@@ -471,15 +470,6 @@ def _verdict(exc: BaseException | None) -> Verdict:
     if isinstance(cause, httpx.PoolTimeout):
         return "exhausted"
     return "unreachable" if isinstance(cause, httpx.HTTPError | TimeoutError) else "reached"
-
-
-def _in_use(client: httpx.AsyncClient) -> int:
-    """Return how many connections are not idle; with a proxy they are those of a mount."""
-    transports: list[Any] = [client._transport, *client._mounts.values()]  # noqa: SLF001
-    if isinstance(transports[0], AiohttpTransport):
-        return transports[0].in_use
-    pools = [each._pool for each in transports if isinstance(each, httpx.AsyncHTTPTransport)]  # noqa: SLF001
-    return sum(not each.is_idle() for pool in pools for each in pool.connections)
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:

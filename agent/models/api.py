@@ -5,12 +5,9 @@ What a stream of many small events brings is bounded where it is read: agent/mod
 """
 
 import asyncio
-import functools
 import json
 import math
-import os
 import re
-import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -65,13 +62,6 @@ models (OpenRouter's). Whoever sends an answer as one event does not come near e
 HEADERS = {"Accept-Encoding": "identity"}
 """Of every request: compressed bodies could be of any size."""
 
-_CA_FILES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/ssl/cert.pem",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-)
-"""Where systems keep them. Source: the paths that Go looks at (crypto/x509/root_linux.go)."""
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
 _FORBIDDEN = 403
@@ -156,21 +146,6 @@ class StreamedAnswer(ABC):
 
 
 A = TypeVar("A", bound=StreamedAnswer)
-
-
-@functools.cache
-def certificates() -> ssl.SSLContext:
-    """Read whom TLS trusts once per process, not for each client: 30 ms, and nothing else runs.
-
-    `SSL_CERT_FILE` and `SSL_CERT_DIR` of the environment come first, as everywhere.
-    """
-    context = ssl.create_default_context()
-    known = ssl.get_default_verify_paths()
-    if not (known.cafile or known.capath):
-        # A Python that was built on another system looks where this one has nothing.
-        for each in filter(os.path.isfile, _CA_FILES):
-            context.load_verify_locations(each)
-    return context
 
 
 class ApiModel(ABC, Generic[A]):

@@ -25,6 +25,7 @@ from adapters.door import Errand, ProviderAnswer, ProviderUnreachable
 from adapters.web.platform import OidcSettings, WebSettings, is_private_way
 from agent.messages import storable
 from gateway.errors import SettingsError
+from network import UnusableEnvironment, proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -33,6 +34,8 @@ TIMEOUT_S = 10.0
 """How long the provider has for one answer, and for all that a sign-in asks of it twice as long."""
 REST_S = 5.0
 """How long a provider that did not tell about itself is left alone."""
+_MALFORMED = (TimeoutError, ValueError, KeyError, TypeError)
+"""What an answer raises that comes too late or has another form."""
 LEEWAY_S = 60
 """How much the clocks of the two may differ."""
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
@@ -257,15 +260,18 @@ class Provider:
     async def _client(self) -> AsyncIterator[Any]:
         """Yield a client of the provider; whatever goes wrong there is one of our two errors."""
         secret = self._settings.client_secret
-        client = self._library.Client(
-            self._settings.client_id,
-            None if secret is None else secret.get_secret_value(),
-            scope=" ".join(self._settings.scopes),
-            redirect_uri=self._callback_url,
-            code_challenge_method="S256",
-            timeout=TIMEOUT_S,
-        )
         try:
+            client = self._library.Client(
+                self._settings.client_id,
+                None if secret is None else secret.get_secret_value(),
+                scope=" ".join(self._settings.scopes),
+                redirect_uri=self._callback_url,
+                code_challenge_method="S256",
+                timeout=TIMEOUT_S,
+                verify=tls_for(self._issuer),
+                proxy=proxy_for(self._issuer),
+                trust_env=False,
+            )
             async with client, asyncio.timeout(2 * TIMEOUT_S):
                 yield client
         except self._library.Refused as exc:
@@ -274,7 +280,7 @@ class Provider:
         except self._library.BadToken as exc:
             log.warning("oidc_token_refused", error=type(exc).__name__, reason=exc.error)
             raise WrongAnswer("oidc_token") from exc
-        except (self._library.HttpError, TimeoutError, ValueError, KeyError, TypeError) as exc:
+        except (UnusableEnvironment, self._library.HttpError, *_MALFORMED) as exc:
             log.warning("oidc_provider_failed", error=type(exc).__name__, reason=str(exc)[:200])
             raise ProviderUnreachable(self._unreachable) from exc
 

@@ -27,6 +27,7 @@ from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import BEGIN, END, Alert
 from gateway.storage.schema import iso_time
+from network import UnusableEnvironment, proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -141,9 +142,20 @@ class AlertWebhook:
         if (secret := self.telling.settings.webhook_secret) is not None:
             headers |= signature(secret.get_secret_value(), body, str(int(time.time())))
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            proxy, tls = proxy_for(url), tls_for(url)
+        except UnusableEnvironment as exc:
+            raise PostRefused(str(exc)) from exc
         async with (
             aiohttp.ClientSession(timeout=timeout) as http,
-            http.post(url, data=body, headers=headers, allow_redirects=False) as response,
+            http.post(
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy,
+                ssl=tls,
+            ) as response,
         ):
             if not response.ok or response.status >= 300:
                 raise PostRefused(f"HTTP {response.status}")

@@ -8,12 +8,12 @@ import stat
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import mktime_tz, parsedate_tz
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import aiohttp
 
@@ -23,6 +23,7 @@ from gateway.lifecycle.home import OWN_SECRETS
 from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
+from network import UnusableEnvironment, proxy_for, tls_for, troubles
 
 FULL_BYTES, SCARCE_BYTES = 200_000_000, 2_000_000_000
 """Free room on a disk: less is wrong, or a warning."""
@@ -281,11 +282,11 @@ async def clock_trouble(url: str) -> str:
     timeout = aiohttp.ClientTimeout(total=CLOCK_WITHIN_S)
     try:
         async with (
-            aiohttp.ClientSession(trust_env=True, timeout=timeout) as http,
-            http.head(url) as answer,
+            aiohttp.ClientSession(timeout=timeout) as http,
+            http.head(url, proxy=proxy_for(url), ssl=tls_for(url)) as answer,
         ):
             told = parsedate_tz(answer.headers.get("Date", ""))
-    except (aiohttp.ClientError, TimeoutError, ValueError) as exc:
+    except (UnusableEnvironment, aiohttp.ClientError, TimeoutError, ValueError) as exc:
         code = getattr(getattr(exc, "certificate_error", None), "verify_code", 0)
         return f"by it, the certificate of {host} {_DATED[code]}" if code in _DATED else ""
     ahead_s = time.time() - mktime_tz(told) if told else 0.0
@@ -301,12 +302,22 @@ async def clock_trouble(url: str) -> str:
     needs="nothing",
 )
 def _proxy(_: Examined) -> Iterator[Sight]:
-    proxies = getproxies()
-    if not proxies.keys() & {"http", "https", "all"}:
-        return
-    left_out = {each.strip() for each in proxies.get("no", "").split(",")}
-    if not left_out & {"*", "localhost", "127.0.0.1"}:
-        yield Sight("warning", "a proxy is set, and NO_PROXY does not name localhost")
+    # The check `environment` reports a proxy that cannot be used.
+    with suppress(UnusableEnvironment):
+        if proxy_for("http://localhost") and proxy_for("http://127.0.0.1"):
+            yield Sight("warning", "a proxy is set, and NO_PROXY does not name localhost")
+
+
+@check(
+    "environment",
+    "Proxies and certificates of the environment can be used",
+    why="Whoever needs what a variable names cannot be reached: a platform, a model, a server.",
+    remedy="Correct or unset the variable that the line names"
+    " (docs/operations.md, *Behind an HTTP proxy or a private CA*).",
+    needs="nothing",
+)
+def _environment(_: Examined) -> Iterator[Sight]:
+    yield from (Sight("wrong", each) for each in troubles())
 
 
 @check(

@@ -4,9 +4,9 @@ import json
 import urllib.request
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
-from urllib.error import URLError
 
 from gateway.doctor.checks import Examined, Sight, check
+from network import UnusableEnvironment, opener_for
 
 ADVISORIES_URL = "https://api.osv.dev/v1/querybatch"
 """Of all ecosystems, without a key. Source: google.github.io/osv.dev/post-v1-querybatch."""
@@ -28,7 +28,7 @@ def _advisories(examined: Examined) -> Iterator[Sight]:
     packages = sorted({_named(each) for each in distributions()})
     try:
         results = _asked(packages)
-    except (URLError, TimeoutError, OSError, ValueError, KeyError) as exc:
+    except (UnusableEnvironment, OSError, ValueError, KeyError) as exc:
         yield Sight("unknown", f"nobody answers at {ADVISORIES_URL}: {type(exc).__name__}")
         return
     for (name, version), found in zip(packages, results, strict=True):
@@ -56,7 +56,7 @@ def _asked(packages: list[tuple[str, str]]) -> list[list[str]]:
         json.dumps({"queries": queries}).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=WITHIN_S) as answer:  # noqa: S310
+    with opener_for(ADVISORIES_URL).open(request, timeout=WITHIN_S) as answer:
         results = json.loads(answer.read(MOST_BYTES))["results"]
     if len(results) != len(packages):
         raise ValueError(f"{len(results)} answers to {len(packages)} questions")

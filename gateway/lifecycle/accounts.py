@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
-from adapters.base import UNANNOUNCED, Adapter, PoolUse, PreviewIntent, Receives
+from adapters.base import UNANNOUNCED, Adapter, PoolUse, PreviewIntent, Receives, Renderer
+from adapters.errors import AdapterRefused, FetchDelayed, SendDelayed
 from adapters.messages import (
     Address,
     Attachment,
@@ -154,6 +155,67 @@ class ReplaceableAdapter:
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """See `Adapter`."""
         await self._with(lambda now: now.acknowledge(question, mark))
+
+
+class UnbuiltAdapter:
+    """`adapters.base.Adapter` of an account whose own could not be made: its answers wait.
+
+    Args:
+        reason: What has to be changed; the account stops with it.
+    """
+
+    idempotent_sends: bool = False
+    preview_interval_s: float = 0.0
+    is_exclusive: bool = False
+    connected: bool = False
+    pool: None = None
+
+    def __init__(self, platform: str, account: str, render: Renderer, reason: str) -> None:
+        self.platform = platform
+        self.account = account
+        self._render = render
+        self._reason = reason
+
+    @property
+    def receivers(self) -> "tuple[UnbuiltAdapter]":
+        """See `Adapter`."""
+        return (self,)
+
+    async def run(self) -> None:
+        """Raise AdapterRefused."""
+        raise AdapterRefused(self._reason)
+
+    async def close(self) -> None:
+        """See `Adapter`."""
+
+    def render(self, markdown: str) -> list[str]:
+        """See `Adapter`."""
+        return self._render(markdown)
+
+    async def send(self, _message: Outgoing) -> Receipt:
+        """See `Adapter`."""
+        raise SendDelayed(self._reason)
+
+    async def withdraw(self, _withdrawal: Withdrawal) -> None:
+        """See `Adapter`."""
+        raise SendDelayed(self._reason)
+
+    async def fetch(self, _address: Address, _attachment: Attachment, _limit_bytes: int) -> bytes:
+        """See `Adapter`."""
+        raise FetchDelayed(self._reason)
+
+    async def preview(self, *_: Any, **__: Any) -> None:
+        """See `Adapter`."""
+
+    async def find_preview(self, *_: Any) -> None:
+        """See `Adapter`."""
+        raise SendDelayed(self._reason)
+
+    async def show_working(self, _question: MessageRef) -> None:
+        """See `Adapter`."""
+
+    async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
+        """See `Adapter`."""
 
 
 def _routes_of(adapter: Adapter) -> "list[web.RouteDef]":

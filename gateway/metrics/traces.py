@@ -15,7 +15,7 @@ from functools import lru_cache
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request
 
 import structlog
 from typing_extensions import override
@@ -24,6 +24,7 @@ from agent.models import observed
 from agent.spans import Span, Value
 from agent.tools.execute import TOOL, TOOL_NAME
 from gateway.settings.tree import TelemetrySettings
+from network import opener_for
 
 log = structlog.get_logger()
 
@@ -49,9 +50,6 @@ class _Straight(HTTPRedirectHandler):
     @override
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-_opener = build_opener(_Straight)
 
 
 class Traces:
@@ -98,7 +96,7 @@ class Traces:
         try:
             body = encoded(batch, self._service)
             request = Request(self._url, body, dict(self._headers))  # noqa: S310 - the settings take http and https alone
-            with _opener.open(request, timeout=TIMEOUT_S) as response:
+            with opener_for(self._url, _Straight()).open(request, timeout=TIMEOUT_S) as response:
                 response.read()
         except HTTPError as exc:
             error, again = f"HTTP {exc.code}", exc.code in TRY_AGAIN

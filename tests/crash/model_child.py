@@ -9,12 +9,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from agent.models.api import certificates
 from agent.models.factory import build_models
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.registry import ToolRegistry
 from agent.turn.state import Agent, CallRules
+from network import certificates
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec

@@ -20,7 +20,7 @@ from tests.support.process import ParleyProcess
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gateway", "agent", "adapters", "migrations")
+PACKAGES = ("gateway", "agent", "adapters", "network", "migrations")
 
 
 def git(*arguments: str) -> bytes:
@@ -49,7 +49,9 @@ def older_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if git("rev-parse", "--is-shallow-repository").strip() == b"true":
         pytest.skip("the version before is not in a shallow clone")
     folder = tmp_path_factory.mktemp("older")
-    packed = git("archive", commit_before(REVISION), *PACKAGES)
+    commit = commit_before(REVISION)
+    there = git("ls-tree", "--name-only", commit, *PACKAGES).decode().split()
+    packed = git("archive", commit, *there)
     # Python 3.11.2 and 3.11.3 have no filters of archives yet.
     subprocess.run(["tar", "-x", "-C", folder], input=packed, check=True)
     return folder

@@ -27,6 +27,7 @@ APART = {
     "agent/models/openai/test_gemini.py": "one server whose dialect differs in many places",
     "agent/models/test_connections.py": BOTH_SDKS,
     "agent/models/test_doubles.py": DOUBLE,
+    "adapters/discord/test_shards.py": "one bot over several connections, in client and ingest",
     "agent/models/test_errors.py": BOTH_SDKS,
     "agent/models/test_faults.py": BOTH_SDKS,
     "agent/models/test_look_up.py": BOTH_SDKS,

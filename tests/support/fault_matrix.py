@@ -12,9 +12,8 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, Protocol, cast, get_args
+from typing import Literal, NamedTuple, NoReturn, Protocol, cast, get_args
 
-import aiohttp.connector
 import orjson
 import pytest
 from discord.gateway import DiscordWebSocket
@@ -27,7 +26,6 @@ from adapters.discord.platform import DiscordSettings
 from adapters.messages import Address, Attachment, Choice, InboundMessage, MessageRef
 from adapters.slack.adapter import SlackAdapter
 from adapters.slack.platform import SlackSettings
-from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from gateway.access.policy import Access, Owners
@@ -47,6 +45,7 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from gateway.storage.reports import health
+from network import certificates
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN
@@ -57,9 +56,6 @@ from tests.support.slack.people import ANNS_DM
 from tests.support.slack.server import SlackServer
 from tests.support.storage import admit
 from tests.support.virtual_time import follow, run_virtually, virtual_loop
-
-if TYPE_CHECKING:
-    import ssl
 
 Kind = Literal["short", "preview", "long", "file", "buttons", "notice"]
 FAULTS: tuple[FaultKind, ...] = get_args(FaultKind)
@@ -294,13 +290,8 @@ def try_cell(cell: Cell, database: Path) -> Outcome:
 
 
 def _trust_the_proxy() -> None:
-    """Both clients keep one context for the whole process."""
-    contexts: list[ssl.SSLContext] = [
-        telegram_client._tls(),
-        aiohttp.connector._SSL_CONTEXT_VERIFIED,
-    ]
-    for context in contexts:
-        context.load_verify_locations(cadata=certificate()[0].decode())
+    """All clients share one context for the whole process."""
+    certificates().load_verify_locations(cadata=certificate()[0].decode())
 
 
 async def _try_cell(cell: Cell, path: Path, patch: pytest.MonkeyPatch) -> Outcome:

@@ -4,6 +4,7 @@ What the SDK raises becomes a ModelError: by code, status and type of the error.
 message decides only inside one status and type, where the API has nothing else.
 """
 
+import functools
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -37,7 +38,6 @@ from agent.models.api import (
     StreamClock,
     StreamedAnswer,
     build_error,
-    certificates,
     describe,
     error_class,
     model_info,
@@ -60,7 +60,9 @@ from agent.models.draft import (
 )
 from agent.settings import ModelSettings
 from agent.usage import Usage
+from network import UnusableEnvironment, proxy_for, tls_for
 
+OFFICIAL_URL = "https://api.anthropic.com"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _LONGEST_END = 4
 
@@ -257,29 +259,40 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         name = settings.name or DEFAULT_NAMES["anthropic"]
         key = required_key(settings, "ANTHROPIC_API_KEY")
         super().__init__(settings, name, settings.base_url, key, key_number)
-        idle = settings.idle_timeout_s
-        self._client = anthropic.AsyncAnthropic(
-            api_key=key,
-            base_url=settings.base_url,
+        self._newest_ids: OrderedDict[str, str] = OrderedDict()
+
+    @functools.cached_property
+    def _client(self) -> anthropic.AsyncAnthropic:
+        """The SDK's client. The first request makes it, so that its failure is that request's."""
+        url, idle = self._settings.base_url, self._settings.idle_timeout_s
+        return anthropic.AsyncAnthropic(
+            api_key=self._key,
+            base_url=url,
             # The one retry policy is agent/models/recovery.py's.
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
             default_headers=HEADERS,
             http_client=anthropic.DefaultAioHttpClient(
-                verify=certificates(), event_hooks={"response": [bound]}
+                verify=tls_for(url or OFFICIAL_URL),
+                proxy=proxy_for(url or OFFICIAL_URL),
+                trust_env=False,
+                event_hooks={"response": [bound]},
             ),
         )
-        # Proxies that only look like the API may refuse the field.
-        self._is_diagnosed = is_official(str(self._client.base_url))
-        self._newest_ids: OrderedDict[str, str] = OrderedDict()
 
     @override
     def _use_key(self, key: str) -> None:
-        self._client.api_key = key
+        if self._is_open:
+            self._client.api_key = key
 
     @override
     async def close(self) -> None:
-        await self._client.close()
+        if self._is_open:
+            await self._client.close()
+
+    @property
+    def _is_open(self) -> bool:
+        return "_client" in vars(self)
 
     @override
     def _begun(self, draft: AnswerDraft, clock: StreamClock) -> AnthropicAnswer:
@@ -317,7 +330,8 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     def _diagnostics(self, request: ModelRequest) -> dict[str, Any]:
         """Return the field that asks why the cache was missed, compared with the answer before."""
-        if not self._is_diagnosed or not request.conversation:
+        # Proxies that only look like the API may refuse the field.
+        if not is_official(str(self._client.base_url)) or not request.conversation:
             return {}
         before = self._newest_ids.get(request.conversation)
         return {"diagnostics": {"previous_message_id": before}}
@@ -345,6 +359,8 @@ def anthropic_errors(key: str) -> Iterator[None]:
     """
     try:
         yield
+    except UnusableEnvironment as exc:
+        raise ModelUnreachable(str(exc)) from exc
     except anthropic.APIStatusError as exc:
         message = _text(exc.api_message)
         reason = describe(exc.status_code, _text(exc.type), message, key)

@@ -10,13 +10,12 @@ import re
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
 
-from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES, certificates
+from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
+from network import UnusableEnvironment, proxy_for, tls_for
 
 DONE = "[DONE]"
 """Stands behind the last event of a stream, for whoever reads it too."""
@@ -141,37 +140,22 @@ class JsonServer:
         if self.session is None:
             self.session = aiohttp.ClientSession(
                 # How many turns run at once is limited elsewhere.
-                connector=aiohttp.TCPConnector(limit=0, ssl=certificates()),
+                connector=aiohttp.TCPConnector(limit=0, ssl=tls_for(self.base_url)),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=self._timeout,
                 headers={**HEADERS, "Accept": "application/json", "User-Agent": "parley"},
                 auto_decompress=False,
-                # Once: with `trust_env` aiohttp asks the environment for each request, in threads.
                 proxy=proxy_for(self.base_url),
             )
         return self.session
-
-
-def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for a server; None for none.
-
-    Raises:
-        Disconnected: It is of a kind that aiohttp does not speak to.
-    """
-    parts = urlsplit(url)
-    named = getproxies()
-    proxy = named.get(parts.scheme) or named.get("all")
-    if proxy is None or proxy_bypass(parts.hostname or ""):
-        return None
-    if (kind := urlsplit(proxy).scheme) not in {"http", "https"}:
-        raise Disconnected(f"the environment names a proxy of kind {kind!r}: use an HTTP proxy")
-    return proxy
 
 
 @contextmanager
 def _transport_errors() -> Iterator[None]:
     try:
         yield
+    except UnusableEnvironment as exc:
+        raise Disconnected(str(exc)) from exc
     except (aiohttp.ClientError, OSError) as exc:
         raise Disconnected(type(exc).__name__) from exc
 

@@ -30,6 +30,7 @@ from agent.settings import McpServerSettings
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 from agent.tools.mcp.quarters import TEMPORARY, Quarters
 from agent.tools.truncate import end_of
+from network import proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -263,11 +264,12 @@ async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
     headers["Accept-Encoding"] = "identity"
     # Beyond the limit of the tool, whose cancellation is passed on to the server.
     timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
-    transport = Bounded(httpx2.AsyncHTTPTransport())
+    url = server.url or ""
+    transport = Bounded(httpx2.AsyncHTTPTransport(verify=tls_for(url), proxy=proxy_for(url)))
     async with (
         httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport) as client,
         streamable_http_client(
-            server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
+            url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
         ) as streams,
     ):
         yield streams

@@ -30,6 +30,7 @@ from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import Redirects, ToolContext
 from agent.tools.registry import Arguments, Tool
+from network import UnusableEnvironment, tls_for
 
 log = structlog.get_logger()
 
@@ -182,6 +183,8 @@ class Fetcher:
                 return await self._follow(url, redirects)
         except TimeoutError as exc:
             raise ToolError(f"no answer within {self._options.timeout_s:g} s") from exc
+        except UnusableEnvironment as exc:
+            raise ToolError(str(exc)) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise ToolError(f"it cannot be fetched: {type(exc).__name__}") from exc
 
@@ -217,10 +220,13 @@ class Fetcher:
         """Return the answer of one hop, or where it redirects to."""
         # No cache, no kept connection: each hop goes to the addresses that were checked for it.
         connector = aiohttp.TCPConnector(
-            resolver=Resolved(target.host, addresses), use_dns_cache=False, force_close=True
+            resolver=Resolved(target.host, addresses),
+            use_dns_cache=False,
+            force_close=True,
+            ssl=tls_for(str(target.url)),
         )
         headers = {"User-Agent": USER_AGENT, "Accept": "text/html, text/*;q=0.9, */*;q=0.5"}
-        # trust_env would use the operator's proxy and .netrc for what a model asks for.
+        # No proxy: it would look up the name again, and the addresses were checked here.
         # Redirects are followed by the caller: a public page may lead to a private address.
         async with (
             aiohttp.ClientSession(

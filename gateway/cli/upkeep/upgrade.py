@@ -28,6 +28,7 @@ from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 from gateway.wiring import refuse_unusable
+from network import UnusableEnvironment, proxy_for, tls_for
 
 Level = Literal["fine", "note", "blocked"]
 _STYLES: dict[Level, tuple[str, str]] = {
@@ -205,7 +206,7 @@ def _newer(index: str | None) -> UpgradeStep:
         )
     try:
         newest = max(asyncio.run(_versions_at(index)), key=_numbers, default=None)
-    except (OSError, ValueError, KeyError, TimeoutError) as exc:
+    except (UnusableEnvironment, OSError, ValueError, KeyError) as exc:
         return UpgradeStep("online", "note", f"{index} cannot be asked: {type(exc).__name__}")
     here = version("parley")
     if newest is None or _numbers(newest) <= _numbers(here):
@@ -219,9 +220,10 @@ async def _versions_at(index: str) -> list[str]:
 
     accept = {"Accept": "application/vnd.pypi.simple.v1+json"}
     timeout = aiohttp.ClientTimeout(total=INDEX_WITHIN_S)
+    url = f"{index.rstrip('/')}/parley/"
     async with (
         aiohttp.ClientSession(timeout=timeout, headers=accept) as http,
-        http.get(f"{index.rstrip('/')}/parley/", raise_for_status=True) as response,
+        http.get(url, raise_for_status=True, proxy=proxy_for(url), ssl=tls_for(url)) as response,
     ):
         told = await response.json(content_type=None)
     return [each for each in told["versions"] if _VERSION.fullmatch(each)]

@@ -13,10 +13,9 @@ from typing_extensions import override
 
 from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.client import Http, PendingKeys
+from adapters.discord.client import Http, PendingKeys, Shard
 from adapters.discord.ingest import Backfill, Lanes
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.shards import Shard
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
 from adapters.pacing import Pacer

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.discord import shards
+from adapters.discord import client as shards
 from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.shards import IdentifyTurns, Shard
+from adapters.discord.client import IdentifyTurns, Shard
 from adapters.errors import AdapterRefused
 from tests.adapters.discord.conftest import MakeAdapter, adapter_of, row, running, where
 from tests.support.discord.server import DiscordServer

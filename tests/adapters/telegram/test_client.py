@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
-import httpx
 import orjson
 import pytest
 from aiohttp import web
@@ -20,7 +19,7 @@ from pydantic import SecretStr
 from adapters.base import PoolUse
 from adapters.errors import SendDelayed, SendUnknown
 from adapters.telegram import client
-from adapters.telegram.client import AiohttpTransport, Client
+from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_send
 from adapters.telegram.platform import TelegramSettings
 from tests.adapters.telegram.conftest import MakeAdapter
@@ -207,13 +206,19 @@ async def test_no_redirect_is_followed() -> None:
     assert asked == [f"/bot{TOKEN}/sendMessage"]
 
 
-async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By httpx's own transport, which knows all the ways to name one."""
-    settings = TelegramSettings(token=SecretStr(TOKEN))
-    direct = Client(settings)
-    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
-    proxied = Client(settings)
-    found = [each._request._client._transport for each in (direct, proxied)]
-    assert [type(each) for each in found] == [AiohttpTransport, httpx.AsyncHTTPTransport]
-    for each in (direct, proxied):
-        await each.close(within_s=0)
+async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request line that the proxy gets names the server."""
+    asked: list[str] = []
+
+    async def relay(request: web.Request) -> web.Response:
+        asked.append(request.raw_path)
+        return web.json_response({"ok": True, "result": SENT})
+
+    app = web.Application()
+    app.router.add_post("/{rest:.*}", relay)
+    async with TestServer(app) as server:
+        monkeypatch.setenv("HTTP_PROXY", str(server.make_url("")))
+        opened = Client(TelegramSettings(token=SecretStr(TOKEN), base_url="http://api.example"))
+        await opened.bot.send_message(7, "Hello")
+        await opened.close(within_s=0)
+    assert asked == [f"http://api.example/bot{TOKEN}/sendMessage"]

@@ -245,7 +245,13 @@ def _late_clock(patient: Patient, _: pytest.MonkeyPatch) -> None:
 
 @fault("proxy-loopback", "warning")
 def _proxy(_: Patient, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(home, "getproxies", lambda: {"https": "http://proxy:3128", "no": "example.org"})
+    patch.setenv("http_proxy", "http://proxy:3128")
+    patch.setenv("no_proxy", "example.org")
+
+
+@fault("environment", "wrong")
+def _socks(_: Patient, patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("all_proxy", "socks5://proxy:1080")
 
 
 @fault("port-free", "wrong")

@@ -9,7 +9,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.openai.transport import Disconnected, JsonServer, data_of, proxy_for
+from agent.models.openai.transport import JsonServer, data_of
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 
@@ -50,39 +50,6 @@ async def test_a_cut_changes_nothing(lines: list[bytes], end: bytes, data: st.Da
             expected.append(b"\n".join(begun))
             begun = []
     assert await events_of(*pieces) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "url", "proxy"),
-    [
-        ({}, "https://api.example/v1", None),
-        ({"https_proxy": "http://proxy:3128"}, "https://api.example/v1", "http://proxy:3128"),
-        ({"https_proxy": "http://proxy:3128"}, "http://api.example/v1", None),
-        ({"all_proxy": "http://proxy:3128"}, "http://api.example/v1", "http://proxy:3128"),
-        (
-            {"https_proxy": "http://proxy:3128", "no_proxy": "localhost,.example"},
-            "https://api.example/v1",
-            None,
-        ),
-    ],
-)
-def test_the_environment_names_the_proxy(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], url: str, proxy: str | None
-) -> None:
-    """As for every other program: by scheme, for all, and hosts that are reached without one."""
-    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert proxy_for(url) == proxy
-
-
-def test_a_proxy_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked past a proxy that aiohttp does not speak to."""
-    monkeypatch.setenv("https_proxy", "socks5://proxy:1080")
-    with pytest.raises(Disconnected, match="'socks5'"):
-        proxy_for("https://api.example/v1")
 
 
 async def test_requests_go_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,171 @@
+"""The proxy and the certificates that the environment names, read once for all clients.
+
+Every client that leaves this machine gets its proxy and its TLS context here and reads no
+environment itself: SDKs differ in the variables, in the forms of NO_PROXY and in how they fail.
+docs/operations.md, *Behind an HTTP proxy or a private CA*, describes it for operators.
+"""
+
+import functools
+import os
+import re
+import ssl
+from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import BaseHandler, HTTPSHandler, OpenerDirector, ProxyHandler, build_opener
+
+_PORTS = {"http": 80, "https": 443}
+_SCHEMES = {"ws": "http", "wss": "https"}
+_CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+_CA_FILES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+)
+"""Where systems keep them. Source: the paths that Go looks at (crypto/x509/root_linux.go)."""
+
+
+class UnusableEnvironment(Exception):
+    """A variable of the environment cannot be used; the text names it and holds no password."""
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the address of the proxy for a URL, or None to connect directly.
+
+    `<scheme>_proxy` comes before `all_proxy`, lower case before upper case.
+
+    Raises:
+        UnusableEnvironment: It is not the address of an HTTP proxy.
+    """
+    parts = urlsplit(url)
+    scheme = _SCHEMES.get(parts.scheme, parts.scheme)
+    name, proxy = _named(f"{scheme}_proxy", "all_proxy")
+    host = (parts.hostname or "").rstrip(".")
+    if not proxy or _goes_direct(host, parts.port or _PORTS.get(scheme)):
+        return None
+    return _usable(name, proxy)
+
+
+def tls_for(url: str) -> ssl.SSLContext:
+    """Return what a client verifies a server with.
+
+    Raises:
+        UnusableEnvironment: As for `certificates`, if the URL needs them.
+    """
+    try:
+        return certificates()
+    except UnusableEnvironment:
+        if urlsplit(url).scheme in {"https", "wss"}:
+            raise
+        # It trusts nobody.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+@functools.cache
+def certificates() -> ssl.SSLContext:
+    """Read the trusted certificates, once per process: it takes 30 ms, and nothing else runs.
+
+    SSL_CERT_FILE and SSL_CERT_DIR replace the system's; REQUESTS_CA_BUNDLE adds to them.
+
+    Raises:
+        UnusableEnvironment: One of these variables names what cannot be read.
+    """
+    context = ssl.create_default_context()
+    known = ssl.get_default_verify_paths()
+    if not (known.cafile or known.capath):
+        # A Python that was built on another system looks where this one has nothing.
+        for each in filter(os.path.isfile, _CA_FILES):
+            context.load_verify_locations(each)
+    for name in _CA_VARIABLES:
+        # OpenSSL ignores what it cannot read, and then trusts nobody.
+        for path in filter(None, os.environ.get(name, "").split(os.pathsep)):
+            _trust(context, name, path)
+    return context
+
+
+def opener_for(url: str, *handlers: BaseHandler) -> OpenerDirector:
+    """Return what opens a URL with urllib.
+
+    Raises:
+        UnusableEnvironment: See `proxy_for` and `certificates`.
+    """
+    proxy = proxy_for(url)
+    proxies = ProxyHandler({} if proxy is None else {urlsplit(url).scheme: proxy})
+    return build_opener(proxies, HTTPSHandler(context=tls_for(url)), *handlers)
+
+
+def troubles() -> Iterator[str]:
+    """Yield a sentence for each kind of variable that cannot be used, whoever needs it."""
+    for variable in ("http_proxy", "https_proxy", "all_proxy"):
+        name, proxy = _named(variable)
+        try:
+            if proxy:
+                _usable(name, proxy)
+        except UnusableEnvironment as exc:
+            yield str(exc)
+    try:
+        certificates()
+    except UnusableEnvironment as exc:
+        yield str(exc)
+
+
+def _named(*variables: str) -> tuple[str, str]:
+    """Return name and value of the first variable that is set, in lower case or in upper case."""
+    for name in (name for each in variables for name in (each, each.upper())):
+        if value := os.environ.get(name, "").strip():
+            return name, value
+    return "", ""
+
+
+def _usable(name: str, proxy: str) -> str:
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    kind = proxy.partition("://")[0].lower()
+    if kind not in _PORTS:
+        raise UnusableEnvironment(
+            f"{name} names a {kind} proxy, which Parley cannot use; set an HTTP proxy, or unset it"
+        )
+    try:
+        parts = urlsplit(proxy)
+        is_whole = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        # Its value may hold a password.
+        raise UnusableEnvironment(f"{name} is not an address of a proxy, like http://host:3128")
+    return proxy
+
+
+def _goes_direct(host: str, port: int | None) -> bool:
+    entries = re.split(r"[\s,]+", _named("no_proxy")[1].lower())
+    return any(_matches(entry, host, port) for entry in entries if entry)
+
+
+def _matches(entry: str, host: str, port: int | None) -> bool:
+    """Whether an entry of NO_PROXY names a host: `*`, a domain, an address, a network, a port."""
+    if entry == "*":
+        return True
+    if "]:" in entry or entry.count(":") == 1:
+        entry, _, only = entry.rpartition(":")
+        if only != str(port):
+            return False
+    # An IPv6 address is written with brackets and without.
+    entry = entry.replace("[", "").replace("]", "")
+    try:
+        return ip_address(host) in ip_network(entry, strict=False)
+    except ValueError:
+        domain = entry.removeprefix("*").strip(".")
+        return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _trust(context: ssl.SSLContext, name: str, path: str) -> None:
+    try:
+        if Path(path).is_dir():
+            context.load_verify_locations(capath=path)
+        else:
+            context.load_verify_locations(cafile=path)
+    except OSError as exc:
+        is_empty = isinstance(exc, ssl.SSLError)
+        why = "it holds no certificates" if is_empty else exc.strerror
+        raise UnusableEnvironment(f"{name} names {path}, which cannot be read: {why}") from exc
