@@ -115,6 +115,12 @@ class AnswerDraft:
             self._text.append(visible)
             self._sink.push(visible)
 
+    def unsay(self) -> None:
+        """Take the visible text back: it was a thought."""
+        self._text.clear()
+        self._half = ""
+        self._sink.restart()
+
     def think(self, delta: str) -> None:
         """Append reasoning, which is never pushed."""
         if delta:

@@ -143,11 +143,16 @@ _FORBIDDEN = 403
 class OpenAIAnswer(StreamedAnswer):
     """Grows with the chunks of one stream."""
 
-    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        """`draft` collects what is said; `clock` is told of it; `origin` is who says it."""
+    def __init__(
+        self, draft: AnswerDraft, clock: StreamClock, origin: str, *, opened: bool = False
+    ) -> None:
+        """`draft` collects what is said; `clock` is told of it; `origin` is who says it.
+
+        `opened` is for `ReasoningFilter`.
+        """
         super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
-        self._filter = ReasoningFilter()
+        self._filter = ReasoningFilter(opened=opened)
         self._cost_usd: float | None = None
         self._finish_reason: str | None = None
         self._is_done = False
@@ -189,10 +194,10 @@ class OpenAIAnswer(StreamedAnswer):
             raise ModelUnreachable("OpenAI API: the stream was cut")
         if ended.startswith(_BROKEN_CALL):
             raise ModelUnreachable("OpenAI API: the model's call of a tool was broken off")
-        self._draft.say(self._filter.close())
+        stop = _STOP_REASONS.get(ended.lower(), "stop")
+        self._say(self._filter.close(cut=stop == "length"))
         if not self._structured:
             self._draft.think(self._filter.reasoning)
-        stop = _STOP_REASONS.get(ended.lower(), "stop")
         if self._refusal:
             stop = "refused"
             self._draft.say("".join(self._refusal))
@@ -222,11 +227,21 @@ class OpenAIAnswer(StreamedAnswer):
     def _grow(self, delta: Fields) -> None:
         self._grow_reasoning(delta)
         if said := text_in(delta.get("content")):
-            self._draft.say(self._filter.feed(self._draft.admit(said)))
+            self._say(self._filter.feed(self._draft.admit(said)))
         if refusal := text_in(delta.get("refusal")):
             self._refusal.append(self._draft.admit(refusal))
         for call in delta.get("tool_calls") or []:
             self._grow_call(call)
+
+    @property
+    def began_inside(self) -> bool:
+        """Whether it began with a thought that had no opening mark."""
+        return self._filter.began_inside
+
+    def _say(self, visible: str) -> None:
+        if self._filter.takes_back:
+            self._draft.unsay()
+        self._draft.say(visible)
 
     def _grow_reasoning(self, delta: Fields) -> None:
         """Take the reasoning of a delta; the field's name differs, and some servers fill both."""
@@ -403,10 +418,16 @@ class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
     """A model behind Chat Completions."""
 
     path = "/chat/completions"
+    _begins_inside = False
 
     @override
     def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
-        return OpenAIAnswer(draft, clock, self._origin)
+        return OpenAIAnswer(draft, clock, self._origin, opened=self._begins_inside)
+
+    @override
+    def _note(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
+        # Its chat template opens the thought: the next answer is not shown before it is closed.
+        self._begins_inside = answer.began_inside
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

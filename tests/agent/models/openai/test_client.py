@@ -219,6 +219,28 @@ async def test_tagged_reasoning_is_split_off(server: OpenAIServer) -> None:
     assert (message["reasoning"], message["content"], sink.text) == ("Hm, well.", "Yes.", "Yes.")
 
 
+async def test_a_thought_without_an_opening_mark_is_taken_back(server: OpenAIServer) -> None:
+    """Once; the next answers of this model are not shown before their thought is closed."""
+    thought = "The user greets me. I should greet back.\n</think>\n\nHello!"
+    server.script(*[Reply(text=thought, piece=3)] * 2, *[Reply(text="No thought.", piece=3)] * 2)
+    restarts, said = [], []
+    async with connect(server) as model:
+        for _ in range(4):
+            sink = SinkSpy()
+            done = await model.complete(ModelRequest(ASK), sink)
+            assert done.message["content"] == sink.text
+            restarts.append(sink.restarts)
+            said.append((sink.text, done.message.get("reasoning"), len(sink.pushed) > 1))
+    hidden = "The user greets me. I should greet back."
+    assert restarts == [1, 0, 0, 0]
+    assert said == [
+        ("Hello!", hidden, True),
+        ("Hello!", hidden, True),
+        ("No thought.", None, False),
+        ("No thought.", None, True),
+    ]
+
+
 async def test_structured_reasoning_wins_over_tags(server: OpenAIServer) -> None:
     """With a reasoning field the tagged block is neither shown nor kept."""
     server.script(Reply(text="<think>tagged</think>Yes.", thinking="structured"))
