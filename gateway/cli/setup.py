@@ -24,7 +24,6 @@ from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
 from gateway.setup import hermes, hermes_settings
-from gateway.setup import service as services
 from gateway.setup.checks import (
     KEYS_AT,
     Checked,
@@ -100,16 +99,15 @@ def _from_file(target: Target, draft: Answers, *, yes: bool, json: bool) -> int:
     found = target.load(draft.values)
     checked = asyncio.run(_check_all(found))
     refused = any(each.is_wrong for each in checked)
-    written, installed = None, None
+    written = None
     if not json:
         _show(checked)
     if not refused and (yes or _agreed(target, draft)):
         written = write(target, draft)
-        installed = _install(target, draft) if draft.service else None
     tried = all(each.outcome == "accepted" and not each.lacks for each in checked)
     code = REFUSED if refused or written is None else WRITTEN if tried else UNSURE
     if json:
-        show_json(_report(checked, draft, written, installed))
+        show_json(_report(checked, draft, written))
     elif written is None:
         warn("nothing was written")
     else:
@@ -124,28 +122,14 @@ async def _check_all(found: Loaded) -> list[Checked]:
     return [model, *accounts]
 
 
-def _report(
-    checked: Sequence[Checked], draft: Answers, written: Written | None, installed: Path | None
-) -> dict[str, Any]:
+def _report(checked: Sequence[Checked], draft: Answers, written: Written | None) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
         "keys": [*draft.values],
         "secrets": [] if written is None else [str(each) for each in written.secrets],
         "variables": {} if written is None else written.variables,
-        "service": None if installed is None else str(installed),
         "checks": [asdict(each) for each in checked],
     }
-
-
-def _install(target: Target, draft: Answers) -> Path | None:
-    unit = services.service_of(target)
-    if draft.keeping == "env":
-        warn(f"{unit.file} is not installed: a service does not have your environment")
-        return None
-    # The second line is news: another unit stood there.
-    for line in services.install(unit)[1:-1]:
-        warn(line)
-    return unit.file
 
 
 def _may_try() -> bool:
@@ -190,7 +174,7 @@ class _Wizard:
         self._greetings: list[Checked] = []
 
     def run(self) -> None:
-        """Ask, write, and offer the service."""
+        """Ask, write, and say how to start."""
         say(f"Parley's settings: {self._target.file}")
         say("Enter skips a question. Nothing is written before the end; Ctrl-C ends it.", "dim")
         self._ask_for_model()
@@ -206,7 +190,7 @@ class _Wizard:
             say("Nothing was written.")
             return
         _tell(write(self._target, self._draft))
-        self._offer_start()
+        self._tell_start()
 
     def _ask_for_model(self) -> None:
         now = self._target.load()
@@ -341,22 +325,10 @@ class _Wizard:
             say("  a number from 1 to 3")
         self._draft.keeping = ways[text]
 
-    def _offer_start(self) -> None:
-        unit = services.service_of(self._target)
-        say("\nThe service", "bold")
-        say(f"  A unit of systemd for {unit.file}:", "dim")
-        say(unit.text, "dim")
-        if self._draft.keeping != "env" and typer.confirm("Install and start it?", default=False):
-            try:
-                for line in services.install(unit):
-                    say(f"  ✓ {line}", "green")
-                say(f"  also while you are not logged in: {services.LINGER}")
-                say("  its code and sign-in link: journalctl --user -u parley -e")
-            except GatewayError as exc:
-                say(f"  ✗ {exc}", "red")
-        else:
-            say(f"\nStart it: {sys.argv[0]} run", "bold")
-            say("  It prints a link to the web chat, and the code that makes you its owner.")
+    def _tell_start(self) -> None:
+        say(f"\nStart it: {sys.argv[0]} run", "bold")
+        say("  It prints a link to the web chat, and the code that makes you its owner.")
+        say("  To run it as a service: docs/operations.md, As a service.")
         for each in self._greetings:
             if each.greeting:
                 say(f"  {each.bot}: {each.greeting}CODE sends the code for you")

@@ -78,12 +78,10 @@ class Answers:
 
     Attributes:
         values: New values by dotted key, in the order of the questions.
-        service: Whether a unit of systemd is to be installed.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     keeping: Keeping = "yaml"
-    service: bool = False
 
     def put_model(self, before: Loaded, provider: str, given: Mapping[str, str]) -> None:
         """Take over what was said of the model: name, base_url, api_key; empty: not said.
@@ -116,21 +114,19 @@ def is_secret(name: str) -> bool:
 
 
 def read_answers(file: Path) -> Answers:
-    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets, service}`.
+    """Return the answers of a file: parts of parley.yaml, and `setup: {secrets}`.
 
     Raises:
         SettingsError: It cannot be read, or is none.
     """
     tree = read_yaml(file, str(file))
     beside = tree.pop(_BESIDE, None) or {}
-    if not isinstance(beside, dict) or {*beside} - {"secrets", "service"}:
-        raise SettingsError(f"{file}: setup: known here: secrets, service")
-    keeping, service = beside.get("secrets", "yaml"), beside.get("service", False)
+    if not isinstance(beside, dict) or {*beside} - {"secrets"}:
+        raise SettingsError(f"{file}: setup: known here: secrets")
+    keeping = beside.get("secrets", "yaml")
     if keeping not in get_args(Keeping):
         raise SettingsError(f"{file}: setup.secrets: must be one of {', '.join(get_args(Keeping))}")
-    if not isinstance(service, bool):
-        raise SettingsError(f"{file}: setup.service: must be true or false")
-    return Answers(dict(_leaves(tree)), keeping, service)
+    return Answers(dict(_leaves(tree)), keeping)
 
 
 def _leaves(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,10 @@
 """`parley upgrade --check`: what a start of this version would change, and what to do before.
 
 Nothing is changed and nobody is asked: program, schema, settings, plugins and disk are compared
-where they are. Only `--online` looks for a newer version, at the index that `--index` names. The
-steps of an upgrade, and what each version changes, are in docs/upgrade.md.
+where they are. The steps of an upgrade, and what each version changes, are in docs/upgrade.md.
 """
 
 import asyncio
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -28,7 +26,6 @@ from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations, schema
 from gateway.storage.database import location_of
 from gateway.wiring import refuse_unusable
-from network import UnusableEnvironment, proxy_for, tls_for
 
 Level = Literal["fine", "note", "blocked"]
 _STYLES: dict[Level, tuple[str, str]] = {
@@ -40,8 +37,6 @@ ROOM = 2.2
 """Free disk, as a multiple of the database: for a backup, and for what a migration writes anew."""
 OLD_BACKUP_S = 3_600.0
 """A backup that is older lacks more than a few minutes' words."""
-INDEX_WITHIN_S = 10.0
-_VERSION = re.compile(r"[0-9]+(\.[0-9]+)*")
 
 upgrade_app = typer.Typer(add_completion=False)
 
@@ -59,12 +54,6 @@ class UpgradeStep:
 def upgrade(
     context: typer.Context,
     check: Annotated[bool, typer.Option("--check", help="Compare; nothing is changed.")] = False,
-    online: Annotated[
-        bool, typer.Option("--online", help="Look for a newer version, too.")
-    ] = False,
-    index: Annotated[
-        str | None, typer.Option(help="URL of the package index (PEP 691) that has Parley.")
-    ] = None,
     json: AsJson = False,
 ) -> None:
     """Say what starting this version would change here, and what to do first; offline."""
@@ -74,8 +63,6 @@ def upgrade(
             " (docs/upgrade.md), then `parley upgrade --check`"
         )
     found = list(_compared(context))
-    if online:
-        found.append(_newer(index))
     if json:
         show_json([asdict(each) for each in found])
     else:
@@ -195,39 +182,3 @@ def _backup(settings: Settings) -> UpgradeStep:
         return UpgradeStep("backup", "fine", f"{last.path} is {age_s / 60:,.0f} minutes old")
     how = "`parley backup --to FOLDER` first: it is the only way back from a migration"
     return UpgradeStep("backup", "note", how)
-
-
-def _newer(index: str | None) -> UpgradeStep:
-    if index is None:
-        return UpgradeStep(
-            "online",
-            "note",
-            "no index is configured: --index URL names the one that you install Parley from",
-        )
-    try:
-        newest = max(asyncio.run(_versions_at(index)), key=_numbers, default=None)
-    except (UnusableEnvironment, OSError, ValueError, KeyError) as exc:
-        return UpgradeStep("online", "note", f"{index} cannot be asked: {type(exc).__name__}")
-    here = version("parley")
-    if newest is None or _numbers(newest) <= _numbers(here):
-        return UpgradeStep("online", "fine", f"{index} has nothing newer than {here}")
-    return UpgradeStep("online", "note", f"{index} has {newest}; {here} is installed")
-
-
-async def _versions_at(index: str) -> list[str]:
-    """Return the versions that an index has. Source: PEP 691, PEP 700."""
-    import aiohttp  # noqa: PLC0415
-
-    accept = {"Accept": "application/vnd.pypi.simple.v1+json"}
-    timeout = aiohttp.ClientTimeout(total=INDEX_WITHIN_S)
-    url = f"{index.rstrip('/')}/parley/"
-    async with (
-        aiohttp.ClientSession(timeout=timeout, headers=accept) as http,
-        http.get(url, raise_for_status=True, proxy=proxy_for(url), ssl=tls_for(url)) as response,
-    ):
-        told = await response.json(content_type=None)
-    return [each for each in told["versions"] if _VERSION.fullmatch(each)]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(each) for each in re.findall("[0-9]+", text))

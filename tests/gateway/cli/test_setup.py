@@ -23,7 +23,7 @@ from tests.support.slack.server import SlackServer
 PROVIDER = ("Which one (number or name)", "1")
 MODEL = (PROVIDER, ("Key (not shown", KEY), ("Model", ""))
 NO_DISCORD_AND_SLACK = (("bot token (not shown", ""), ("OAuth Token (not shown", ""))
-END = (("Which one", "1"), ("Install and start it?", "n"))
+END = (("Which one", "1"),)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ async def test_a_file_that_is_there_is_changed_only_after_a_yes(stranger: Strang
     skipped = (("bot token (not shown", ""), *NO_DISCORD_AND_SLACK, ("Which one", "1"))
     assert await talk(stranger, *MODEL, *skipped, ("Write that?", "n")) == 0
     assert file.read_text() == before
-    turns = (*MODEL, *skipped, ("Write that?", "y"), ("Install and start it?", "n"))
+    turns = (*MODEL, *skipped, ("Write that?", "y"))
     assert await talk(stranger, *turns) == 0
     assert "model.provider: openai → anthropic" in stranger.seen
     assert "model.api_key: new" in stranger.seen

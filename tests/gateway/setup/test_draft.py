@@ -87,7 +87,7 @@ def test_answers_are_parts_of_the_settings(tmp_path: Path) -> None:
         "model: {provider: anthropic, api_key: k}\n"
         "platforms: {telegram: {token: t}}\n"
         "access: {owners: ['telegram:1'], groups: {'telegram:-1': {respond: always}}}\n"
-        "setup: {secrets: files, service: true}\n"
+        "setup: {secrets: files}\n"
     )
     draft = read_answers(file)
     assert draft.values == {
@@ -97,15 +97,14 @@ def test_answers_are_parts_of_the_settings(tmp_path: Path) -> None:
         "access.owners": ["telegram:1"],
         "access.groups": {"telegram:-1": {"respond": "always"}},
     }
-    assert (draft.keeping, draft.service) == ("files", True)
+    assert draft.keeping == "files"
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("setup: {secrets: vault}", "setup.secrets: must be one of yaml, files, env"),
-        ("setup: {service: perhaps}", "setup.service: must be true or false"),
-        ("setup: {color: red}", "known here: secrets, service"),
+        ("setup: {color: red}", "known here: secrets"),
         ("- 1", "must be a map of sections"),
     ],
 )

@@ -2,11 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -121,41 +118,3 @@ def test_plugins_are_named(parley: Parley, tmp_path: Path) -> None:
         (folder / "__init__.py").write_text(code)
     (tmp_path / "parley.yaml").write_text("plugins: {enabled: [good]}\n")
     assert found(parley)["plugin"] == ("fine", "good (folder) can be tried")
-
-
-class Index(BaseHTTPRequestHandler):
-    """A package index with a newer version."""
-
-    versions: tuple[str, ...] = ("0.1.0", "99.0.0", "99.1.0rc1")
-
-    def do_GET(self) -> None:
-        """Answer as PEP 691 says."""
-        body = json.dumps({"name": "parley", "versions": self.versions}).encode()
-        self.send_response(200 if self.path == "/simple/parley/" else 404)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def index() -> Iterator[str]:
-    """The URL of an index on this machine."""
-    with HTTPServer(("127.0.0.1", 0), Index) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/simple/"
-        server.shutdown()
-        thread.join()
-
-
-def test_only_online_asks_an_index(parley: Parley, index: str) -> None:
-    """That one which is named, and none by itself; pre-releases do not count."""
-    assert "online" not in found(parley)
-    assert "no index is configured" in found(parley, "--online")["online"][1]
-    level, text = found(parley, "--online", "--index", index)["online"]
-    assert level == "note"
-    assert "has 99.0.0" in text
-    told = found(parley, "--online", "--index", "http://127.0.0.1:9/simple")
-    assert "cannot be asked" in told["online"][1]
