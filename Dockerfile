@@ -13,7 +13,6 @@ COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 COPY agent agent
 COPY adapters adapters
-COPY network network
 COPY migrations migrations
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/parley/bin/pip install --no-deps /wheels/*.whl

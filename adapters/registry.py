@@ -24,7 +24,7 @@ from adapters.base import ALONE, Adapter, Elsewhere, History, Intake, Renderer, 
 from adapters.door import Door
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.optional import leave_out
-from network import UnusableEnvironment
+from agent.network import UnusableEnvironment
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has

@@ -21,6 +21,7 @@ import structlog
 from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
 from agent.models.base import ChatModel
+from agent.network import troubles
 from agent.plugins.loading import load_plugins
 from agent.processes import confinement, descriptors
 from agent.tokens.tiktoken import load_beside
@@ -94,7 +95,6 @@ from gateway.wiring import (
     unconfined_warning,
     with_told_windows,
 )
-from network import troubles
 
 if TYPE_CHECKING:
     from aiohttp import web

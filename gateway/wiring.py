@@ -30,6 +30,7 @@ from agent.models.factory import build_models
 from agent.models.openai.mode import ModeFile, Negotiating, modes_in
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.money.cache_simulator import CacheRules
+from agent.network import UnusableEnvironment
 from agent.plugins.active import Plugins
 from agent.plugins.engines import EngineFactory, resolve
 from agent.plugins.loading import load_plugins
@@ -77,7 +78,6 @@ from gateway.storage.database import Database, DatabaseServer, location_of
 from gateway.storage.people import mcp
 from gateway.storage.people.mcp import UNKNOWN, McpRecord
 from gateway.storage.queue import blame, leases
-from network import UnusableEnvironment
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ from adapters.discord.errors import UNKNOWN_BOT, mapped_receiving
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import AccountReport
-from network import proxy_for, tls_for
+from agent.network import proxy_for, tls_for
 
 PORTAL = "https://discord.com/developers/applications"
 PERMISSIONS = 309237746752

@@ -34,7 +34,7 @@ from adapters.messages import OutgoingFile
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, verdict_of_aiohttp
 from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import credential
-from network import proxy_for, tls_for
+from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
 

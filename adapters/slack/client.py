@@ -24,7 +24,7 @@ from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import credential
 from adapters.slack.errors import Limited, mapped
 from adapters.slack.platform import SlackSettings
-from network import proxy_for, tls_for
+from agent.network import proxy_for, tls_for
 
 # The workspace-wide limit of posts is not published ("several hundred per minute").
 LIMITS = PaceLimits(per_s=10, chat_interval_s=1.0)

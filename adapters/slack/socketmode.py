@@ -43,7 +43,7 @@ from adapters.slack.ingest import (
     UpdateKind,
     is_bare_mention,
 )
-from network import proxy_for, tls_for
+from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
 

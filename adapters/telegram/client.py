@@ -37,7 +37,7 @@ from adapters.pacing import Pacer
 from adapters.registry import credential
 from adapters.telegram.errors import Flooded, MalformedAnswer, ServerTrouble, TooManyRequests
 from adapters.telegram.platform import TelegramSettings
-from network import proxy_for, tls_for
+from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
 

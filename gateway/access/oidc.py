@@ -24,8 +24,8 @@ from adapters.base import Clock
 from adapters.door import Errand, ProviderAnswer, ProviderUnreachable
 from adapters.web.platform import OidcSettings, WebSettings, is_private_way
 from agent.messages import storable
+from agent.network import UnusableEnvironment, proxy_for, tls_for
 from gateway.errors import SettingsError
-from network import UnusableEnvironment, proxy_for, tls_for
 
 log = structlog.get_logger()
 

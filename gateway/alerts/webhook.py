@@ -20,6 +20,7 @@ import orjson
 import structlog
 from pydantic import SecretStr
 
+from agent.network import UnusableEnvironment, proxy_for, tls_for
 from gateway.alerts.telling import Key, Telling, prefix_of_begin
 from gateway.alerts.troubles import TROUBLES, Evidence
 from gateway.errors import StorageError
@@ -27,7 +28,6 @@ from gateway.storage.database import Database
 from gateway.storage.queue import alerts, outbox
 from gateway.storage.queue.alerts import BEGIN, END, Alert
 from gateway.storage.schema import iso_time
-from network import UnusableEnvironment, proxy_for, tls_for
 
 log = structlog.get_logger()
 

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from agent.network import UnusableEnvironment, proxy_for, tls_for, troubles
 from gateway.doctor.checks import Examined, Level, Sight, check, with_mode
 from gateway.lifecycle import backups
 from gateway.lifecycle.home import OWN_SECRETS
 from gateway.logging.recent import LATELY_S, MOST_LINES, RecentLines, lately, newest, tallied
 from gateway.logging.setup import log_path, predecessors
 from gateway.storage.engine import NETWORK_FILESYSTEMS, filesystem_of
-from network import UnusableEnvironment, proxy_for, tls_for, troubles
 
 FULL_BYTES, SCARCE_BYTES = 200_000_000, 2_000_000_000
 """Free room on a disk: less is wrong, or a warning."""

@@ -5,8 +5,8 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
 
+from agent.network import UnusableEnvironment, opener_for
 from gateway.doctor.checks import Examined, Sight, check
-from network import UnusableEnvironment, opener_for
 
 ADVISORIES_URL = "https://api.osv.dev/v1/querybatch"
 """Of all ecosystems, without a key. Source: google.github.io/osv.dev/post-v1-querybatch."""

@@ -21,10 +21,10 @@ import structlog
 from typing_extensions import override
 
 from agent.models import observed
+from agent.network import opener_for
 from agent.spans import Span, Value
 from agent.tools.execute import TOOL, TOOL_NAME
 from gateway.settings.tree import TelemetrySettings
-from network import opener_for
 
 log = structlog.get_logger()
 

@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from agent.models.factory import build_models
 from agent.models.recovery import Recovery, RetryPolicy
+from agent.network import certificates
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.registry import ToolRegistry
 from agent.turn.state import Agent, CallRules
-from network import certificates
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec

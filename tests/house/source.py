@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-PACKAGES = ("gateway", "agent", "adapters", "network")
+PACKAGES = ("gateway", "agent", "adapters")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)

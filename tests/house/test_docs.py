@@ -37,7 +37,7 @@ def test_the_files_and_pages_that_a_page_names_are_there(page: Path) -> None:
 
 def test_the_files_that_docstrings_name_are_there() -> None:
     """In product, tests and migrations."""
-    folders = ("gateway", "agent", "adapters", "network", "tests", "migrations")
+    folders = ("gateway", "agent", "adapters", "tests", "migrations")
     sources = [
         path
         for folder in folders

@@ -26,7 +26,7 @@ layers = ["loop", "view"]
 def figures_of(root: Path, files: dict[str, str], contracts: str = CONTRACTS) -> dict[str, Figure]:
     """Write a product and return its figures by name."""
     (root / "pyproject.toml").write_text(contracts)
-    for top in ("gateway", "agent", "adapters", "network"):
+    for top in ("gateway", "agent", "adapters"):
         (root / top).mkdir()
         (root / top / "__init__.py").touch()
     for path, text in files.items():

@@ -28,6 +28,7 @@ from adapters.slack.adapter import SlackAdapter
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
+from agent.network import certificates
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.files import StoredFiles
 from gateway.alerts.telling import Telling
@@ -45,7 +46,6 @@ from gateway.storage.people.web_users import ChatLinks
 from gateway.storage.queue import leases, outbox
 from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from gateway.storage.reports import health
-from network import certificates
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN

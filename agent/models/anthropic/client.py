@@ -58,9 +58,9 @@ from agent.models.draft import (
     tokens_in,
     usage_so_far,
 )
+from agent.network import UnusableEnvironment, proxy_for, tls_for
 from agent.settings import ModelSettings
 from agent.usage import Usage
-from network import UnusableEnvironment, proxy_for, tls_for
 
 OFFICIAL_URL = "https://api.anthropic.com"
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
-from network import UnusableEnvironment, proxy_for, tls_for
+from agent.network import UnusableEnvironment, proxy_for, tls_for
 
 DONE = "[DONE]"
 """Stands behind the last event of a stream, for whoever reads it too."""

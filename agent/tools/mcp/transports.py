@@ -23,6 +23,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
 from typing_extensions import override
 
+from agent.network import proxy_for, tls_for
 from agent.processes import keeper
 from agent.processes.helpers import KeptProgram
 from agent.processes.walls import Walls
@@ -30,7 +31,6 @@ from agent.settings import McpServerSettings
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 from agent.tools.mcp.quarters import TEMPORARY, Quarters
 from agent.tools.truncate import end_of
-from network import proxy_for, tls_for
 
 log = structlog.get_logger()
 

@@ -26,11 +26,11 @@ from typing_extensions import override
 from yarl import URL
 
 from agent.errors import ToolError
+from agent.network import UnusableEnvironment, tls_for
 from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import Redirects, ToolContext
 from agent.tools.registry import Arguments, Tool
-from network import UnusableEnvironment, tls_for
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from network import UnusableEnvironment, certificates, proxy_for, tls_for, troubles
+from agent.network import UnusableEnvironment, certificates, proxy_for, tls_for, troubles
 
 PROXY = "http://proxy:3128"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
