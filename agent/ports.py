@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from agent.context_engine import Archive, Days, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall
-from agent.prefix import Prefix
+from agent.models.prefix import Prefix
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
 

@@ -27,8 +27,8 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, chars_of
 from agent.models.base import ChatModel
+from agent.models.prefix import LIFETIMES_S, PrefixWatch
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
-from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.processes.threads import in_daemon
 from agent.usage import Usage
 from agent.view.view import Summary, View, ViewPlan

@@ -35,9 +35,9 @@ from agent.models.catalog import (
     ModelFacts,
     bills_writes,
 )
+from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import cost_usd
 from agent.money.prompt_blocks import THOUGHTS, Block, BlockReader, blocks_of
-from agent.prefix import LIFETIMES_S
 from agent.usage import Prices, Summed, Usage, is_claude
 
 __all__ = [

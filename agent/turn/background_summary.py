@@ -31,7 +31,7 @@ from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, full_text
 from agent.models.base import ModelRequest
 from agent.models.images import with_pictures
-from agent.prefix import Prefix, PrefixWatch
+from agent.models.prefix import Prefix, PrefixWatch
 from agent.processes.threads import in_daemon
 from agent.tokens.estimate import estimate_tokens
 from agent.turn.request import marked

@@ -17,10 +17,10 @@ from agent.messages import ChatMessage
 from agent.models import observed
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.images import with_pictures
+from agent.models.prefix import Prefix
 from agent.models.recovery import complete_with_recovery
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
-from agent.prefix import Prefix
 from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import CachingSettings

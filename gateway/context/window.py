@@ -11,9 +11,9 @@ from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
 from agent.models.catalog import ModelFacts
+from agent.models.prefix import PrefixWatch
 from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
-from agent.prefix import PrefixWatch
 from agent.turn.state import Agent
 from agent.usage import is_claude
 from agent.view.view import View, recall_text

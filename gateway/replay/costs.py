@@ -10,8 +10,8 @@ from agent.context.phases.payback import Rates, early_pays, payback_requests
 from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
 from agent.models.catalog import ModelFacts
+from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
-from agent.prefix import LIFETIMES_S
 from agent.usage import Summed, Usage
 from gateway.replay.recorded_model import Bill, Billed
 from gateway.storage.conversation.compactions import CompactionRow

@@ -15,8 +15,8 @@ from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
+from agent.models.prefix import Prefix
 from agent.ports import PlannerState
-from agent.prefix import Prefix
 from agent.usage import Prices, Usage
 from agent.view.view import Entry, View, ViewPlan
 from gateway.errors import LeaseLost

@@ -24,7 +24,7 @@ from agent.messages import ChatMessage, decode, encode
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import ModelRequest
 from agent.models.openai import wire as openai_wire
-from agent.prefix import PrefixWatch
+from agent.models.prefix import PrefixWatch
 from agent.prompt_caching import STRATEGIES, apply_cache_control
 from agent.usage import CacheLayout
 from tests.bench.compaction import SYSTEM, said

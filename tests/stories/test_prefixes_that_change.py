@@ -10,7 +10,7 @@ import pytest
 from agent.messages import ChatMessage
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
-from agent.prefix import report_stale_thinking
+from agent.models.prefix import report_stale_thinking
 from agent.tools.registry import Tool
 from agent.turn.state import Agent
 from agent.usage import Prices, Usage
@@ -96,7 +96,7 @@ async def test_a_miss_after_a_last_call_is_still_seen(tmp_path: Path) -> None:
 @pytest.fixture
 def _production(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stale thinking is logged here, as in production, and the turn goes on."""
-    monkeypatch.setattr("agent.prefix.report_stale_thinking", report_stale_thinking)
+    monkeypatch.setattr("agent.models.prefix.report_stale_thinking", report_stale_thinking)
 
 
 @pytest.mark.usefixtures("_production")

@@ -26,8 +26,8 @@ from sqlalchemy import (
 )
 
 from agent.messages import ChatMessage
+from agent.models.prefix import Prefix
 from agent.ports import Origin, PlannerState
-from agent.prefix import Prefix
 from agent.prompt.system import FORMER_NOTES, NOTES_LAYER, PinnedNote, SystemPrompt
 from agent.view.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost

@@ -24,7 +24,7 @@ from agent.messages import (
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts
 from agent.models.images import Images, image_part, with_pictures
-from agent.prefix import Prefix, PrefixWatch
+from agent.models.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
 from agent.turn.background_summary import (
     LEAST_LEFT_S,

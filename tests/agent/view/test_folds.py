@@ -17,7 +17,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.images import image_part, with_pictures
-from agent.prefix import PrefixWatch
+from agent.models.prefix import PrefixWatch
 from agent.prompt_caching import apply_cache_control, landmarks_of
 from agent.view.folds import MOST_FOLDS, Fold, Folds
 from agent.view.view import MARKER, View, ViewPlan

@@ -18,10 +18,10 @@ from agent.messages import text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import find_facts
+from agent.models.prefix import LIFETIMES_S
 from agent.models.recovery import RetryPolicy
 from agent.money.cache_simulator import cache_for
 from agent.money.prompt_blocks import blocks_of
-from agent.prefix import LIFETIMES_S
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.view.view import load_plan
 from gateway import wiring

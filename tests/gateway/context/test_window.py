@@ -13,8 +13,8 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
 from agent.engines.rounds import RoundsEngine
 from agent.errors import LongContextRefused
+from agent.models.prefix import Prefix
 from agent.ports import PlannerState
-from agent.prefix import Prefix
 from agent.settings import CachingSettings
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.usage import CacheLayout

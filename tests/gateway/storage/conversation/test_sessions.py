@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import assistant_message, user_message
+from agent.models.prefix import Prefix
 from agent.ports import ModelCall, PlannerState
-from agent.prefix import Prefix
 from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from agent.messages import ChatMessage, ToolSchema, assistant_message, decode, encode, user_message
 from agent.models.catalog import ModelFacts
-from agent.prefix import Prefix, PrefixWatch, report_stale_thinking, report_unexpected_move
+from agent.models.prefix import Prefix, PrefixWatch, report_stale_thinking, report_unexpected_move
 from agent.usage import CacheLayout, Usage
 from tests.support.conversations import conversation_of
 
@@ -50,8 +50,8 @@ def logs() -> Iterator[list[Any]]:
 @pytest.fixture
 def _production(monkeypatch: pytest.MonkeyPatch) -> None:
     """What must not happen is logged here, as in production."""
-    monkeypatch.setattr("agent.prefix.report_unexpected_move", report_unexpected_move)
-    monkeypatch.setattr("agent.prefix.report_stale_thinking", report_stale_thinking)
+    monkeypatch.setattr("agent.models.prefix.report_unexpected_move", report_unexpected_move)
+    monkeypatch.setattr("agent.models.prefix.report_stale_thinking", report_stale_thinking)
 
 
 def asked(
