@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -468,11 +468,9 @@ class LogFile:
         """
         self._path = path
         self._max_bytes = self._rotate_at = max_bytes
-        self._torn = False
+        self._torn, self._place = False, (0, 0)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = _opened(path)
-            self._size = os.fstat(self._fd).st_size
+            self._take(_opened(path))
         except OSError as exc:
             text = f"logging.file: cannot write {str(path)!r}: {exc.strerror}"
             raise SettingsError(text) from exc
@@ -483,6 +481,14 @@ class LogFile:
         Raises:
             OSError: The line is not there as a whole; the next one starts on a line of its own.
         """
+        found = None
+        with suppress(OSError):
+            found = self._path.stat()
+        if found is None or (found.st_dev, found.st_ino) != self._place:
+            self._open_anew()
+        else:
+            # Something may have cut it.
+            self._size = found.st_size
         if self._size and self._size + len(line) > self._rotate_at:
             self._rotate_or_go_on()
         data = b"\n" + line if self._torn else line
@@ -498,12 +504,28 @@ class LogFile:
         """Close the file."""
         os.close(self._fd)
 
+    def _take(self, opened: int) -> None:
+        found = os.fstat(opened)
+        self._fd, self._size, self._place = opened, found.st_size, (found.st_dev, found.st_ino)
+        self._rotate_at, self._torn = self._max_bytes, False
+
+    def _open_anew(self) -> None:
+        """Go on in a new file: something else, as logrotate, has moved or removed this one."""
+        if self._rotate_at > self._max_bytes:
+            # A rotation of ours that broke off has moved it; the next one goes on with that.
+            return
+        # Where that fails, lines go on into the file that is open.
+        with suppress(OSError), RESERVE.lent():
+            opened, before = _opened(self._path), self._fd
+            self._take(opened)
+            os.close(before)
+
     def _rotate_or_go_on(self) -> None:
         """Start a new file; where that fails, go on in this one for a twentieth of its size."""
         try:
             self._rotate()
         except OSError:
-            self._rotate_at = self._size + self._max_bytes // 20
+            self._rotate_at = max(self._size, self._max_bytes) + self._max_bytes // 20 + 1
 
     def _rotate(self) -> None:
         """Open first, rename after: whatever fails, and however often, costs no line.
@@ -524,10 +546,11 @@ class LogFile:
             os.close(opened)
             raise
         os.close(self._fd)
-        self._fd, self._size, self._rotate_at = opened, os.fstat(opened).st_size, self._max_bytes
+        self._take(opened)
 
 
 def _opened(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
     # Not for other users: the lines hold ids of people.
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 

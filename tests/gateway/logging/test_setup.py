@@ -417,6 +417,56 @@ class TestFile:
             file.close()
         assert (tmp_path / "a.jsonl.1").read_bytes() == b"12345678\n"
 
+    @pytest.mark.parametrize(
+        "happens",
+        ["moved", "moved and made", "removed", "copied and cut", "folder moved", "link moved on"],
+    )
+    def test_a_file_that_is_moved_from_outside_is_opened_anew(
+        self, tmp_path: Path, happens: str
+    ) -> None:
+        """As logrotate does it, with or without `create` and `copytruncate`; no line is lost."""
+        path, old = tmp_path / "logs" / "a.jsonl", tmp_path / "old"
+        if happens == "link moved on":
+            path.parent.mkdir()
+            path.symlink_to(tmp_path / "first")
+        file = LogFile(path, max_bytes=12)
+        file.write(b"before\n")
+        match happens:
+            case "removed":
+                path.unlink()
+            case "copied and cut":
+                old.write_bytes(path.read_bytes())
+                os.truncate(path, 0)
+            case "folder moved":
+                path.parent.rename(tmp_path / "moved")
+                old = tmp_path / "moved" / "a.jsonl"
+            case "link moved on":
+                path.unlink()
+                path.symlink_to(tmp_path / "second")
+                old = tmp_path / "first"
+            case _:
+                path.rename(old)
+                if happens == "moved and made":
+                    path.touch()
+        file.write(b"after\n")
+        file.write(b"more\n")
+        file.close()
+        assert path.read_bytes() == b"after\nmore\n"
+        assert predecessors(path) == []
+        assert happens == "removed" or old.read_bytes() == b"before\n"
+
+    def test_where_no_file_can_be_opened_lines_go_on_in_the_old_one(self, tmp_path: Path) -> None:
+        """Until one can."""
+        path, old = tmp_path / "logs" / "a.jsonl", tmp_path / "old"
+        file = LogFile(path)
+        path.parent.rename(old)
+        path.parent.write_text("in the way")
+        file.write(b"one\n")
+        path.parent.unlink()
+        file.write(b"two\n")
+        file.close()
+        assert ((old / "a.jsonl").read_bytes(), path.read_bytes()) == (b"one\n", b"two\n")
+
     def test_a_line_after_a_torn_one_starts_anew(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
