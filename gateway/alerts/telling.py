@@ -3,9 +3,10 @@
 All of it is one transaction: the row of the trouble, and the rows of the outbox that tell of it.
 So a restart, or another replica, tells nothing twice. A trouble that comes again and again is over
 only after a longer and longer calm, and beyond `alerts.per_hour` one line stands for all others.
+Lesser messages take no room from an error that begins.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 
@@ -190,7 +191,7 @@ class Telling:
         if what.announced and not self.settings.to:
             alerts.mark_told(conn, alert.id, over=False)
             return True
-        if not self._may_tell(conn, told):
+        if not self._may_tell(conn, told, ERRORS if what.id in ERRORS else ()):
             return True
         text = begin_text(what, alert, self.zone)
         if not self._say_all(conn, f"{alert.id}:begin", text, told):
@@ -206,9 +207,13 @@ class Telling:
             self._say_all(conn, f"{alert.id}:end", text, told)
             alerts.mark_told(conn, alert.id, over=True)
 
-    def _may_tell(self, conn: Connection, told: AlertsTold) -> bool:
-        """Whether there is room for one more within the hour; says once that there is none."""
-        if alerts.told_lately(conn, HOUR_S) < self.settings.per_hour:
+    def _may_tell(self, conn: Connection, told: AlertsTold, kinds: Collection[str] = ()) -> bool:
+        """Whether there is room for one more within the hour; says once that there is none.
+
+        Args:
+            kinds: Only their begins take up that room; empty: every message does.
+        """
+        if alerts.told_lately(conn, HOUR_S, kinds=kinds) < self.settings.per_hour:
             return True
         self._say_all(conn, f"flood:{int(now(conn) // HOUR_S)}", FLOOD, told)
         return False
@@ -276,6 +281,10 @@ def _at(seconds: float, zone: tzinfo) -> str:
     return f"{datetime.fromtimestamp(seconds, zone):%Y-%m-%d %H:%M} {zone}"
 
 
+ERRORS = tuple(
+    each.id for each in TROUBLES.values() if each.level == "error" and not each.announced
+)
+"""Kinds for whose begin there is always room, whatever else was told."""
 WITH_AN_END = frozenset(each.id for each in TROUBLES.values() if each.over)
 """Kinds whose end is told."""
 _GONE = Trouble("gone", "note", "{subject}", "", "", 0.0, announced=False, look=lambda _: iter(()))

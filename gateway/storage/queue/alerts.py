@@ -81,12 +81,15 @@ def mark_told(conn: Connection, alert_id: int, *, over: bool) -> None:
     conn.execute(update(alert).where(alert.c.id == alert_id).values(told))
 
 
-def told_lately(conn: Connection, within_s: float) -> int:
-    """Return how many begins and ends the chats were told of within so many seconds."""
+def told_lately(conn: Connection, within_s: float, *, kinds: Collection[str] = ()) -> int:
+    """Count the begins and ends told in chats within so many seconds; of `kinds` only begins."""
     since = now_s() - within_s
     told = [
         case((column > since, 1), else_=0) for column in (alert.c.told_at, alert.c.over_told_at)
     ]
+    if kinds:
+        begun = (alert.c.told_at > since, alert.c.kind.in_(kinds))
+        return conn.execute(select(func.count()).where(*begun)).scalar_one()
     lately = or_(alert.c.told_at > since, alert.c.over_told_at > since)
     return int(conn.scalar(select(func.sum(told[0] + told[1])).where(lately)) or 0)
 

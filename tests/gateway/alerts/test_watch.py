@@ -3,13 +3,14 @@
 import errno
 import shutil
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from adapters.errors import SendDelayed, SendRejected
 from agent.errors import (
@@ -398,12 +399,35 @@ async def test_an_end_waits_for_room(tmp_path: Path) -> None:
         await change_alert(chat, told_at=1.0)
         fail(chat, CreditUsedUp("402"))
         assert kinds((await look(chat)).begun) == ["money-gone"]
-        assert (await chat.answers(4))[3].startswith(f"**Over:** {HERE} works again.")
-        await change_alert(chat, over_told_at=1.0)
-        await look(chat)
-        assert "no credit left" in (await chat.answers(5))[4]
+        texts = await chat.answers(5)
+        assert texts[3].startswith(f"**Over:** {HERE} works again.")
+        # An error begins, whatever else was told.
+        assert "no credit left" in texts[4]
         await look(chat)
         assert len(chat.texts()) == 5
+
+
+LESSER = tuple(each.id for each in TROUBLES.values() if each.level != "error")
+
+
+@pytest.mark.parametrize("kind", [*LESSER, "adapter-stopped: over"])
+async def test_lesser_messages_leave_room_for_an_error(tmp_path: Path, kind: str) -> None:
+    """A refused key is told after ten of them; an eleventh of them is not."""
+    kind, _, is_over = kind.partition(": ")
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        lately = time.time()
+        told = {"told_at": 1.0 if is_over else lately, "over_told_at": lately}
+        for number in range(10):
+            row = {"kind": kind, "subject": f"s{number}", "text": "x", "over_at": lately, **told}
+            times = dict.fromkeys(("at", "since", "seen_at"), lately)
+            await chat.execute(insert(schema.alert).values({**row, **times, "posted": 2}))
+        fail(chat, CredentialsRefused("401"))
+        assert kinds((await look(chat)).begun) == ["key-refused"]
+        assert "refuses" in (await chat.answers(2))[1]
+        watch_of(chat).sources = replace(watch_of(chat).sources, refused=lambda: ("file", "line 1"))
+        assert (await look(chat)).begun
+        assert (await chat.answers(3))[2] == FLOOD
 
 
 async def test_what_is_there_again_is_not_told_to_be_over(tmp_path: Path) -> None:
