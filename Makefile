@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# A private CA is one of the system's certificates, which uv only reads if told to (the second name is that of older versions).
+export UV_SYSTEM_CERTS ?= 1
+export UV_NATIVE_TLS ?= $(UV_SYSTEM_CERTS)
 UV := $(or $(shell command -v uv),$(BIN)/uv)
 
 SUPPLY := $(VENV)/supply
