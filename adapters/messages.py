@@ -196,7 +196,8 @@ class Outgoing:
         payload: One element of what `Adapter.render` returned; of a file its caption, "" if none.
         nonce: 24 hex characters, the same for every attempt at this row.
         preview_ref: Platform id of the live preview that this text replaces (an edit), if any.
-        reply_to: Platform id of the message that is answered, if any.
+        reply_to: Platform id of the message that is answered, if any; of the first part alone.
+        question: The same for all parts, for a platform on which only a reply stays in its place.
         outcome_unknown: An earlier attempt may have been shown; resolve it or mark "(re-sent)".
         choices: Buttons below the message, at most 8.
         file: What the row shows instead of text.
@@ -210,6 +211,7 @@ class Outgoing:
     nonce: str
     preview_ref: str | None = None
     reply_to: str | None = None
+    question: str | None = None
     outcome_unknown: bool = False
     choices: tuple[Choice, ...] = ()
     file: OutgoingFile | None = None

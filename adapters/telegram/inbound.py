@@ -25,7 +25,6 @@ from adapters.messages import (
 )
 from adapters.telegram.wire import (
     CallbackQuery,
-    Chat,
     Content,
     Entity,
     FilePart,
@@ -33,12 +32,20 @@ from adapters.telegram.wire import (
     Message,
     Replied,
     Update,
-    User,
-    after,
     before,
     marked,
+    with_links,
 )
-from adapters.wire import file_kind, filled, flaw, key_of_bytes, others, quote, raw_json
+from adapters.wire import (
+    file_kind,
+    filled,
+    flaw,
+    key_of_bytes,
+    others,
+    quote,
+    quoted_lines,
+    raw_json,
+)
 
 log = structlog.get_logger()
 
@@ -224,7 +231,7 @@ class UpdateReader:
             address=self._address(query.message),
             chat_kind=_chat_kind(query.message),
             sender=str(query.sender.id),
-            sender_name=_name(query.sender),
+            sender_name=query.sender.name,
             text=query.data,
             dedupe_key=f"{PRESS_PREFIX}{query.id}",
             raw=raw_json(update),
@@ -252,11 +259,14 @@ class UpdateReader:
             return None
         # Its `from` is then a stand-in of Telegram (GroupAnonymousBot). Source: Bot API, "Message".
         if message.sender_chat is not None:
-            return str(message.sender_chat.id), _title(message.sender_chat, message)
+            return (
+                str(message.sender_chat.id),
+                message.author_signature or message.sender_chat.name,
+            )
         user = message.sender
         if user.id == self.bot.id or (user.is_bot and str(user.id) not in self._allow_bots):
             return None
-        return str(user.id), _name(user)
+        return str(user.id), user.name
 
     def _addressed(self, message: Message) -> Addressing:
         album = message.chat.id, message.media_group_id
@@ -306,7 +316,7 @@ def _made_by(
 def _authors(message: Message, bot: BotIdentity, files: tuple[Attachment, ...]) -> list[str | None]:
     """Return all whose words or files a message holds beside those of who sent it."""
     of_files = [author for file in files for author in file.authors]
-    is_quoted = bool(_quoted(_without_name(message, bot), message))
+    is_quoted = not message.forward_origin and _quoted(_without_name(message, bot), message)
     return [*_origins(message), *(_authors_replied_to(message) if is_quoted else []), *of_files]
 
 
@@ -330,14 +340,6 @@ def _chat_kind(message: Message) -> ChatKind:
     if message.chat.type == "private":
         return "dm"
     return "group" if message.thread is None else "thread"
-
-
-def _name(user: User) -> str:
-    return f"{user.first_name} {user.last_name}".strip() or user.username or str(user.id)
-
-
-def _title(chat: Chat, message: Message) -> str:
-    return message.author_signature or chat.title or str(chat.id)
 
 
 def _log_membership(change: Membership) -> None:
@@ -365,7 +367,13 @@ def addressed(message: Message, bot: BotIdentity) -> Addressing:
 
 
 def spoken(message: Message, bot: BotIdentity) -> str:
-    """Return the text as it is meant: without the bot's name, behind what it replies to."""
+    """Return the text as it is meant: without the bot's name, behind what it replies to.
+
+    What is forwarded is a quote, whole.
+    """
+    if message.forward_origin is not None:
+        lines = with_links(message.words, message.marks).splitlines()
+        return quoted_lines([f"{message.forward_origin.name}:", *lines])
     return _with_quote(_without_name(message, bot), message)
 
 
@@ -402,25 +410,29 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
         if mark.type == "bot_command" and mark.offset == 0:
             command, _, target = marked(text, mark).partition("@")
             mine = target.casefold() in {"", bot.username.casefold()}
-            return command + after(text, mark) if mine else text
+            end = mark.offset + mark.length
+            return command + with_links(text, message.marks, end) if mine else text
         if _mentions(text, mark, bot) and not before(text, mark).strip():
-            return after(text, mark).lstrip(" \t\n,:") or text
-    return text
+            rest = with_links(text, message.marks, mark.offset + mark.length)
+            return rest.lstrip(" \t\n,:") or text
+    return with_links(text, message.marks)
 
 
 def _with_quote(text: str, message: Message) -> str:
     """Put what was replied to in front, if anything is to be quoted."""
-    said = _quoted(text, message)
-    return f"{quote(said)}\n\n{text}" if said else text
+    said, replied = _quoted(text, message), message.reply_to_message
+    origin = replied.forward_origin if replied else None
+    return f"{quote(said, origin.name if origin else '')}\n\n{text}" if said else text
 
 
 def _quoted(text: str, message: Message) -> str:
     """Return what was replied to; nothing in front of a command or of no text at all."""
     if not text or text.startswith("/"):
         return ""
-    replied = message.reply_to_message
-    said = message.quote.text if message.quote else ""
-    return (said or (replied.text or replied.caption if replied else "")).strip()
+    picked, replied = message.quote, message.reply_to_message
+    if picked is not None and picked.text:
+        return with_links(picked.text, picked.entities).strip()
+    return with_links(replied.words, replied.marks).strip() if replied else ""
 
 
 def is_service(content: dict[str, Any]) -> bool:

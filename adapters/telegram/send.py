@@ -85,7 +85,7 @@ class Sender:
                 text=content.text,
                 entities=content.entities,
                 message_thread_id=topic(message.address),
-                reply_parameters=reply_to(message.reply_to),
+                reply_parameters=_reply(message),
                 reply_markup=_keyboard(message.choices),
                 link_preview_options=NO_LINK_PREVIEW,
             )
@@ -110,7 +110,7 @@ class Sender:
             "caption_entities": caption.entities,
             "filename": file.name,
             "message_thread_id": topic(message.address),
-            "reply_parameters": reply_to(message.reply_to),
+            "reply_parameters": _reply(message),
             "reply_markup": _keyboard(message.choices),
         }
         if file.mime in _PHOTO_MIMES and len(file.content) <= MAX_PHOTO_BYTES:
@@ -129,6 +129,15 @@ class Sender:
         with mapped_send(self._client.token):
             sent = await bot.send_document(chat, file.content, **options)
             return str(sent.message_id)
+
+
+def _reply(message: Outgoing) -> dict[str, Any] | None:
+    """Return what a message replies to: in a group without topics each part of an answer replies.
+
+    Nothing else keeps it in the comments of a channel's post.
+    """
+    in_group = is_group(message.address.chat) and message.address.thread is None
+    return reply_to(message.reply_to or (message.question if in_group else None))
 
 
 def _keyboard(choices: Sequence[Choice]) -> dict[str, Any] | None:

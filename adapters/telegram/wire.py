@@ -4,6 +4,7 @@ Types are strict, so that a broken update is noticed; new kinds of content never
 offsets of Telegram count UTF-16 units.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field
@@ -20,6 +21,11 @@ class User(WirePart):
     last_name: Text = ""
     username: Text = ""
 
+    @property
+    def name(self) -> str:
+        """What people see in front of what this account says."""
+        return f"{self.first_name} {self.last_name}".strip() or self.username or str(self.id)
+
 
 class Chat(WirePart):
     """A chat; `type` is private, group, supergroup or channel."""
@@ -27,6 +33,11 @@ class Chat(WirePart):
     id: int
     type: str
     title: Text = ""
+
+    @property
+    def name(self) -> str:
+        """What people see as its title."""
+        return self.title or str(self.id)
 
 
 class Entity(WirePart):
@@ -36,12 +47,14 @@ class Entity(WirePart):
     offset: int = Field(ge=0)
     length: int = Field(ge=0)
     user: User | None = None
+    url: Text = ""
 
 
 class Quote(WirePart):
     """The part of a message that a reply picked out."""
 
     text: Text = ""
+    entities: list[Entity] = Field(default_factory=list)
 
 
 class FilePart(WirePart):
@@ -60,9 +73,13 @@ class FilePart(WirePart):
 
 
 class Content(WirePart):
-    """A message's files."""
+    """A message's words and files."""
 
     message_id: int = 0
+    text: Text = ""
+    caption: Text = ""
+    entities: list[Entity] = Field(default_factory=list)
+    caption_entities: list[Entity] = Field(default_factory=list)
     photo: list[FilePart] = Field(default_factory=list)
     document: FilePart | None = None
     voice: FilePart | None = None
@@ -72,6 +89,16 @@ class Content(WirePart):
     animation: FilePart | None = None
     sticker: FilePart | None = None
 
+    @property
+    def words(self) -> str:
+        """What was written: the text, or the caption of a file."""
+        return self.text or self.caption
+
+    @property
+    def marks(self) -> list[Entity]:
+        """The entities of `words`."""
+        return self.entities if self.text else self.caption_entities
+
 
 class MessageOrigin(WirePart):
     """Who wrote a message that was forwarded or is quoted from another chat.
@@ -80,8 +107,17 @@ class MessageOrigin(WirePart):
     """
 
     sender_user: User | None = None
+    sender_user_name: Text = ""
     sender_chat: Chat | None = None
     chat: Chat | None = None
+    author_signature: Text = ""
+
+    @property
+    def name(self) -> str:
+        """What people see as the author, in one line."""
+        told = self.sender_user or self.sender_chat or self.chat
+        names = (told.name if told else self.sender_user_name, self.author_signature)
+        return " ".join(", ".join(filter(None, names)).split()) or "unknown"
 
     @property
     def author(self) -> str | None:
@@ -103,8 +139,6 @@ class Replied(Content):
     sender_chat: Chat | None = None
     forward_origin: MessageOrigin | None = None
     via_bot: User | None = None
-    text: Text = ""
-    caption: Text = ""
     forum_topic_created: Any = None
 
 
@@ -121,10 +155,6 @@ class Message(Content):
     sender_chat: Chat | None = None
     author_signature: Text = ""
     is_automatic_forward: bool = False
-    text: Text = ""
-    caption: Text = ""
-    entities: list[Entity] = Field(default_factory=list)
-    caption_entities: list[Entity] = Field(default_factory=list)
     message_thread_id: int | None = None
     is_topic_message: bool = False
     media_group_id: Text | None = None
@@ -136,16 +166,6 @@ class Message(Content):
     edit_date: int | None = None
     migrate_to_chat_id: int | None = None
     migrate_from_chat_id: int | None = None
-
-    @property
-    def words(self) -> str:
-        """What was written: the text, or the caption of a file."""
-        return self.text or self.caption
-
-    @property
-    def marks(self) -> list[Entity]:
-        """The entities of `words`."""
-        return self.entities if self.text else self.caption_entities
 
     @property
     def thread(self) -> int | None:
@@ -233,6 +253,13 @@ def before(text: str, mark: Entity) -> str:
     return cut(text, 0, mark.offset)
 
 
-def after(text: str, mark: Entity) -> str:
-    """Return what follows an entity."""
-    return cut(text, mark.offset + mark.length, None)
+def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
+    """Return a text from an offset on, with the address of each link behind its words."""
+    parts: list[str] = []
+    ends = sorted((mark.offset + mark.length, mark.url) for mark in marks if mark.url)
+    for end, url in ends:
+        said = cut(text, start, end)
+        if end > start and not said.endswith(url):
+            parts.append(f"{said} ({url})")
+            start = end
+    return "".join(parts) + cut(text, start, None)

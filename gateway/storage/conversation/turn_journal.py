@@ -500,7 +500,8 @@ def commit_and_release(
 
 def _made_files(conn: Connection, current: Turn) -> list[OutboxPart]:
     made = attachments.of_turn(conn, current.id)
-    return [file_part(f"turn:{current.id}:file:{file.id}", file.id, file.name) for file in made]
+    key, answered = f"turn:{current.id}:file", current.reply_to
+    return [file_part(f"{key}:{file.id}", file.id, file.name, answered) for file in made]
 
 
 def cancel(

@@ -65,9 +65,9 @@ def parts_of(
 ) -> list[OutboxPart]:
     """Return a text as rows: one for each chunk that its platform needs.
 
-    The first chunk keeps the whole text, replaces the live preview and carries the reply; the last
-    one has the buttons. What would be more than `MAX_MESSAGES` begins in the chat; all of it is in
-    a file.
+    The first chunk keeps the whole text and replaces the live preview; the last one has the
+    buttons. Each keeps what is replied to. What would be more than `MAX_MESSAGES` begins in the
+    chat; all of it is in a file.
     """
     payloads = render(markdown)
     is_too_long = len(payloads) > MAX_MESSAGES
@@ -76,12 +76,19 @@ def parts_of(
         del payloads[MAX_MESSAGES - 2 :]
     first = OutboxPart(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
     rest = [
-        OutboxPart(f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})")
+        OutboxPart(
+            f"{source_key}:{n}",
+            payload,
+            f"(part {n} of {len(payloads)})",
+            reply_to=reply_to,
+        )
         for n, payload in enumerate(payloads[1:], start=2)
     ]
     parts = [first, *rest]
     if is_too_long:
-        parts += _as_file(render, source_key, markdown)
+        parts += [
+            replace(part, reply_to=reply_to) for part in _as_file(render, source_key, markdown)
+        ]
     *before, last = parts
     return [*before, replace(last, choices=choices) if choices else last]
 
@@ -94,9 +101,12 @@ def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPar
     return [file, OutboxPart(f"{source_key}:{MAX_MESSAGES}", render(told)[0], told)]
 
 
-def file_part(source_key: str, attachment: int, name: str) -> OutboxPart:
+def file_part(
+    source_key: str, attachment: int, name: str, reply_to: str | None = None
+) -> OutboxPart:
     """Return the row that shows a stored file."""
-    return OutboxPart(source_key, "", f"(file: {name})", attachment=attachment)
+    told = f"(file: {name})"
+    return OutboxPart(source_key, "", told, reply_to=reply_to, attachment=attachment)
 
 
 def append(

@@ -113,7 +113,8 @@ def due_now(
         payload=part.payload,
         nonce=nonce_of(part.source_key),
         preview_ref=part.preview_ref,
-        reply_to=part.reply_to,
+        reply_to=part.reply_to if _replies(part.source_key) else None,
+        question=part.reply_to,
         choices=part.choices,
     )
     cause = RowCause(asked_seq, asked_at, _kind_of(part.source_key))
@@ -488,6 +489,11 @@ def nonce_of(source_key: str) -> str:
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 
+def _replies(source_key: str) -> bool:
+    """Whether a row is the first part of an answer, which replies on every platform."""
+    return source_key.endswith(":1") and ":file:" not in source_key
+
+
 def _outgoing(row: Row[Any]) -> Outgoing:
     return Outgoing(
         conversation=row.conversation,
@@ -496,7 +502,8 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         payload=row.payload,
         nonce=nonce_of(row.source_key),
         preview_ref=row.preview_ref,
-        reply_to=row.reply_to,
+        reply_to=row.reply_to if _replies(row.source_key) else None,
+        question=row.reply_to,
         outcome_unknown=row.state in ("unknown", "sending"),
         choices=choices_of(row.choices),
         age_s=row.now - row.at,

@@ -244,6 +244,87 @@ def test_the_quoted_part_is_preferred() -> None:
     assert message.text == "> b\n\nthis?"
 
 
+def link(text: str, words: str, url: str = "https://e.org/7") -> list[dict[str, Any]]:
+    """Return the entities of a text in which these words are a link."""
+    return [mark("text_link", text, words, url=url)]
+
+
+READ = "please read this 😀 report"
+SHOWN = "please read this 😀 report (https://e.org/7)"
+WITH_LINK = {"text": READ, "entities": link(READ, "report")}
+CAPTION = {"caption": READ, "caption_entities": link(READ, "report")}
+COMMAND = mark("bot_command", "/ask", "/ask")
+POST = {"type": "channel", "chat": {"id": -7, "type": "channel", "title": "News"}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (WITH_LINK, SHOWN),
+        (CAPTION, SHOWN),
+        (
+            {"text": READ, "entities": [*link(READ, "report"), *link(READ, "read", "tg://u")]},
+            SHOWN.replace("read", "read (tg://u)"),
+        ),
+        ({"text": "😀 a", "entities": link("😀 a", "a", "http://a")}, "😀 a (http://a)"),
+        ({"text": "a b", "entities": link("a b", "a", "http://a")}, "a (http://a) b"),
+        (WITH_LINK | {"entities": [mark("bold", READ, "report"), *link(READ, "report")]}, SHOWN),
+        ({"text": "http://a", "entities": link("http://a", "http://a", "http://a")}, "http://a"),
+        (
+            {"text": "/ask this", "entities": [COMMAND, *link("/ask this", "this")]},
+            "/ask this (https://e.org/7)",
+        ),
+        ({"text": "so?", "reply_to_message": WITH_LINK}, f"> {SHOWN}\n\nso?"),
+        ({"text": "so?", "reply_to_message": CAPTION}, f"> {SHOWN}\n\nso?"),
+        (
+            {"text": "so?", "quote": {"text": "a report", "entities": link("a report", "report")}},
+            "> a report (https://e.org/7)\n\nso?",
+        ),
+        (
+            WITH_LINK | {"forward_origin": {"sender_user_name": "Bob"}},
+            f"> Bob:\n> {SHOWN}",
+        ),
+    ],
+)
+def test_the_address_of_a_link_stands_behind_its_words(fields: dict[str, Any], text: str) -> None:
+    """In a text, a caption, a quote and a forward; offsets count UTF-16 units."""
+    assert read(**fields).text == text
+
+
+def test_the_address_of_a_link_behind_the_bots_name() -> None:
+    """Its offset counts from the name on, which is left out."""
+    text = "@parley_bot read this"
+    named = mark("mention", text, "@parley_bot")
+    assert in_group(text, named, *link(text, "this")).text == "read this (https://e.org/7)"
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ({"type": "user", "sender_user": {"id": 99, "first_name": "Zoe"}}, "Zoe"),
+        ({"type": "user", "sender_user": {"id": 9, "first_name": "Z", "last_name": "P"}}, "Z P"),
+        ({"type": "user", "sender_user": {"id": 9, "username": "zoe"}}, "zoe"),
+        ({"type": "user", "sender_user": {"id": 9, "is_bot": True, "first_name": "CI"}}, "CI"),
+        ({"type": "hidden_user", "sender_user_name": "Someone"}, "Someone"),
+        ({"type": "hidden_user", "sender_user_name": "a\nb"}, "a b"),
+        (POST, "News"),
+        (POST | {"author_signature": "Al"}, "News, Al"),
+        ({"type": "chat", "sender_chat": {"id": -8, "type": "supergroup", "title": "G"}}, "G"),
+        ({"type": "chat", "sender_chat": {"id": -8, "type": "supergroup"}}, "-8"),
+        ({"type": "new kind"}, "unknown"),
+    ],
+)
+def test_a_forward_is_a_quote_with_the_name_of_its_author(
+    origin: dict[str, Any], name: str
+) -> None:
+    """All of it, each line; a file without words has the name alone."""
+    message = read("/stop\n" + "b" * 600, forward_origin=origin)
+    assert message.text == f"> {name}:\n> /stop\n> {'b' * 600}"
+    assert read(None, document={"file_id": "f"}, forward_origin=origin).text == f"> {name}:"
+    replied = read("so?", reply_to_message={"text": "a", "forward_origin": origin})
+    assert replied.text == f"> {name}:\n> a\n\nso?"
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [

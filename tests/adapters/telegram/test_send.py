@@ -2,13 +2,14 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import orjson
 import pytest
 from pydantic import SecretStr
 
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, MessageRef, Outgoing, Receipt
+from adapters.messages import Address, MessageRef, Outgoing, OutgoingFile, Receipt
 from adapters.pacing import PaceLimits
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
@@ -82,6 +83,21 @@ async def test_an_answer_to_a_message(api: BotApi, adapter: TelegramAdapter) -> 
     await adapter.send(row(adapter, "a", reply_to=str(asked)))
     await adapter.send(row(adapter, "b", reply_to="99999"))
     assert [shown.reply_to for shown in api.messages] == [asked, None]
+
+
+async def test_each_part_of_an_answer_in_a_group_replies(
+    api: BotApi, adapter: TelegramAdapter
+) -> None:
+    """Nothing else keeps it in the comments of a post; topics and direct chats need no reply."""
+    number = api.message_update(-100, "?")["message"]["message_id"]
+    place = replace(TOPIC, thread=None)
+    file = OutgoingFile("a.txt", "text/plain", b"a")
+    await adapter.send(row(adapter, "1", place, reply_to=str(number), question=str(number)))
+    await adapter.send(row(adapter, "2", place, question=str(number)))
+    await adapter.send(row(adapter, "3", place, question=str(number), file=file))
+    await adapter.send(row(adapter, "4", TOPIC, question=str(number)))
+    await adapter.send(row(adapter, "5", question=str(number)))
+    assert [shown.reply_to for shown in api.messages] == [number] * 3 + [None] * 2
 
 
 async def test_the_final_answer_replaces_its_preview(api: BotApi, adapter: TelegramAdapter) -> None:

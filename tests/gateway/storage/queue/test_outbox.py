@@ -20,7 +20,7 @@ def add(store: Store, conversation_id: int, *keys: str, **values: Any) -> None:
 
 
 def test_a_text_becomes_one_part_for_each_chunk() -> None:
-    """The first chunk keeps the whole text, replaces the preview and carries the reply."""
+    """The first chunk keeps the whole text and replaces the preview; all keep the reply."""
     first, second = parts_of(words, "turn:1:answer", "one two", preview_ref="p", reply_to="r")
     assert (first.source_key, first.payload, first.markdown) == (
         "turn:1:answer:1",
@@ -29,7 +29,7 @@ def test_a_text_becomes_one_part_for_each_chunk() -> None:
     )
     assert (first.preview_ref, first.reply_to) == ("p", "r")
     assert (second.source_key, second.payload) == ("turn:1:answer:2", "two")
-    assert (second.preview_ref, second.reply_to) == (None, None)
+    assert (second.preview_ref, second.reply_to) == (None, "r")
     assert second.markdown == "(part 2 of 2)"
 
 

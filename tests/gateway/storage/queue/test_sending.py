@@ -56,7 +56,7 @@ def test_what_was_dropped_on_its_way_is_not_tried_again(
 
 def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
     """The next message holds all that an adapter needs."""
-    row = outbox.OutboxPart("k", "payload", "markdown", preview_ref="p", reply_to="r")
+    row = outbox.OutboxPart("k:1", "payload", "markdown", preview_ref="p", reply_to="r")
     store.run(outbox.append, chat, [row], inbox_seq=1)
     due = store.run(sending.next_due, chat)
     assert due is not None
@@ -65,13 +65,25 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
         address=Address("telegram", "default", "7", "3"),
         seq=1,
         payload="payload",
-        nonce=nonce_of("k"),
+        nonce=nonce_of("k:1"),
         preview_ref="p",
         reply_to="r",
+        question="r",
     )
     assert due.in_s < 0
     assert due.failures == 0
     assert 0 <= due.message.age_s < 10
+
+
+def test_only_the_first_part_replies_on_every_platform(store: Store, chat: int) -> None:
+    """Later parts and files still name the question."""
+    rows = [outbox.OutboxPart(f"t:{n}", "p", "m", reply_to="r") for n in (1, 2, 11)]
+    rows.append(outbox.file_part("t:file:1", 1, "a.txt", "r"))
+    store.run(outbox.append, chat, rows, inbox_seq=1)
+    assert [sending._replies(row.source_key) for row in rows] == [True, False, False, False]
+    due = store.run(sending.next_due, chat)
+    assert due is not None
+    assert (due.message.reply_to, due.message.question) == ("r", "r")
 
 
 def mark_sent(
