@@ -292,7 +292,10 @@ def cut_with_whole_tail(engine: Any, request: CompressionRequest) -> ViewPlan:
         return request.plan
     plan, sizes = found.plan, Sizes(request)
     start = protected_tail(request, sizes)
-    tail_from = request.entries[start].seq if engine != RoundsEngine.name else plan.tail_from
+    # What an earlier plan tells of in its summary has left the tail for good.
+    tail_from = max(request.plan.tail_from, request.entries[start].seq)
+    if engine == RoundsEngine.name:
+        tail_from = plan.tail_from
     whole = replace(
         plan,
         tail_from=min(plan.tail_from, tail_from),
