@@ -30,7 +30,7 @@ def canonical_arguments(text: str) -> str:
     So does a text with an integer of more than 64 bits, since reading it would change that.
     """
     values = read_arguments(text)
-    if values is None or (_LONG_INTEGER.search(text) and _changed(text, values)):
+    if values is None or (_LONG_INTEGER.search(text) and _changed(_unquoted(text), values)):
         return text
     return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
 
@@ -38,11 +38,11 @@ def canonical_arguments(text: str) -> str:
 def read_arguments(text: str) -> dict[str, Any] | None:
     """Return the object that a text means, None if it means none; an empty text is an empty object.
 
-    A code fence around it, trailing commas, raw control characters inside strings and Python's
-    literals are understood. What is cut off is never completed. What is nested deeper than can be
-    written again is none: whoever walks through it would fail.
+    A code fence around it, JSON in a JSON text, trailing commas, raw control characters inside
+    strings and Python's literals are understood. What is cut off is never completed. What is nested
+    deeper than can be written again is none: whoever walks through it would fail.
     """
-    plain = _without_fence(text.strip()) or "{}"
+    plain = _without_fence(_unquoted(text).strip()) or "{}"
     values = parse_object(plain)
     if values is not None:
         return values if _written(values) else None
@@ -66,6 +66,17 @@ def _changed(text: str, values: dict[str, Any]) -> bool:
         return bool(json.loads(text) != values)
     except (ValueError, RecursionError):
         return False  # fixed texts are read exactly, and too deep ones are not written
+
+
+def _unquoted(text: str) -> str:
+    """Return the text in a JSON text, which some servers make of arguments; else itself."""
+    if not text.lstrip().startswith('"'):
+        return text
+    try:
+        inner = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+    return inner if isinstance(inner, str) else text
 
 
 def _without_fence(text: str) -> str:

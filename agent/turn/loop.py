@@ -61,7 +61,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
             # Recorded before they run: what an attempt leaves open, the next one finds.
             await record(state, ports, answer)
             state.add(await run_tools(calls, agent, ports))
-        elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
+        elif is_cut(completion) and state.continuations < MAX_CONTINUATIONS:
             await continue_answer(state, ports, answer)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
@@ -191,6 +191,11 @@ def finish(
     )
 
 
+def is_cut(completion: Completion) -> bool:
+    """Whether the output limit cut a text; one that thinking used up would be used up again."""
+    return completion.stop_reason == "length" and bool(text_of(completion.message).strip())
+
+
 def is_empty(state: TurnState, completion: Completion) -> bool:
     """Whether a call that ended well said nothing."""
     said = state.partial_text() + text_of(completion.message)
@@ -207,6 +212,7 @@ def without_calls(message: ChatMessage) -> ChatMessage:
 def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
     if completion.stop_reason in {"refused", "endless"}:
         return completion.stop_reason
+    cut = completion.stop_reason == "length"
     if not text.strip():
-        return "empty"
-    return "partial" if completion.stop_reason == "length" else reached
+        return "output_exhausted" if cut else "empty"
+    return "partial" if cut else reached

@@ -23,9 +23,12 @@ from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
 """Which limit of a turn is used up: its calls, or its tokens or time."""
-Outcome = Literal["final_text", "partial", "empty", "refused", "endless"] | Limit
-"""How a turn ended: with an answer, one that the output limit cut, one without text, a refusal of
-the model, an answer without an end, or a summary of what was done when a limit was reached."""
+Outcome = (
+    Literal["final_text", "partial", "empty", "output_exhausted", "refused", "endless"] | Limit
+)
+"""How a turn ended: with an answer, one that the output limit cut, one without text, thinking that
+used the output limit up, a refusal of the model, an answer without an end, or a summary of what was
+done when a limit was reached."""
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 
 

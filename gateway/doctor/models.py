@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 from agent.context.summary_model import LEAST_WINDOW_TOKENS
 from agent.models.catalog import find_facts
-from agent.models.openai.mode import modes_in
+from agent.models.openai.mode import PARSER_OFF, modes_in
 from agent.settings import ModelSettings
 from gateway.agent_ports.budgets import today
 from gateway.doctor.checks import Examined, Level, Sight, check
@@ -213,13 +213,16 @@ def _summary_window(examined: Examined) -> Iterator[Sight]:
     "Model servers take requests as they are meant",
     why="What a server refuses is left out: without tools the agent can do nothing, without a"
     " system prompt its instructions count less.",
-    remedy="Update the server, or its chat template. What it takes again is found out within a"
-    " day; to find out at once, delete `server_modes.json` and restart.",
+    remedy="Update the server, its chat template or its tool parser. What it takes again is found"
+    " out within a day; to find out at once, delete `server_modes.json` and restart.",
 )
 def _modes(examined: Examined) -> Iterator[Sight]:
     for server, quirks in modes_in(examined.home).known().items():
+        if PARSER_OFF in quirks:
+            yield Sight("warning", f"{server}: calls of tools come as text; its tool parser is off")
         level: Level = "warning" if "no_tools" in quirks else "note"
-        yield Sight(level, f"{server}: requests keep to {', '.join(sorted(quirks))}")
+        if kept := sorted(quirks - {PARSER_OFF}):
+            yield Sight(level, f"{server}: requests keep to {', '.join(kept)}")
 
 
 def _paid(examined: Examined) -> list[Configured]:

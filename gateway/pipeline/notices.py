@@ -67,6 +67,10 @@ REPLACES = "(this replaces the unfinished message above)"
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
+NO_ROOM_TO_ANSWER = (
+    "The model used up its output limit before it wrote an answer: thinking counts as well. A"
+    " narrower question may help; the operator can raise `model.max_output_tokens`."
+)
 REFUSED = "The model declined to answer this."
 HYGIENE = "I am condensing our long conversation first; this takes a moment."
 CONTEXT = {
@@ -233,7 +237,7 @@ def answer_text(result: TurnResult) -> str:
     if result.outcome == "endless":
         return after_part(result.text, ENDLESS)
     if not result.text.strip():
-        return EMPTY
+        return NO_ROOM_TO_ANSWER if result.outcome == "output_exhausted" else EMPTY
     return result.text + CUT if result.outcome == "partial" else result.text
 
 

@@ -238,6 +238,16 @@ class OpenAIAnswer(StreamedAnswer):
         """Whether it began with a thought that had no opening mark."""
         return self._filter.began_inside
 
+    @property
+    def written(self) -> str:
+        """What it said, and the thoughts that stood in the text."""
+        return f"{self._draft.text}\n{self._filter.reasoning}"
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it calls tools."""
+        return bool(self._draft.calls)
+
     def _say(self, visible: str) -> None:
         if self._filter.takes_back:
             self._draft.unsay()
@@ -428,6 +438,9 @@ class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
     def _note(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
         # Its chat template opens the thought: the next answer is not shown before it is closed.
         self._begins_inside = answer.began_inside
+        if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
+            names = [tool.name for tool in request.tools]
+            self.mode.note_calls(answer.written, names, called=answer.has_calls)
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

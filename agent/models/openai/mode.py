@@ -37,6 +37,7 @@ Quirk = Literal[
     "no_tool_choice",
     "no_encrypted_reasoning",
     "plain_schemas",
+    "tool_parser_off",
 ]
 """Ways in which a server differs.
 
@@ -51,10 +52,23 @@ Quirk = Literal[
 - no_stream_options, no_tool_choice: it does not know the field.
 - no_encrypted_reasoning: the model does not reason, so there is nothing to ask for (Responses).
 - plain_schemas: it knows only the common words of the JSON schemas of tools.
+- tool_parser_off: calls of tools come as text. Changes no request: the operator is told.
 """
 Quirks = frozenset[Quirk]
+PARSER_OFF: Quirk = "tool_parser_off"
 
 OFFICIAL_URL = "https://api.openai.com/v1"
+
+_CALL_MARK = re.compile(
+    # <tool_call>, [TOOL_CALLS], <function=…>, <invoke name=…>, <|python_tag|>, <|action_start|>
+    r"(?<![\w`\"'])(?:\[tool_calls?\]|<[\w:|\uff5c\u2581]*(?:tool|function|invoke|action|python))"
+    # gpt-oss, Phi, Gemma; Llama writes the object alone
+    r"|\bto=functions\.|\bfunctools\[|```tool_code"
+    r"|\A\s*(?:```(?:json)?\s*)?[\[{]+\s*\"(?:name|type|function|tool)\"",
+    re.IGNORECASE,
+)
+_CALL_CHARS = 200
+"""Behind such a mark the name of a tool follows within so many characters."""
 
 REFUSALS = frozenset({400, 422, 500})
 """Statuses with which servers refuse a form; llama.cpp says 500 where a template raises."""
@@ -238,7 +252,8 @@ class ServerMode:
 
     def doubtful(self) -> Quirk | None:
         """Return a learned quirk that was not seen for a day; None if there is none."""
-        learned = self.file.of(self.server)
+        learned = {**self.file.of(self.server)}
+        learned.pop(PARSER_OFF, None)
         if not learned:
             return None
         oldest = min(learned, key=lambda quirk: learned[quirk])
@@ -259,6 +274,17 @@ class ServerMode:
         self.file.of(self.server)[quirk] = self.now()
         self.file.keep()
 
+    def note_calls(self, text: str, names: Iterable[str], *, called: bool) -> None:
+        """Learn from an answer to a request with tools whether calls come as calls, or as text.
+
+        `text` is all that was written, `names` are those of the tools.
+        """
+        is_known = PARSER_OFF in self.file.of(self.server)
+        if called and is_known:
+            self.forget(PARSER_OFF)
+        elif not called and not is_known and has_call(text, names):
+            self.keep_to([PARSER_OFF])
+
     def forget(self, quirk: Quirk) -> None:
         """Take note that a learned quirk holds no longer."""
         self.file.of(self.server).pop(quirk, None)
@@ -271,6 +297,13 @@ class Negotiating(Protocol):
     """A model whose server is learned about."""
 
     mode: ServerMode
+
+
+def has_call(text: str, names: Iterable[str]) -> bool:
+    """Whether a call of one of the tools stands in a text, in the form of any family of models."""
+    marks = (text[mark.start() : mark.end() + _CALL_CHARS] for mark in _CALL_MARK.finditer(text))
+    known = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b")
+    return any(known.search(each) for each in marks)
 
 
 def _with(quirks: Quirks, learned: Iterable[Quirk]) -> Quirks:

@@ -156,6 +156,7 @@ _WHY = {
     "budget_exhausted": "The time for the task was used up.",
     "endless": "The model did not come to an end and was stopped.",
     "failed": "The agent that did the task broke.",
+    "output_exhausted": "The model used up its output limit before it wrote an answer.",
     "provider_failed": "No model answered.",
     "refused": "The model declined to do the task.",
     "spend_limit": "A budget is used up.",

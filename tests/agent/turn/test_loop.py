@@ -293,6 +293,23 @@ async def test_what_is_recorded_is_no_longer_on_its_way() -> None:
     assert bench.sink.text == ""
 
 
+@pytest.mark.parametrize("said", ["", "\n\n"])
+async def test_thinking_that_used_up_the_limit_is_not_paid_again(said: str) -> None:
+    """The next call would think as long; the person hears why there is no answer."""
+    bench = Bench(cut(said), "never asked")
+    result = await bench.run()
+    assert (result.outcome, result.message) == ("output_exhausted", None)
+    assert len(bench.model.requests) == 1
+    assert bench.journal.own == [QUESTION]
+
+
+async def test_a_continued_answer_that_ends_in_thinking_stays_as_it_is() -> None:
+    """What was said before is an answer, if a cut one."""
+    bench = Bench(cut("One, "), cut(""), "never asked")
+    result = await bench.run()
+    assert (result.outcome, result.text, len(bench.model.requests)) == ("partial", "One, ", 2)
+
+
 async def test_usage_of_each_step_is_recorded() -> None:
     """Intermediate calls are paid for too."""
     bench = Bench(cut("One, "), "two.")

@@ -446,6 +446,7 @@ def _small_window(patient: Patient, _: pytest.MonkeyPatch) -> None:
 @fault("server-modes", "warning")
 def _refuses_tools(patient: Patient, _: pytest.MonkeyPatch) -> None:
     modes = {"http://127.0.0.1:8000/v1 llama": {"no_tools": LONG_AGO, "strict_roles": LONG_AGO}}
+    modes |= {"http://127.0.0.1:8001/v1 qwen": {mode.PARSER_OFF: LONG_AGO}}
     kept = json.dumps({"version": mode.VERSION, "modes": modes})
     (patient.home / mode.FILE_NAME).write_text(kept)
 

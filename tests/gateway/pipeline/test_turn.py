@@ -844,6 +844,15 @@ async def test_an_answer_at_the_output_limit_says_so(tmp_path: Path) -> None:
         assert await states(chat) == [("done", "partial")]
 
 
+async def test_thinking_that_used_up_the_output_limit_is_told(tmp_path: Path) -> None:
+    """After one call; the words name the setting."""
+    async with running(tmp_path, [Completion(assistant_message(""), "length")] * 4) as chat:
+        assert await chat.ask("one") == notices.NO_ROOM_TO_ANSWER
+        assert await states(chat) == [("done", "output_exhausted")]
+        assert len(model_of(chat).requests) == 1
+    assert "model.max_output_tokens" in notices.NO_ROOM_TO_ANSWER
+
+
 async def test_a_refusal_keeps_what_was_said(tmp_path: Path) -> None:
     """The model's words and a note that it declined."""
     script = [Completion(assistant_message("I would rather not."), "refused")]

@@ -19,6 +19,7 @@ from agent.models.openai.mode import (
     Quirk,
     Quirks,
     ServerMode,
+    has_call,
     meaning_of,
 )
 from agent.models.openai.roles import NOT_ANSWERED
@@ -130,7 +131,7 @@ def test_every_quirk_has_its_refusal() -> None:
     """What cannot be learned would be dead; OpenAI's own limit is refused by others."""
     limit: Quirks = frozenset({"max_completion_tokens"})
     assert meaning_of("max_completion_tokens: Extra inputs are not permitted", limit)
-    taught = {quirk for _, quirk in REFUSALS} | {"max_tokens"}
+    taught = {quirk for _, quirk in REFUSALS} | {"max_tokens", "tool_parser_off"}
     assert taught == set(get_args(Quirk))
 
 
@@ -373,3 +374,79 @@ async def test_ephemeral_context_and_question_are_one_message() -> None:
     sent = official._body(ModelRequest(asked), NOTHING)["messages"]
     assert len(sent) == 5
     await official.close()
+
+
+AS_TEXT = {
+    "Hermes, Qwen": '<tool_call>\n{"name": "look", "arguments": {"at": "it"}}\n</tool_call>',
+    "behind words": 'Let me look.<tool_call>{"name": "look"}</tool_call>',
+    "GLM": "<tool_call>look\n<arg_key>at</arg_key>\n<arg_value>it</arg_value>\n</tool_call>",
+    "Qwen coder": "<function=look>\n<parameter=at>it</parameter>\n</function>",
+    "Mistral": '[TOOL_CALLS][{"name": "look", "arguments": {}}]',
+    "Mistral, newer": '[TOOL_CALLS]look[ARGS]{"at": "it"}',
+    "Llama": '{"name": "look", "parameters": {"at": "it"}}',
+    "Llama 3.1": '<|python_tag|>{"type": "function", "name": "look", "parameters": {}}',
+    "Kimi": "<|tool_calls_section_begin|><|tool_call_begin|>functions.look:0",
+    "DeepSeek": "<\uff5ctool\u2581calls\u2581begin\uff5c>function look",
+    "MiniMax": '<minimax:tool_call>\n<invoke name="look">\n</invoke>\n</minimax:tool_call>',
+    "gpt-oss": "commentary to=functions.look <|constrain|>json<|message|>{}",
+    "Phi": 'functools[{"name": "look", "arguments": {}}]',
+    "Gemma": "```tool_code\nprint(look(at='it'))\n```",
+    "Nemotron": '<TOOLCALL>[{"name": "look", "arguments": {}}]</TOOLCALL>',
+    "InternLM": '<|action_start|><|plugin|>\n{"name": "look"}',
+    "in a fence": '```json\n{"name": "look", "arguments": {}}\n```',
+}
+NO_CALLS = [
+    "I shall look into it.",
+    "Qwen writes `<tool_call>look</tool_call>` for that.",
+    '<tool_call>{"name": "another"}</tool_call>',
+    "The tool [tools] can look like this.",
+    'As JSON: {"name": "look"}',
+    "<b>look</b> [function](x)",
+]
+
+
+@pytest.mark.parametrize("text", AS_TEXT.values(), ids=AS_TEXT)
+def test_calls_that_came_as_text_are_known(text: str) -> None:
+    """In the form of each family of models, if they name a tool that there is."""
+    assert has_call(text, ["send", "look"])
+    assert not has_call(text, ["send"])
+
+
+@pytest.mark.parametrize("text", NO_CALLS)
+def test_words_about_calls_are_none(text: str) -> None:
+    """In code, without a mark, or of a tool that there is not."""
+    assert not has_call(text, ["send", "look"])
+
+
+async def test_the_operator_hears_that_the_tool_parser_is_off(tmp_path: Path) -> None:
+    """Once, in the log and for doctor, until a call comes as one; requests stay as they are."""
+    path = tmp_path / "server_modes.json"
+    request = ModelRequest([user_message("hello")], (TOOL,))
+    async with OpenAIServer() as server:
+        server.script(*[Reply(text=AS_TEXT["Hermes, Qwen"])] * 2, Reply(calls=(("look", {}),)))
+        async with connect(server, ModeFile(path)) as model:
+            with capture_logs() as logs:
+                said = [await model.complete(request, SinkSpy()) for _ in range(2)]
+            [learned] = logs
+            assert (learned["event"], learned["quirk"]) == (
+                "server_mode_learned",
+                "tool_parser_off",
+            )
+            assert said[0].message["content"] == AS_TEXT["Hermes, Qwen"]
+            assert list(ModeFile(path).known().values()) == [{"tool_parser_off"}]
+            assert model.mode.doubtful() is None
+            await model.complete(request, SinkSpy())
+            assert model.mode.quirks == NOTHING
+        assert server.requests[0].body == server.requests[1].body
+        assert not ModeFile(path).known()
+
+
+async def test_calls_as_text_are_expected_where_calls_are_forbidden() -> None:
+    """Then nothing is wrong with the server."""
+    async with OpenAIServer() as server, connect(server) as model:
+        server.script(*[Reply(text=AS_TEXT["Llama"])] * 2)
+        await model.complete(
+            ModelRequest([user_message("x")], (TOOL,), allow_tools=False), SinkSpy()
+        )
+        await model.complete(ModelRequest([user_message("x")]), SinkSpy())
+        assert model.mode.quirks == NOTHING
