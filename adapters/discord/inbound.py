@@ -4,7 +4,7 @@ Only the fields used here are decoded, so that new kinds of content never spoil 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -99,10 +99,40 @@ class AttachedFile(WirePart):
     waveform: str | None = None
 
 
+class EmbedField(WirePart):
+    """A named value in an embed."""
+
+    name: Text = ""
+    value: Text = ""
+
+
+class EmbedAuthor(WirePart):
+    """Whom an embed names above its title."""
+
+    name: Text = ""
+
+
+class Embed(WirePart):
+    """A card below a message: a bot's own ("rich"), or what Discord shows of a linked page."""
+
+    type: Text = "rich"
+    author: EmbedAuthor = EmbedAuthor()
+    title: Text = ""
+    description: Text = ""
+    fields: list[EmbedField] = Field(default_factory=list)
+
+    @property
+    def words(self) -> str:
+        """All that people read in it, in its order."""
+        fields = (f"{field.name}: {field.value}" for field in self.fields)
+        return "\n".join(filter(None, (self.author.name, self.title, self.description, *fields)))
+
+
 class Content(WirePart):
     """What a message and a forwarded one have in common."""
 
     content: Text = ""
+    embeds: list[Embed] = Field(default_factory=list)
     mentions: list[User] = Field(default_factory=list)
     attachments: list[AttachedFile] = Field(default_factory=list)
     sticker_items: list[Any] = Field(default_factory=list)
@@ -118,7 +148,9 @@ class MessageSnapshot(WirePart):
 class Replied(Content):
     """A message that is answered."""
 
+    id: Id | None = None
     author: User | None = None
+    message_snapshots: list[MessageSnapshot] = Field(default_factory=list)
 
 
 class Reference(WirePart):
@@ -298,10 +330,19 @@ def _inbound(
         message.channel_id, bot.account, context.channel_kind, message.id if opens else None
     )
     text = _with_quote(_plain_text(message, bot, context), message)
-    files = [file for said in _parts(message) for file in said.attachments]
     # Discord does not say who wrote what is forwarded.
     forwarded = (UNKNOWN_AUTHOR,) if message.message_snapshots else ()
     known = {message.author.id, bot.id}
+    replied = None if addressed == "overheard" or text.startswith("/") else _replied(message)
+    files = [
+        *(_attachment(file, message, message.id, ()) for file in message.attachments),
+        *(
+            _attachment(file, message, message.id, forwarded)
+            for each in message.message_snapshots
+            for file in each.message.attachments
+        ),
+        *_files_of(replied, message, known),
+    ]
     return InboundMessage(
         address=address,
         chat_kind=chat_kind(address, context.channel_kind),
@@ -312,11 +353,16 @@ def _inbound(
         raw=raw_json(data),
         message_ref=message.id,
         kind="edit" if edited else "message",
-        attachments=tuple(
-            _attachment(file, message, () if file in message.attachments else forwarded)
-            for file in files
+        attachments=tuple(files),
+        authors=others(
+            [
+                *forwarded,
+                *_authors_replied_to(text, message),
+                *(author for file in files for author in file.authors),
+                *([UNKNOWN_AUTHOR] if _previews(text, message) else []),
+            ],
+            known,
         ),
-        authors=others([*forwarded, *_authors_replied_to(text, message)], known),
         unreadable=_unreadable(message, text, files),
         addressed=addressed,
     )
@@ -368,7 +414,7 @@ def _replies_to_another(message: Message) -> bool:
 def _plain_text(message: Message, bot: Bot, context: MessageContext) -> str:
     """Return the text without a leading mention of the bot, and with names for all others."""
     mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in context.roles}
-    text = message.content
+    text = "\n\n".join(filter(None, (message.content, *_own_cards(message))))
     first = _MARKUP.match(text.lstrip())
     if first is not None and first[0][1:-1] in mine:
         text = text.lstrip()[first.end() :].lstrip(" \t\n,:") or text
@@ -391,40 +437,86 @@ def _with_quote(text: str, message: Message) -> str:
     """Put what was replied to or forwarded in front, except in front of a command."""
     if text.startswith("/"):
         return text
-    quoted = _quoted(message)
-    return "\n\n".join(part for part in (quoted, text) if part)
+    parts = (_quoted(message), text, *_previews(text, message))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _own_cards(message: Message) -> list[str]:
+    """Return the embeds that the author wrote."""
+    return [each.words for each in message.embeds if each.type == "rich"]
+
+
+def _previews(text: str, message: Message) -> list[str]:
+    """Return the words of linked pages, which nobody here wrote, as quotes; none of a command."""
+    cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
+    return [] if text.startswith("/") else [quote(each) for each in cards]
+
+
+def _words(said: Content) -> str:
+    """Return what people read in a message of somebody else."""
+    parts = (_named(said.content, said), *(each.words for each in said.embeds))
+    return "\n".join(filter(None, parts)).strip()
+
+
+def _words_replied_to(message: Message) -> str:
+    """Return the words of the message that is answered, or of what that one forwards."""
+    replied = message.referenced_message
+    if replied is None or not message.content:
+        return ""
+    return "\n".join(
+        filter(None, map(_words, (replied, *(each.message for each in replied.message_snapshots))))
+    )
+
+
+def _replied(message: Message) -> Replied | None:
+    """Return the message whose files are meant, if one is answered with words."""
+    return message.referenced_message if message.content.strip() else None
+
+
+def _files_of(
+    replied: Replied | None, message: Message, known: Collection[str]
+) -> list[Attachment]:
+    """Return the files of the message that is answered, or of what that one forwards."""
+    if replied is None or replied.id is None:
+        return []
+    author = replied.author.id if replied.author else UNKNOWN_AUTHOR
+    files = [(file, author) for file in replied.attachments]
+    for each in replied.message_snapshots:
+        files += [(file, UNKNOWN_AUTHOR) for file in each.message.attachments]
+    return [
+        _attachment(file, message, replied.id, others([author], known)) for file, author in files
+    ]
 
 
 def _quoted(message: Message) -> str:
     """Return what was forwarded, whole, or what was replied to, shortened."""
     if message.message_reference is not None and message.message_reference.type == _FORWARD:
-        forwarded = [
-            _named(each.message.content, each.message) for each in message.message_snapshots
-        ]
+        forwarded = [_words(each.message) for each in message.message_snapshots]
         return quoted_lines("\n".join(forwarded).strip().splitlines())
-    if message.referenced_message is not None and message.content:
-        return quote(_named(message.referenced_message.content, message.referenced_message))
-    return ""
+    return quote(_words_replied_to(message))
 
 
 def _authors_replied_to(text: str, message: Message) -> list[str | None]:
     """Return who wrote what a message replies to, where that is quoted; None if it is not told."""
     replied = message.referenced_message
-    is_quoted = replied is not None and replied.content.strip() and message.content
-    if replied is None or not is_quoted or text.startswith("/"):
+    if replied is None or not _words_replied_to(message) or text.startswith("/"):
         return []
-    return [None if replied.author is None else replied.author.id]
+    forwarded = [UNKNOWN_AUTHOR] if replied.message_snapshots else []
+    return [None if replied.author is None else replied.author.id, *forwarded]
 
 
 def _parts(message: Message) -> list[Content]:
     return [message, *(each.message for each in message.message_snapshots)]
 
 
-def _attachment(file: AttachedFile, message: Message, authors: tuple[str, ...]) -> Attachment:
+def _attachment(
+    file: AttachedFile, message: Message, number: str, authors: tuple[str, ...]
+) -> Attachment:
+    """Return a file of the message with this number, which is the message or in its channel."""
     mime = (file.content_type or "").partition(";")[0].strip()
     location = {
         "channel": message.channel_id,
-        "message": message.id,
+        "message": number,
         "id": file.id,
         "url": file.url,
     }
@@ -444,7 +536,7 @@ def _kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
     return file_kind(mime)
 
 
-def _unreadable(message: Message, text: str, files: list[AttachedFile]) -> str | None:
+def _unreadable(message: Message, text: str, files: list[Attachment]) -> str | None:
     for said in _parts(message):
         if said.sticker_items:
             return "a sticker"

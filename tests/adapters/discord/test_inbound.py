@@ -227,6 +227,104 @@ def test_a_forwarded_message() -> None:
     assert message.unreadable is None
 
 
+CARD: dict[str, Any] = {
+    "type": "rich",
+    "title": "Build failed",
+    "description": "step 7: disk full",
+    "fields": [{"name": "branch", "value": "main", "inline": True}],
+}
+PAGE = {"type": "article", "title": "News", "description": "of today", "url": "https://e.org"}
+WORDS = "Build failed\nstep 7: disk full\nbranch: main"
+LINES = "> Build failed\n> step 7: disk full\n> branch: main"
+IN_FORWARD = [{"message": {"content": "", "embeds": [CARD]}}]
+FORWARD = {"message_reference": {"type": 1}, "message_snapshots": IN_FORWARD}
+
+
+@pytest.mark.parametrize(
+    ("said", "fields", "text"),
+    [
+        ("why?", {"referenced_message": {"embeds": [CARD]}}, f"{LINES}\n\nwhy?"),
+        (
+            "why?",
+            {"referenced_message": {"content": "see", "embeds": [CARD]}},
+            f"> see\n{LINES}\n\nwhy?",
+        ),
+        ("why?", {"referenced_message": {"embeds": [{"title": "A"}, {}]}}, "> A\n\nwhy?"),
+        ("why?", {"referenced_message": {"embeds": [PAGE]}}, "> News\n> of today\n\nwhy?"),
+        ("why?", {"referenced_message": {"message_snapshots": IN_FORWARD}}, f"{LINES}\n\nwhy?"),
+        ("why?", {"referenced_message": {"embeds": [{"author": {"name": "CI"}}]}}, "> CI\n\nwhy?"),
+        ("explain", FORWARD, f"{LINES}\n\nexplain"),
+        ("", FORWARD, LINES),
+        ("", {"embeds": [CARD]}, WORDS),
+        ("look", {"embeds": [CARD]}, f"look\n\n{WORDS}"),
+        ("look", {"embeds": [PAGE]}, "look\n\n> News\n> of today"),
+        ("/new", {"embeds": [PAGE]}, "/new"),
+        ("/new", {"referenced_message": {"embeds": [CARD]}}, "/new"),
+        ("hi", {"embeds": [{"type": "image", "url": "https://e.org/a.png"}]}, "hi"),
+    ],
+)
+def test_the_words_of_embeds(said: str, fields: dict[str, Any], text: str) -> None:
+    """Title, text and fields of a message, of what it answers and of what it forwards."""
+    message = read(said, **fields)
+    assert (message.text, message.unreadable) == (text, None)
+
+
+def test_the_words_of_a_linked_page_are_not_the_senders() -> None:
+    """Discord wrote them; a bot's own card is its own."""
+    assert read("look", embeds=[PAGE]).authors == ("?",)
+    assert read("look", embeds=[CARD]).authors == ()
+
+
+PICTURE = {"id": "9", "filename": "a.png", "url": "https://cdn.discordapp.com/a", "size": 1}
+SHOWN: dict[str, Any] = {"id": "11", "author": BEN, "attachments": [PICTURE]}
+
+
+@pytest.mark.parametrize(
+    ("said", "fields", "found"),
+    [
+        ("what is it?", {"referenced_message": SHOWN}, [("11", (BEN["id"],))]),
+        ("what is it?", {"referenced_message": SHOWN | {"author": ANN}}, [("11", ())]),
+        ("what is it?", {"referenced_message": SHOWN | {"author": PARLEY}}, [("11", ())]),
+        (
+            "what is it?",
+            {"referenced_message": SHOWN | {"attachments": [PICTURE, PICTURE]}},
+            [("11", (BEN["id"],))] * 2,
+        ),
+        (
+            "compare",
+            {"referenced_message": SHOWN, "attachments": [PICTURE]},
+            [("500", ()), ("11", (BEN["id"],))],
+        ),
+        (
+            "what is it?",
+            {
+                "referenced_message": {
+                    "id": "11",
+                    "author": BEN,
+                    "message_snapshots": [{"message": {"attachments": [PICTURE]}}],
+                }
+            },
+            [("11", ("?",))],
+        ),
+        ("what is it?", {"referenced_message": SHOWN | {"author": None}}, [("11", ("?",))]),
+        ("/new", {"referenced_message": SHOWN}, []),
+        ("", {"referenced_message": SHOWN}, []),
+        ("what is it?", {"referenced_message": {"author": BEN, "content": "x"}}, []),
+    ],
+)
+def test_the_files_of_the_message_that_is_answered(
+    said: str, fields: dict[str, Any], found: list[tuple[str, tuple[str, ...]]]
+) -> None:
+    """They are looked up in that message, and are its author's."""
+    files = read(said, type=19, **fields).attachments
+    assert [(json.loads(file.ref)["message"], file.authors) for file in files] == found
+
+
+def test_files_are_not_taken_from_what_people_answer_among_themselves() -> None:
+    """Only what is said to the bot brings the file."""
+    assert read("nice", CHANNEL, type=19, referenced_message=SHOWN).attachments == ()
+
+
 def test_an_edit_is_a_version_of_its_own() -> None:
     """It is keyed by its time, and names the message that it changes."""
     edited = payload("hello!", edited_timestamp="2026-01-01T00:00:00+00:00")
