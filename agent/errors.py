@@ -4,8 +4,7 @@ AgentError
 ├── ModelError
 │   ├── RateLimited        wait `retry_after_s`, retry, then the next model (429, 529, 503 with it)
 │   ├── ModelUnreachable   retry with back-off, then the next model (connection, 5xx, cut stream)
-│   ├── ContextOverflow    the request is larger than the window (also HTTP 413): compress, retry
-│   │   └── LongContextRefused  this account gets no window over 200K: use that much, compress
+│   ├── ContextOverflow    the request is larger than the window (also HTTP 413): fit it, retry
 │   ├── CredentialsRefused next key or model; none left: tell the user and the admin (401, 403)
 │   │   └── CreditUsedUp   the account has no money left: likewise, no wait and no retry (402)
 │   ├── ModelNotFound      next model
@@ -62,13 +61,13 @@ class ModelUnreachable(ModelError):
 
 
 class ContextOverflow(ModelError):
-    """The request does not fit into the model's window."""
+    """The request does not fit into the model's window.
+
+    Attributes:
+        window_tokens: How large it is, if the refusal says so.
+    """
 
     window_tokens: int | None = None
-
-
-class LongContextRefused(ContextOverflow):
-    """The model's long window is not for this account; requests within the standard one are."""
 
 
 class CredentialsRefused(ModelError):
@@ -87,7 +86,15 @@ class ModelNotFound(ModelError):
 
 
 class BadRequest(ModelError):
-    """The provider rejects the request's form."""
+    """The provider rejects the request's form.
+
+    Attributes:
+        output_tokens: The longest answer that may be asked for, if the refusal says so.
+        is_unexplained: Nothing known says what it was refused for; it may be its size.
+    """
+
+    output_tokens: int | None = None
+    is_unexplained: bool = False
 
 
 class ModelRefused(ModelError):

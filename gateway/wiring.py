@@ -62,8 +62,7 @@ from gateway.commands import registry
 from gateway.commands.status_figures import MoneyRules
 from gateway.context.memory_reading import MemoryReader
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
-from gateway.context.window import ContextParts
-from gateway.context.writers import LearnedWindows
+from gateway.context.window import ContextParts, LearnedWindows
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import backups, start_checks

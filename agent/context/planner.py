@@ -186,16 +186,24 @@ class Planner:
         A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
         own window: what is left out for it is left out of the main model's view too.
         """
+        is_narrowed = self._narrow(model)
+        if is_narrowed and self.rules.enabled and await self._is_over(view):
+            await self.compact(view, "fallback")
+
+    def _narrow(self, model: ChatModel) -> bool:
+        """Have engine and meter use this model's window; whether it is smaller than the last."""
         limits, window = self.engine.limits, model.context_length
         fallback = self.meter.model != model.name
         if fallback:
             self.meter = self.meter.for_model(model.name)
         if limits.context_length <= window:
-            return
+            return False
         narrower = limits.within(window) if fallback else replace(limits, context_length=window)
         self.engine.update_model(narrower)
-        if self.rules.enabled and self.engine.should_compress((await self.measured(view)).tokens):
-            await self.compact(view, "fallback")
+        return True
+
+    async def _is_over(self, view: View) -> bool:
+        return self.engine.should_compress((await self.measured(view)).tokens)
 
     async def repair(self, view: View) -> bool:
         """Leave out what the model thought so far; False where there is nothing of it.
@@ -213,8 +221,14 @@ class Planner:
         await self._adopt(view, after, _repair(plan, tokens, len(view.messages)), self.state)
         return True
 
-    async def shrink(self, view: View) -> bool:
-        """Compact after the provider refused the view as too large; False if that cannot help."""
+    async def shrink(self, view: View, model: ChatModel) -> bool:
+        """Compact after the provider refused the view as too large; False if that cannot help.
+
+        A view that is under the threshold of a window that the refusal has told stays: it was the
+        believed window, or the length of the answer, that was too large.
+        """
+        if self._narrow(model) and not await self._is_over(view):
+            return True
         self.turn.overflows += 1
         if not self.rules.enabled or self.turn.overflows > MAX_OVERFLOWS:
             return False

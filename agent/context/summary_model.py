@@ -342,6 +342,7 @@ class SummaryCalls:
         expected = partial(_expected, model, request, question.warm_tokens)
         # Noted before it is sent: a call that is given up is billed for what was read.
         self._pending.append(lambda: lost_call(model, expected()))
+        believed = self.window_of(model)
         try:
             completion = await observed.complete(model, request, _Silent(), "summary")
         except ModelError as exc:
@@ -349,7 +350,7 @@ class SummaryCalls:
             exc.args = (self._summariser.redact(str(exc)),)
             if isinstance(exc, ContextOverflow) and question.window_tokens:
                 sent = expected().prompt_tokens + request.max_output_tokens
-                raise await self._overflown(model, exc.window_tokens, sent) from exc
+                raise await self._overflown(model, believed, exc.window_tokens, sent) from exc
             raise
         self._newest = replace(call_of(model, request, completion), purpose="summary")
         self._end(self._newest)
@@ -357,16 +358,16 @@ class SummaryCalls:
         return completion
 
     async def _overflown(
-        self, model: ChatModel, told_tokens: int | None, sent_tokens: int
+        self, model: ChatModel, believed: int, told_tokens: int | None, sent_tokens: int
     ) -> SummaryFailed:
         """Take note of a window that is smaller than believed; returns what to raise.
 
         Args:
-            model: Whose window it is.
+            model: Whose window it is, and `believed` how large it was before.
             told_tokens: How large it is, where the refusal says so.
             sent_tokens: What was refused, by Parley's count.
         """
-        believed, name = self.window_of(model), named(model)
+        name = named(model)
         if told_tokens is not None and told_tokens < believed:
             window = told_tokens
         elif told_tokens is not None:
@@ -431,8 +432,12 @@ class _Question:
                 raise _failed(exc) from exc
             raise
 
-    async def shrink(self) -> bool:
+    async def shrink(self, _model: ChatModel) -> bool:
         """Return False: what is too large is divided by who asks."""
+        return False
+
+    async def suspect_size(self, _model: ChatModel) -> bool:
+        """Return False, likewise."""
         return False
 
     async def repair(self) -> bool:

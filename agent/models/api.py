@@ -6,14 +6,12 @@ What a stream of many small events brings is bounded where it is read: agent/mod
 
 import asyncio
 import json
-import math
-import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import SecretStr
@@ -26,7 +24,6 @@ from agent.errors import (
     ModelError,
     ModelNotFound,
     ModelUnreachable,
-    RateLimited,
 )
 from agent.models.base import (
     NO_KEY,
@@ -39,12 +36,15 @@ from agent.models.base import (
 )
 from agent.models.catalog import context_length, facts_of
 from agent.models.draft import AnswerDraft, readable, usage_so_far
+from agent.models.openai.mode import ModeFile, ServerMode
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings, ReferencedSecret
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import CacheLayout, Usage
 
 CONNECT_TIMEOUT_S = 10.0
+LEAST_WINDOW_TOKENS = 1_024
+"""A smaller number in a refusal is not that of a window."""
 LOOK_UP_TIMEOUT_S = 5.0
 """Longest question about a model: start-up waits for it."""
 PING_PATIENCE = 5
@@ -62,8 +62,6 @@ models (OpenRouter's). Whoever sends an answer as one event does not come near e
 HEADERS = {"Accept-Encoding": "identity"}
 """Of every request: compressed bodies could be of any size."""
 
-_LONGEST_REASON = 300
-_UNAVAILABLE = 503
 _FORBIDDEN = 403
 _RESERVED = frozenset(
     {"model", "messages", "system", "tools", "stream", "cache_control"}
@@ -72,36 +70,8 @@ _RESERVED = frozenset(
 )
 """What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
 four that Parley sets."""
-_WINDOW = re.compile(
-    # OpenAI, vLLM, OpenRouter, DeepSeek
-    r"maximum (?:context|model) length (?:is|of) ([\d,]+)"
-    # llama.cpp
-    r"|context size \(?([\d,]+) tokens"
-    # Anthropic
-    r"|> ([\d,]+)(?: maximum|$)"
-    # Gemini
-    r"|maximum number of tokens allowed \(?([\d,]+)"
-    # Mistral
-    r"|with ([\d,]+) maximum context length"
-    # LM Studio
-    r"|context length of (?:only )?([\d,]+)",
-    re.IGNORECASE,
-)
-"""Where the refusals of servers name their window. Source: their own messages."""
 UNREADABLE = (json.JSONDecodeError, UnicodeDecodeError)
 """What is raised where a body is not what it says it is."""
-# What these say is clear, whatever else the answer holds.
-CLEAR_STATUS: dict[int, type[ModelError]] = {
-    401: CredentialsRefused,
-    402: CreditUsedUp,
-    403: CredentialsRefused,
-    404: ModelNotFound,
-    408: ModelUnreachable,
-    409: ModelUnreachable,
-    413: ContextOverflow,
-    429: RateLimited,
-    529: RateLimited,
-}
 
 
 class StreamedAnswer(ABC):
@@ -159,9 +129,17 @@ class ApiModel(ABC, Generic[A]):
     api: ClassVar[str]
 
     def __init__(
-        self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
+        self,
+        settings: ModelSettings,
+        name: str,
+        base_url: str | None,
+        key: str,
+        key_number: int,
+        modes: ModeFile | None = None,
     ) -> None:
         """Take the settings; `key_number` counts the keys of one model from 1.
+
+        `modes` keeps what is learned of servers; None for as long as the model lives.
 
         Raises:
             BadRequest: `extra_body` holds what Parley writes itself.
@@ -171,18 +149,50 @@ class ApiModel(ABC, Generic[A]):
         self.label = name if key_number == 1 else f"{name} (key {key_number})"
         self.facts = facts_of(name, settings.facts)
         self.cache_layout: CacheLayout | None = cache_layout_of(self.provider, name, base_url)
-        self.context_length = settings.context_length or context_length(name)
+        self._window = settings.context_length or context_length(name)
+        host = urlsplit(base_url or "")
+        server = f"{host.hostname or self.provider}:{host.port or host.scheme}{host.path} {name}"
+        self.mode = ServerMode(server, file=modes or ModeFile())
         self._key = key
         self._extra = extra_fields(settings)
         self._settings = settings
 
+    @property
+    def context_length(self) -> int:
+        """The window in tokens; a refusal may have told that it is smaller than believed."""
+        return int(min(self._window, self.mode.limit("window")))
+
+    @context_length.setter
+    def context_length(self, tokens: int) -> None:
+        self._window = tokens
+
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         """Make one streaming call; see ChatModel."""
+        while True:
+            asked = min(request.max_output_tokens, self.mode.limit("output"))
+            request = replace(request, max_output_tokens=int(asked))
+            try:
+                return await self._complete(request, sink)
+            except ModelError as error:
+                if not self._has_learned(error, request):
+                    raise
+
+    def _has_learned(self, error: ModelError, request: ModelRequest) -> bool:
+        """Keep the sizes that a refusal tells; whether a shorter answer can be asked for now."""
+        if isinstance(error, ContextOverflow) and error.window_tokens:
+            if LEAST_WINDOW_TOKENS <= error.window_tokens < self.context_length:
+                self.mode.keep_limit("window", error.window_tokens)
+        elif isinstance(error, BadRequest) and error.output_tokens and not error.written_tokens:
+            self.mode.keep_limit("output", error.output_tokens)
+            return error.output_tokens < request.max_output_tokens
+        return False
+
+    async def _complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         clock = StreamClock(self._settings)
         max_chars = answer_chars(self._settings, request.max_output_tokens)
         answer = self._begun(AnswerDraft(sink, request.messages, max_chars), clock)
         try:
-            with self._errors():
+            with self._errors(request.max_output_tokens):
                 async with clock.running():
                     await self._stream(request, answer)
             with readable(self.api):
@@ -242,8 +252,8 @@ class ApiModel(ABC, Generic[A]):
         """Return the answer of a call that begins."""
 
     @abstractmethod
-    def _errors(self) -> AbstractContextManager[None]:
-        """Map what the client raises to agent/errors.py."""
+    def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
+        """Map what the client raises to agent/errors.py; `asked` is as for `Refusal.error`."""
 
     @abstractmethod
     async def _stream(self, request: ModelRequest, answer: A) -> None:
@@ -390,84 +400,3 @@ def refuse_key(failure: ModelError) -> None:
     is_broke = isinstance(failure, CreditUsedUp)
     if isinstance(failure, CredentialsRefused) and (is_broke or not is_forbidden):
         raise failure
-
-
-def error_class(status: int) -> type[ModelError]:
-    """Return what an HTTP status means where the provider says nothing more precise."""
-    default = BadRequest if 400 <= status < 500 else ModelUnreachable
-    return CLEAR_STATUS.get(status, default)
-
-
-def build_error(
-    kind: type[ModelError], status: int, reason: str, headers: Mapping[str, str]
-) -> ModelError:
-    """Return an error of this kind; a RateLimited one carries what the headers ask for.
-
-    So does a server that cannot answer now and says when it can.
-    """
-    wait_s = retry_after_s(headers)
-    # Who says when to come again is overloaded, not broken: the wait is obeyed.
-    if status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
-        kind = RateLimited
-    return kind(reason, wait_s) if issubclass(kind, RateLimited) else kind(reason)
-
-
-def window_in(*texts: object) -> int | None:
-    """Return the size of the window that a refused request is told of, None where it is not.
-
-    Args:
-        texts: What the server says; a number is the window itself.
-    """
-    for text in texts:
-        if isinstance(text, int) and not isinstance(text, bool):
-            return text if text > 0 else None
-        found = _WINDOW.search(text) if isinstance(text, str) else None
-        if found is not None:
-            return int(next(filter(None, found.groups())).replace(",", ""))
-    return None
-
-
-def describe(status: int, kind: str | None, message: str | None, key: str) -> str:
-    """Return a short line about a failure.
-
-    Without the key even where the provider echoes it, and without a proxy's page of HTML.
-    """
-    text = "" if (message or "").lstrip().startswith("<") else message or ""
-    # An event inside a stream comes with status 200.
-    parts = [f"HTTP {status}" if status >= 400 else "", kind or "", text]
-    line = " ".join(": ".join(part for part in parts if part).split())
-    # Some providers repeat the key in their refusal, and this line goes to the log.
-    if key:
-        line = line.replace(key, "[key]")
-    return line[:_LONGEST_REASON]
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait that the headers ask for, at least 0; None if they do not say.
-
-    Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
-    """
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    text = headers.get("retry-after")
-    seconds = _number(text)
-    return seconds if seconds is not None else _seconds_until(text)
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return max(value, 0.0) if math.isfinite(value) else None
-
-
-def _seconds_until(text: str | None) -> float | None:
-    try:
-        moment = parsedate_to_datetime(text or "")
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)

@@ -115,7 +115,7 @@ def _build(
     module, _, class_name = place.partition(":")
     build: Any = getattr(import_module(module), class_name)
     counted = {"key_number": number} if number > 1 else {}
-    kept = {"modes": modes} if is_openai else {}
+    kept = {} if provider == "offline" else {"modes": modes}
     model: ChatModel = build(chosen, **counted, **kept)
     return model
 

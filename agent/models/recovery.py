@@ -8,8 +8,8 @@ that they make up.
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import structlog
@@ -19,7 +19,6 @@ from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
-    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelUnreachable,
@@ -33,9 +32,6 @@ log = structlog.get_logger()
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-STANDARD_WINDOW_TOKENS = 200_000
-"""The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
-error "Extra usage is required for long context requests."""
 _OF_THINKING = ("thinking", "signature", "reasoning")
 """A refusal that holds one of these words may be met by the repair pass, which leaves out all that
 the model thought."""
@@ -87,8 +83,12 @@ class Attempt(Protocol[T_co]):
         """Make the request as it is now; raises ModelError."""
         ...
 
-    async def shrink(self) -> bool:
-        """Compress the request; return False if that cannot help any more."""
+    async def shrink(self, model: ChatModel, /) -> bool:
+        """Make the request fit into this model's window; False if that cannot help any more."""
+        ...
+
+    async def suspect_size(self, model: ChatModel, /) -> bool:
+        """Compress the request if it is a large one; return False if it is not."""
         ...
 
     async def repair(self) -> bool:
@@ -218,12 +218,12 @@ class NextModel:
 
 @dataclass(frozen=True, slots=True)
 class Shrink:
-    """Compress what is sent, then call the same model again."""
+    """Make what is sent fit into the window, then call the same model again."""
 
 
 @dataclass(frozen=True, slots=True)
-class StandardWindow:
-    """Go on with the window that every account has, and call the same model again."""
+class SuspectSize:
+    """Compress what is sent, if its size may be what was refused, then call the model again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class GiveUp:
     """Nothing is left to try: the failure goes to the user."""
 
 
-Action = Retry | NextModel | StandardWindow | Shrink | RenewKey | Repair | GiveUp
+Action = Retry | NextModel | Shrink | SuspectSize | RenewKey | Repair | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,17 +253,16 @@ class Situation:
         failures: Of this model in a row, this one included.
         wait_s: The next wait: the back-off, or what the provider asks for where that is longer,
             capped.
-        key_may_be_old: Whether the key was not read again yet, and may have been replaced.
+        untried: What helps once at most, and may help yet: to repair, to renew the key.
     """
 
     failure: ModelError
     model: ChatModel
     others: Sequence[ChatModel]
     failures: int
-    repaired: bool
     wait_s: float
     policy: RetryPolicy
-    key_may_be_old: bool = False
+    untried: Collection[type[Action]] = ()
 
     @property
     def asked_wait_s(self) -> float | None:
@@ -284,35 +283,36 @@ def _same(one: ChatModel, other: ChatModel) -> bool:
 Strategy = Callable[[Situation], Action | None]
 
 
-def leave_long_context(situation: Situation) -> Action | None:
-    """A long window that the account lacks: no wait, key or other model changes that."""
-    if not isinstance(situation.failure, LongContextRefused):
-        return None
-    window = situation.model.context_length
-    return StandardWindow() if window > STANDARD_WINDOW_TOKENS else None
-
-
 def compress(situation: Situation) -> Action | None:
     """Context overflow, 413: compress, retry."""
-    # By its class an overflow, but other strategies deal with it.
-    if isinstance(situation.failure, LongContextRefused):
-        return None
     return Shrink() if isinstance(situation.failure, ContextOverflow) else None
 
 
 def repair_once(situation: Situation) -> Action | None:
     """A request that is called malformed for its thinking: one repair pass, one retry."""
-    if not isinstance(situation.failure, BadRequest) or situation.repaired:
+    if not isinstance(situation.failure, BadRequest) or Repair not in situation.untried:
         return None
-    reason = str(situation.failure).lower()
-    return Repair() if any(word in reason for word in _OF_THINKING) else None
+    return Repair() if _is_of_thinking(situation.failure) else None
+
+
+def _is_of_thinking(failure: ModelError) -> bool:
+    reason = str(failure).lower()
+    return any(word in reason for word in _OF_THINKING)
+
+
+def suspect_size(situation: Situation) -> Action | None:
+    """A request refused for no known reason, while smaller ones were answered: compress, once."""
+    failure = situation.failure
+    unexplained = isinstance(failure, BadRequest) and failure.is_unexplained
+    suspect = unexplained and SuspectSize in situation.untried and not _is_of_thinking(failure)
+    return SuspectSize() if suspect else None
 
 
 def renew_key(situation: Situation) -> Action | None:
     """A key that is refused may have been replaced where the settings refer to it: read it once."""
     refused = isinstance(situation.failure, CredentialsRefused)
     broke = isinstance(situation.failure, CreditUsedUp)
-    return RenewKey() if refused and not broke and situation.key_may_be_old else None
+    return RenewKey() if refused and not broke and RenewKey in situation.untried else None
 
 
 def rotate_key(situation: Situation) -> Action | None:
@@ -327,11 +327,8 @@ def rotate_key(situation: Situation) -> Action | None:
 
 
 def wait_and_retry(situation: Situation) -> Action | None:
-    """Overloaded, unreachable, a cut stream: wait as asked or back off, three times in a row.
-
-    So is a refused long window for a request that needs none: the provider says that at times.
-    """
-    if not isinstance(situation.failure, RateLimited | ModelUnreachable | LongContextRefused):
+    """Overloaded, unreachable, a cut stream: wait as asked or back off, three times in a row."""
+    if not isinstance(situation.failure, RateLimited | ModelUnreachable):
         return None
     asked_s = situation.asked_wait_s
     too_long = asked_s is not None and asked_s > situation.policy.max_wait_s
@@ -339,8 +336,6 @@ def wait_and_retry(situation: Situation) -> Action | None:
     # With nobody else to ask, the capped wait is better than giving up.
     if situation.others and (too_long or often):
         return NextModel(_rest_s(situation))
-    if often and isinstance(situation.failure, LongContextRefused):
-        return None
     return Retry(situation.wait_s)
 
 
@@ -353,9 +348,9 @@ def fall_back(situation: Situation) -> Action | None:
 
 
 STRATEGIES: tuple[Strategy, ...] = (
-    leave_long_context,
     compress,
     repair_once,
+    suspect_size,
     renew_key,
     rotate_key,
     wait_and_retry,
@@ -409,7 +404,7 @@ class _Attempts(Generic[T]):
     deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
-    repaired: bool = False
+    untried: set[type[Action]] = field(default_factory=lambda: {Repair, SuspectSize})
 
     def __post_init__(self) -> None:
         self.deadline = self.timing.now() + self.policy.retry_for_s
@@ -431,7 +426,8 @@ class _Attempts(Generic[T]):
 
     async def _try(self, model: ChatModel) -> T | ModelError:
         """Call one model until it answers, it is another one's turn, or all is over."""
-        failures, key_is_renewed = 0, False
+        failures = 0
+        self.untried |= {RenewKey} if isinstance(model, Renewable) else set()
         while True:
             try:
                 self.attempts += 1
@@ -442,44 +438,30 @@ class _Attempts(Generic[T]):
             else:
                 self.rests.note_answer(model)
                 return answer
-            key_may_be_old = not key_is_renewed and isinstance(model, Renewable)
-            action = await self._decide(
-                self._situation(failure, model, failures, key_may_be_old=key_may_be_old)
-            )
-            key_is_renewed = key_is_renewed or isinstance(action, RenewKey)
+            action = await self._decide(self._situation(failure, model, failures))
             self._note(model, failure, action)
             if not await self._carry_out(action, model, failure):
                 return failure
 
     async def _decide(self, situation: Situation) -> Action:
         """Decide; where nothing is found to repair, or no other key, the next strategy decides."""
-        action = decide(situation)
-        if isinstance(action, Repair):
-            self.repaired = True
-            situation = replace(situation, repaired=True)
-            found = await self.attempt.repair()
-        elif isinstance(action, RenewKey):
-            situation = replace(situation, key_may_be_old=False)
-            model = situation.model
-            found = isinstance(model, Renewable) and await _renewed(model)
-        else:
-            return action
-        return action if found else decide(situation)
+        action, model = decide(situation), situation.model
+        match action:
+            case Repair():
+                found = await self.attempt.repair()
+            case SuspectSize():
+                found = await self.attempt.suspect_size(model)
+            case RenewKey():
+                found = isinstance(model, Renewable) and await _renewed(model)
+            case _:
+                return action
+        self.untried.remove(type(action))
+        return action if found else await self._decide(situation)
 
-    def _situation(
-        self, failure: ModelError, model: ChatModel, failures: int, *, key_may_be_old: bool
-    ) -> Situation:
+    def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
         others = [other for other in self.line if other is not model]
-        return Situation(
-            failure,
-            model,
-            others,
-            failures,
-            self.repaired,
-            self._wait_s(failure),
-            self.policy,
-            key_may_be_old,
-        )
+        wait_s = self._wait_s(failure)
+        return Situation(failure, model, others, failures, wait_s, self.policy, self.untried)
 
     async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
         """Do what was decided; returns whether the same model is called again.
@@ -493,15 +475,9 @@ class _Attempts(Generic[T]):
             case NextModel(rest_s, for_good):
                 self._leave(model, rest_s, for_good=for_good)
                 return False
-            case StandardWindow():
-                # The next attempt is made to fit it; other keys are of the same account.
-                for each in self.line:
-                    if _same(each, model):
-                        each.context_length = min(each.context_length, STANDARD_WINDOW_TOKENS)
+            case Repair() | RenewKey() | SuspectSize():
                 return True
-            case Repair() | RenewKey():
-                return True
-            case Shrink() if await self.attempt.shrink():
+            case Shrink() if await self.attempt.shrink(model):
                 return True
             case Shrink() if self._roomier(model):
                 self.line = [each for each in self.line if each in self._roomier(model)]
@@ -560,8 +536,8 @@ async def _renewed(model: Renewable) -> bool:
 _NAMES: dict[type[Action], str] = {
     Retry: "retry",
     NextModel: "next_model",
-    StandardWindow: "standard_window",
     Shrink: "compress",
+    SuspectSize: "suspect_size",
     Repair: "repair",
     RenewKey: "renew_key",
     GiveUp: "give_up",

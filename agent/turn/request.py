@@ -32,6 +32,11 @@ from agent.view.view import View
 
 log = structlog.get_logger()
 
+LARGE_TOKENS = 3_000
+"""A request whose messages have fewer is not suspected to be too long."""
+COUNT_MARGIN = 1.15
+"""A provider may count so many times the tokens that Parley counts."""
+LEAST_OUTPUT_TOKENS = 256
 SHOWN_CHARS = 4
 """Of what may be the beginning of a secret so much is shown where nothing follows it."""
 
@@ -129,8 +134,9 @@ class LoopRequest:
         messages = sanitise(self.view.messages, self.view.folds)
         tools, folds = self.agent.tools.schemas, self._folds(messages)
         sent = ports.planner.watch.take(messages, tools, model, folds)
-        expected = await self._expected(model)
-        request = self._request(messages, pictures, model)
+        tokens = (await ports.planner.measured(self.view)).tokens
+        expected = self._expected(model, tokens)
+        request = self._request(messages, folds, pictures, model, tokens)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
         view, images = self.view, self.agent.images
@@ -142,9 +148,17 @@ class LoopRequest:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
         return ModelAnswer(completion, model, call)
 
-    async def shrink(self) -> bool:
-        """Compact the view."""
-        return await self.ports.planner.shrink(self.view)
+    async def shrink(self, model: ChatModel) -> bool:
+        """Compact the view; where nothing can be left out of it, ask for a shorter answer once."""
+        smaller = await self.ports.planner.shrink(self.view, model)
+        return smaller or await self._can_ask_for_less(model)
+
+    async def suspect_size(self, model: ChatModel) -> bool:
+        """Compact a large view, if an earlier request of the conversation was answered."""
+        planner, view = self.ports.planner, self.view
+        own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
+        was_answered = any(each["role"] == "assistant" for each in view.messages)
+        return was_answered and own >= LARGE_TOKENS and await planner.shrink(view, model)
 
     async def repair(self) -> bool:
         """Leave out what the model thought."""
@@ -171,13 +185,22 @@ class LoopRequest:
         return self.view.folds if messages is self.view.messages else None
 
     def _request(
-        self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
+        self,
+        messages: list[ChatMessage],
+        folds: Folds | None,
+        pictures: Mapping[int, str],
+        model: ChatModel,
+        tokens: int,
     ) -> ModelRequest:
-        folds = self._folds(messages)
         # Places of the view: in a list that had to be fixed other messages stand there.
         settled = self.view.settled if folds else ()
         shown = with_pictures(messages, pictures, folds)
         landmarks = landmarks_of(messages, folds)
+        output = self.agent.max_output_tokens
+        if (room := model.context_length - int(tokens * COUNT_MARGIN)) < output:
+            # A server that refused the request may count more tokens than Parley.
+            room //= 4 if self.ports.planner.turn.overflows else 1
+            output = max(room, LEAST_OUTPUT_TOKENS)
         return ModelRequest(
             messages=marked(
                 shown,
@@ -188,16 +211,21 @@ class LoopRequest:
                 moved=folds is not None and self.view.moved,
             ),
             tools=self.agent.tools.schemas,
-            max_output_tokens=self.agent.max_output_tokens,
+            max_output_tokens=output,
             allow_tools=self.allow_tools,
             conversation=self.ports.conversation,
         )
 
-    async def _expected(self, model: ChatModel) -> ModelCall:
+    async def _can_ask_for_less(self, model: ChatModel) -> bool:
+        """Whether a shorter answer may make the refused request fit; once in a turn."""
+        room = model.context_length - (await self.ports.planner.measured(self.view)).tokens
+        is_first = self.ports.planner.turn.overflows == 1
+        return is_first and LEAST_OUTPUT_TOKENS < room < self.agent.max_output_tokens
+
+    def _expected(self, model: ChatModel, tokens: int) -> ModelCall:
         """Return what the call will cost at least: booked where it ends without an answer."""
-        planner = self.ports.planner
-        tokens = (await planner.measured(self.view)).tokens
-        warm_tokens = planner.watch.most_warm_tokens(model, tokens)
+        watch = self.ports.planner.watch
+        warm_tokens = watch.most_warm_tokens(model, tokens)
         return lost_call(model, forecast(model, tokens, warm_tokens, self.agent.caching.cache_ttl))
 
     async def _complete(

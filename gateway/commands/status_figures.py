@@ -17,8 +17,7 @@ from agent.settings import FactsSettings
 from agent.turn.state import Agent
 from agent.usage import Prices
 from gateway.context.prompts import Prompts
-from gateway.context.window import ContextParts
-from gateway.context.writers import standing, summaries_text
+from gateway.context.window import ContextParts, standing, summaries_text
 from gateway.storage.reports.costs import CachePrices
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import ContextFill

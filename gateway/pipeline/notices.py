@@ -16,7 +16,6 @@ from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
-    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelRefused,
@@ -266,13 +265,7 @@ def failure_text(failure: ModelError) -> str:
     """Return what the person reads when no model answered. Holds nothing from the provider."""
     if isinstance(failure, ModelRefused):
         return REFUSED
-    # Before its base class: here a shorter conversation would not help.
-    if isinstance(failure, LongContextRefused):
-        why = (
-            "the model provider does not give this account its long context. The operator needs"
-            " to fix that"
-        )
-    elif isinstance(failure, ContextOverflow):
+    if isinstance(failure, ContextOverflow):
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
             " or /new to start afresh"

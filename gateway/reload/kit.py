@@ -23,8 +23,7 @@ from gateway.commands.status_figures import status_facts
 from gateway.context.memory import Recall
 from gateway.context.prompts import Prompts
 from gateway.context.summaries import Preparations
-from gateway.context.window import ContextParts, with_engine_tools
-from gateway.context.writers import LearnedWindows
+from gateway.context.window import ContextParts, LearnedWindows, with_engine_tools
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.rotation import Rotation
 from gateway.pipeline.delegation import Delegation

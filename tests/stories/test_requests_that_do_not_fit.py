@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextOverflow
-from agent.models.recovery import STANDARD_WINDOW_TOKENS
+from agent.models.refusals import STANDARD_WINDOW_TOKENS
 from agent.view.view import MARKER
 from gateway.pipeline import notices
 from gateway.storage import schema as tables
@@ -187,10 +187,10 @@ async def test_a_long_window_that_is_not_for_the_account_is_given_up(
     async with opened("anthropic", keys=2, main={"context_length": 1_000_000}) as at:
         at.main.script(LONG_CONTEXT[fault])
         assert await at.ask() == [ANSWER]
-        assert (at.actions, at.clock.waits) == (["standard_window"], [])
+        assert (at.actions, at.clock.waits) == (["compress"], [])
         assert at.models[0].context_length == STANDARD_WINDOW_TOKENS
         await at.fix()
-        assert at.actions == ["standard_window"]
+        assert at.actions == ["compress"]
         await at.check()
 
 
@@ -278,7 +278,7 @@ async def test_a_summary_that_fails_after_an_overflow_does_not_cost_the_answer(
 ) -> None:
     """Both at once: the extract is what the retry shows."""
     async with opened(provider, main=ROOMY) as at:
-        await chatted(at, 8)
+        await chatted(at, 11)
         at.main.max_prompt_tokens = int(prompt_tokens(at.main.requests[-1].body) * 0.5)
 
         def answer(body: dict[str, Any]) -> Reply:
@@ -288,6 +288,8 @@ async def test_a_summary_that_fails_after_an_overflow_does_not_cost_the_answer(
         at.main.answer = answer
         assert await at.ask() == [ANSWER]
         assert any(asks_for_summary(each.body) for each in at.main.requests)
-        await compacted_for_overflow(at)
+        # What is retried is the summary.
+        assert at.actions[0] == "compress"
+        assert await triggers(at) == ["overflow"] * at.actions.count("compress")
         await at.fix()
         await at.check()

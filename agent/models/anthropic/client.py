@@ -1,10 +1,10 @@
 """Claude over Anthropic's Messages API: one streaming call, and what its errors mean.
 
-What the SDK raises becomes a ModelError: by code, status and type of the error. The text of a
-message decides only inside one status and type, where the API has nothing else.
+What the SDK raises becomes a ModelError (agent/models/refusals.py).
 """
 
 import functools
+import json
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,19 +17,11 @@ import httpx2
 from typing_extensions import override
 
 from agent.errors import (
-    BadRequest,
     ContextOverflow,
-    CredentialsRefused,
-    CreditUsedUp,
-    LongContextRefused,
-    ModelError,
-    ModelNotFound,
     ModelUnreachable,
-    RateLimited,
 )
 from agent.models.anthropic.wire import Block, Place, opaque_fields, request_body
 from agent.models.api import (
-    CLEAR_STATUS,
     CONNECT_TIMEOUT_S,
     HEADERS,
     MAX_BYTES,
@@ -37,13 +29,9 @@ from agent.models.api import (
     ApiModel,
     StreamClock,
     StreamedAnswer,
-    build_error,
-    describe,
-    error_class,
     model_info,
     required_key,
     sent,
-    window_in,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
@@ -58,6 +46,8 @@ from agent.models.draft import (
     tokens_in,
     usage_so_far,
 )
+from agent.models.openai.mode import ModeFile
+from agent.models.refusals import read, read_event
 from agent.network import UnusableEnvironment, proxy_for, tls_for
 from agent.settings import ModelSettings
 from agent.usage import Usage
@@ -74,38 +64,6 @@ _STOP_REASONS: dict[str | None, StopReason] = {
 }
 REMEMBERED_ANSWERS = 1024
 """Conversations whose newest answer is known by its id."""
-_BY_TYPE: dict[str | None, type[ModelError]] = {
-    "authentication_error": CredentialsRefused,
-    "billing_error": CreditUsedUp,
-    "permission_error": CredentialsRefused,
-    "not_found_error": ModelNotFound,
-    "rate_limit_error": RateLimited,
-    "overloaded_error": RateLimited,
-    "request_too_large": ContextOverflow,
-    "invalid_request_error": BadRequest,
-    "timeout_error": ModelUnreachable,
-    "api_error": ModelUnreachable,
-}
-_BY_CODE: dict[str | None, type[ModelError]] = {
-    "contract_spend_limit_reached": CreditUsedUp,
-    "enforced_spend_limit_reached": CreditUsedUp,
-    "organization_on_hold": CredentialsRefused,
-    "request_body_too_large_after_decoding": ContextOverflow,
-}
-_LONG_CONTEXT_BETA = ("long context beta is not yet available", LongContextRefused)
-# The API has no code for these: a class by its other signs, the text, and what it means then.
-# Source: issues of anthropics/claude-code, e.g. 42616 and 50784 (429, also for small requests).
-_BY_TEXT: dict[type[ModelError], tuple[tuple[str, type[ModelError]], ...]] = {
-    BadRequest: (
-        ("prompt is too long", ContextOverflow),
-        ("exceed context limit", ContextOverflow),
-        ("context window", ContextOverflow),
-        ("credit balance is too low", CreditUsedUp),
-        _LONG_CONTEXT_BETA,
-    ),
-    CredentialsRefused: (_LONG_CONTEXT_BETA,),
-    RateLimited: (("extra usage is required for long context", LongContextRefused),),
-}
 
 
 class AnthropicAnswer(StreamedAnswer):
@@ -254,11 +212,13 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     api = "Anthropic"
 
-    def __init__(self, settings: ModelSettings, *, key_number: int = 1) -> None:
-        """Prepare the client; `key_number` counts the keys of one model from 1."""
+    def __init__(
+        self, settings: ModelSettings, *, key_number: int = 1, modes: ModeFile | None = None
+    ) -> None:
+        """Prepare the client; the arguments are as for `ApiModel`."""
         name = settings.name or DEFAULT_NAMES["anthropic"]
         key = required_key(settings, "ANTHROPIC_API_KEY")
-        super().__init__(settings, name, settings.base_url, key, key_number)
+        super().__init__(settings, name, settings.base_url, key, key_number, modes)
         self._newest_ids: OrderedDict[str, str] = OrderedDict()
 
     @functools.cached_property
@@ -299,8 +259,8 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         return AnthropicAnswer(draft, clock)
 
     @override
-    def _errors(self) -> AbstractContextManager[None]:
-        return anthropic_errors(self._key)
+    def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
+        return anthropic_errors(self._key, self.context_length, asked)
 
     @override
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
@@ -315,7 +275,27 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         )
         async with stream:
             with readable(self.api):
-                await answer.read(stream)
+                # A server that does not stream answers with JSON.
+                whole = "json" in stream.response.headers.get("content-type", "")
+                await answer.read(self._whole(stream.response, request) if whole else stream)
+
+    async def _whole(
+        self, response: httpx2.Response, request: ModelRequest
+    ) -> AsyncIterator[Block]:
+        """Yield the events that an answer would be in a stream, which came as one message.
+
+        Raises:
+            ModelError: It is an error.
+        """
+        message = json.loads(await response.aread())
+        if not isinstance(message, dict) or not message.get("content"):
+            asked = request.max_output_tokens
+            raise read_event(message).error(self._key, self.context_length, asked)
+        yield {"type": "message_start", "message": message}
+        for index, block in enumerate(message["content"]):
+            yield {"type": "content_block_start", "index": index, "content_block": block}
+        yield {"type": "message_delta", "delta": message, "usage": message.get("usage")}
+        yield {"type": "message_stop"}
 
     @override
     async def _asked(self) -> object:
@@ -352,40 +332,24 @@ def is_official(base_url: str) -> bool:
 
 
 @contextmanager
-def anthropic_errors(key: str) -> Iterator[None]:
+def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
     """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
 
-    Source: ErrorType and ErrorDetails in anthropic.types.shared, SDK 2.12.0.
+    `window` and `asked` are as for `Refusal.error`.
     """
     try:
         yield
     except UnusableEnvironment as exc:
         raise ModelUnreachable(str(exc)) from exc
     except anthropic.APIStatusError as exc:
-        message = _text(exc.api_message)
-        reason = describe(exc.status_code, _text(exc.type), message, key)
-        error = build_error(_classify(exc), exc.status_code, reason, exc.response.headers)
-        if isinstance(error, ContextOverflow):
-            error.window_tokens = window_in(message)
-        raise error from exc
+        # An error event comes in a stream of status 200.
+        status, headers = exc.status_code, exc.response.headers
+        refusal = read(status, headers, exc.body) if status >= 400 else read_event(exc.body)
+        raise refusal.error(key, window, asked) from exc
     except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
         # The system's words name the trouble (a name, a port); other texts may hold a header.
         told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
         raise ModelUnreachable(f"Anthropic: {type(exc).__name__}{told}") from exc
-
-
-def _classify(exc: anthropic.APIStatusError) -> type[ModelError]:
-    if by_code := _BY_CODE.get(exc.error_code):
-        return by_code
-    status = exc.status_code
-    kind = CLEAR_STATUS.get(status) or _BY_TYPE.get(_text(exc.type)) or error_class(status)
-    text = _text(exc.api_message).lower()
-    return next((meant for sign, meant in _BY_TEXT.get(kind, ()) if sign in text), kind)
-
-
-def _text(value: object) -> str:
-    """Return a field of an error's body, which may be anything."""
-    return value if isinstance(value, str) else ""
 
 
 async def bound(response: httpx2.Response) -> None:

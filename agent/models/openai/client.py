@@ -1,28 +1,19 @@
 """Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models.
 
-What goes wrong becomes a ModelError: by status, code and type of the error. The text of a message
-decides only inside one status, where compatible servers have no code.
+What goes wrong becomes a ModelError (agent/models/refusals.py).
 """
 
 from abc import abstractmethod
-from collections.abc import AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
-from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from agent.errors import (
-    BadRequest,
-    ContextOverflow,
-    CredentialsRefused,
-    CreditUsedUp,
-    ModelError,
     ModelNotFound,
-    ModelRefused,
     ModelUnreachable,
-    RateLimited,
 )
 from agent.models.api import (
     UNREADABLE,
@@ -30,13 +21,9 @@ from agent.models.api import (
     StreamClock,
     StreamedAnswer,
     api_key,
-    build_error,
-    describe,
-    error_class,
     model_info,
     required_key,
     sent,
-    window_in,
 )
 from agent.models.arguments import parse_object
 from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
@@ -57,7 +44,6 @@ from agent.models.openai.mode import (
     ModeFile,
     Negotiation,
     Quirks,
-    ServerMode,
     is_official,
 )
 from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
@@ -94,50 +80,6 @@ _WINDOW_KEYS = (
     ("context_window",),  # Groq
     ("max_context_length",),  # Mistral, LM Studio
 )
-_BY_CODE: dict[str | None, type[ModelError]] = {
-    "insufficient_quota": CreditUsedUp,
-    "billing_hard_limit_reached": CreditUsedUp,
-    "invalid_api_key": CredentialsRefused,
-    "model_not_found": ModelNotFound,
-    "context_length_exceeded": ContextOverflow,
-    "exceed_context_size_error": ContextOverflow,
-    "rate_limit_exceeded": RateLimited,
-    "rate_limit_error": RateLimited,
-    "content_filter": ModelRefused,
-    "content_policy_violation": ModelRefused,
-    # Of the Responses API. Source: openai.types.responses.ResponseError, SDK 3.54.0.
-    "image_content_policy_violation": ModelRefused,
-    "bio_policy": ModelRefused,
-    "misalignment_policy_violation": ModelRefused,
-    "invalid_prompt": BadRequest,
-    "invalid_image": BadRequest,
-    "invalid_image_format": BadRequest,
-    "invalid_base64_image": BadRequest,
-    "invalid_image_mode": BadRequest,
-    "image_too_large": BadRequest,
-    "image_too_small": BadRequest,
-    "image_parse_error": BadRequest,
-    "image_file_too_large": BadRequest,
-    "unsupported_image_media_type": BadRequest,
-    "empty_image_file": BadRequest,
-}
-# Status, text, what it means then. vLLM, llama.cpp, Ollama, OpenRouter and its upstreams say of a
-# request that is too large only in words; OpenAI says of one above its rate limit alone. OpenRouter
-# has no code for a key whose own limit of spending is reached.
-_BY_TEXT: tuple[tuple[int, str, type[ModelError]], ...] = (
-    (400, "context length", ContextOverflow),
-    (400, "context size", ContextOverflow),
-    (400, "context window", ContextOverflow),
-    (400, "prompt is too long", ContextOverflow),
-    (400, "input token count", ContextOverflow),
-    (429, "request too large for", ContextOverflow),
-    (403, "key limit exceeded", CreditUsedUp),
-    # Gemini calls a wrong key a wrong argument.
-    (400, "api key not valid", CredentialsRefused),
-    (400, "api key expired", CredentialsRefused),
-)
-_TOO_LARGE = 413
-_FORBIDDEN = 403
 
 
 class OpenAIAnswer(StreamedAnswer):
@@ -220,7 +162,8 @@ class OpenAIAnswer(StreamedAnswer):
             self._is_done = True
         for choice in chunk.get("choices") or []:
             self._is_done = False
-            if delta := choice.get("delta"):
+            # A server that does not stream sends the message whole.
+            if delta := choice.get("delta") or choice.get("message"):
                 self._grow(delta)
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
 
@@ -360,17 +303,12 @@ class OpenAIServerModel(ApiModel[B]):
         name = settings.name or _default_name(settings)
         base_url = base_url_of(settings)
         official = is_official(base_url)
-        super().__init__(settings, name, base_url, _key(settings, official=official), key_number)
+        key = _key(settings, official=official)
+        super().__init__(settings, name, base_url, key, key_number, modes)
         self._origin = origin_of(base_url, name)
         self._server = JsonServer(base_url, self._key, settings.idle_timeout_s)
-        host = urlsplit(base_url)
         # OpenAI's newer models refuse `max_tokens`; other servers know no other name.
-        usual: Quirks = frozenset({"max_completion_tokens"} if official else ())
-        self.mode = ServerMode(
-            f"{host.hostname}:{host.port or host.scheme}{host.path} {name}",
-            usual,
-            modes or ModeFile(),
-        )
+        self.mode.usual = frozenset({"max_completion_tokens"} if official else ())
         # These two merge neighbours themselves, or have models that take them.
         self._joins = not (official or self.provider == "openrouter" or self.cache_layout)
 
@@ -383,8 +321,8 @@ class OpenAIServerModel(ApiModel[B]):
         await self._server.close()
 
     @override
-    def _errors(self) -> AbstractContextManager[None]:
-        return openai_errors(self._key)
+    def _errors(self, asked: int = 0) -> AbstractContextManager[None]:
+        return openai_errors(self._key, self.context_length, asked)
 
     @override
     async def _stream(self, request: ModelRequest, answer: B) -> None:
@@ -394,7 +332,7 @@ class OpenAIServerModel(ApiModel[B]):
                 await self._exchange(sent(talk.body()), answer)
             except ServerError as refusal:
                 # Some servers refuse inside of the stream; what was said is not said again.
-                if answer.has_begun or not talk.goes_on(refusal.status_code, refusal.text):
+                if answer.has_begun or not talk.goes_on(refusal.refusal):
                     raise
             else:
                 talk.settle()
@@ -496,53 +434,16 @@ def _at(entry: object, path: tuple[str, ...]) -> object:
 
 
 @contextmanager
-def openai_errors(key: str) -> Iterator[None]:
-    """Map what the transport raises to agent/errors.py; the messages do not hold `key`."""
+def openai_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
+    """Map what the transport raises to agent/errors.py; the messages do not hold `key`.
+
+    `window` and `asked` are as for `Refusal.error`.
+    """
     try:
         yield
     except ServerError as exc:
-        raise _from_server(exc, key) from exc
+        raise exc.refusal.error(key, window, asked) from exc
     except (Disconnected, Unreadable) as exc:
         raise ModelUnreachable(f"OpenAI API: {exc}") from exc
     except UNREADABLE as exc:
         raise ModelUnreachable(f"OpenAI API: {type(exc).__name__}") from exc
-
-
-def _from_server(exc: ServerError, key: str) -> ModelError:
-    message = exc.body.get("message")
-    message = message if isinstance(message, str) else ""
-    status = exc.body.get("status")
-    # Gemini's code is the status again; what it means stands beside it.
-    kind = status if isinstance(status, str) else exc.code
-    reason = describe(exc.status_code, kind, message, key)
-    error = build_error(_classify(exc), exc.status_code, reason, _waits(exc))
-    if isinstance(error, ContextOverflow):
-        error.window_tokens = window_in(exc.body.get("n_ctx"), exc.text)
-    return error
-
-
-def _waits(exc: ServerError) -> Mapping[str, str]:
-    """Return the headers of a refusal; Gemini asks for a wait in the body, such as "34s".
-
-    Source: google.rpc.RetryInfo, https://cloud.google.com/apis/design/errors
-    """
-    details = exc.body.get("details")
-    asked = [field_in(each, "retryDelay") for each in details] if isinstance(details, list) else []
-    wait = next((text for text in asked if isinstance(text, str)), "")
-    return {"retry-after": wait.removesuffix("s")} if wait else exc.headers
-
-
-def _classify(exc: ServerError) -> type[ModelError]:
-    status, body = exc.status_code, exc.body
-    metadata = body.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    text = exc.text.lower()
-    for known_status, sign, kind in _BY_TEXT:
-        if status == known_status and sign in text:
-            return kind
-    if status == _TOO_LARGE:
-        return ContextOverflow
-    if status == _FORBIDDEN and metadata.get("reasons"):
-        return ModelRefused  # OpenRouter's moderation flagged the input
-    by_code = _BY_CODE.get(str(body.get("code"))) or _BY_CODE.get(str(body.get("type")))
-    return by_code or error_class(status)

@@ -10,6 +10,7 @@ day: a request without one quirk tells whether it still holds. `roles.py` and `w
 """
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 import structlog
+
+from agent.models.refusals import Refusal
 
 log = structlog.get_logger()
 
@@ -56,6 +59,8 @@ Quirk = Literal[
 """
 Quirks = frozenset[Quirk]
 PARSER_OFF: Quirk = "tool_parser_off"
+Limit = Literal["window", "output"]
+"""What a refusal tells the size of: the window, or the longest answer that may be asked for."""
 
 OFFICIAL_URL = "https://api.openai.com/v1"
 
@@ -180,6 +185,7 @@ class ModeFile:
         """`path` is read when the first server is asked about; None keeps nothing."""
         self._path = path
         self._modes: dict[str, dict[Quirk, float]] | None = None
+        self._limits: dict[str, dict[Limit, tuple[int, float]]] = {}
 
     def of(self, server: str) -> dict[Quirk, float]:
         """Return what is known of a server and model, with when it was seen last; may be changed.
@@ -189,6 +195,11 @@ class ModeFile:
         if self._modes is None:
             self._modes = self._read()
         return self._modes.setdefault(server, {})
+
+    def limits(self, server: str) -> dict[Limit, tuple[int, float]]:
+        """Return the sizes in tokens that refusals have told, likewise."""
+        self.of(server)
+        return self._limits.setdefault(server, {})
 
     def known(self) -> Mapping[str, Quirks]:
         """Return what is known of each server and model of which something is."""
@@ -200,9 +211,11 @@ class ModeFile:
         if self._path is None:
             return
         modes = {server: known for server, known in (self._modes or {}).items() if known}
+        limits = {server: known for server, known in self._limits.items() if known}
+        kept = {"version": VERSION, "modes": modes, "limits": limits}
         draft = self._path.with_suffix(".new")
         try:
-            draft.write_text(json.dumps({"version": VERSION, "modes": modes}, indent=1) + "\n")
+            draft.write_text(json.dumps(kept, indent=1) + "\n")
             draft.replace(self._path)
         except OSError as exc:
             log.warning("server_modes_not_kept", error=type(exc).__name__)
@@ -210,8 +223,10 @@ class ModeFile:
     def _read(self) -> dict[str, dict[Quirk, float]]:
         try:
             found = json.loads(self._path.read_text()) if self._path else {}
-            modes = found.get("modes", {}) if found.get("version") == VERSION else {}
-            return {server: _known(quirks) for server, quirks in modes.items()}
+            found = found if found.get("version") == VERSION else {}
+            limits = found.get("limits", {}).items()
+            self._limits = {server: _sizes(told) for server, told in limits}
+            return {server: _known(quirks) for server, quirks in found.get("modes", {}).items()}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, AttributeError, TypeError) as exc:
@@ -230,9 +245,14 @@ def _known(quirks: Mapping[str, float]) -> dict[Quirk, float]:
     return {_KNOWN[name]: float(seen) for name, seen in quirks.items() if name in _KNOWN}
 
 
+def _sizes(told: Mapping[str, tuple[int, float]]) -> dict[Limit, tuple[int, float]]:
+    sizes: tuple[Limit, ...] = get_args(Limit)
+    return {each: (int(told[each][0]), float(told[each][1])) for each in sizes if each in told}
+
+
 @dataclass(slots=True)
 class ServerMode:
-    """How requests to one server and model are formed.
+    """How requests to one server and model are formed, and how large they may be.
 
     Attributes:
         server: Who that is, in the log and in the file.
@@ -249,6 +269,17 @@ class ServerMode:
     def quirks(self) -> Quirks:
         """What the next request keeps to."""
         return _with(self.usual, self.file.of(self.server))
+
+    def limit(self, limit: Limit) -> float:
+        """Return the tokens that a refusal of the last day has told; infinity for none."""
+        tokens, seen = self.file.limits(self.server).get(limit, (0, 0.0))
+        return tokens if self.now() - seen < LOOK_AGAIN_S else math.inf
+
+    def keep_limit(self, limit: Limit, tokens: int) -> None:
+        """Keep requests within so many tokens from now on."""
+        self.file.limits(self.server)[limit] = tokens, self.now()
+        log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
+        self.file.keep()
 
     def doubtful(self) -> Quirk | None:
         """Return a learned quirk that was not seen for a day; None if there is none."""
@@ -351,9 +382,9 @@ class Negotiation:
             self._doubtful = None
         return body
 
-    def goes_on(self, status: int, refusal: str) -> bool:
+    def goes_on(self, refusal: Refusal) -> bool:
         """Return whether the server may take another form than the one that it refused."""
-        if status not in REFUSALS:
+        if refusal.status not in REFUSALS:
             return False
         if self._doubtful is not None:
             # Whatever it says: without the trial the request would have been another one.
@@ -363,7 +394,7 @@ class Negotiation:
         refused = self._build(self._quirks)
         known = self._quirks | self._learned
         # What would change nothing of the request is not what it was refused for.
-        while (quirk := meaning_of(refusal, known)) is not None:
+        while (quirk := meaning_of(refusal.text, known)) is not None:
             other = _with(self._quirks, {quirk})
             if self._build(other) != refused:
                 self._learned |= {quirk}

@@ -20,6 +20,7 @@ from typing_extensions import override
 
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.models import refusals
 from agent.models.api import StreamClock, StreamedAnswer
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import output_limit
@@ -35,7 +36,7 @@ from agent.models.draft import (
 )
 from agent.models.openai.client import OpenAIServerModel
 from agent.models.openai.mode import Quirks, is_official
-from agent.models.openai.transport import DONE, Disconnected, failed_inside
+from agent.models.openai.transport import DONE, Disconnected, ServerError
 from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
 from agent.models.wire import (
     Remembered,
@@ -102,7 +103,9 @@ class ResponsesAnswer(StreamedAnswer):
 
     def _take(self, event: Fields) -> None:
         kind = event.get("type")
-        if kind == "response.output_text.delta":
+        if event.get("object") == "response":
+            self._take_whole(event)
+        elif kind == "response.output_text.delta":
             self._say(event, "delta")
         elif kind == "response.function_call_arguments.delta":
             self._grow_call(event)
@@ -119,6 +122,14 @@ class ResponsesAnswer(StreamedAnswer):
             self._model = text_in(event["response"].get("model"))
         elif kind in _ENDS:
             self._end(str(kind), event)
+
+    def _take_whole(self, response: Fields) -> None:
+        """Take an answer that did not come as a stream."""
+        self._model = text_in(response.get("model"))
+        for place, item in enumerate(response.get("output") or []):
+            self._end_item({"output_index": place}, item)
+        status = text_in(response.get("status")) or "completed"
+        self._end(f"response.{status}", {"response": response})
 
     def _say(self, event: Fields, name: str) -> None:
         said = self._draft.admit(text_in(event.get(name)))
@@ -167,7 +178,7 @@ class ResponsesAnswer(StreamedAnswer):
         response = event.get("response")
         self._note_usage(field_in(response, "usage"))
         if kind in {"response.failed", "error"}:
-            raise failed_inside(field_in(response, "error") or event)
+            raise ServerError(refusals.read_event(field_in(response, "error") or event))
         reason = field_in(field_in(response, "incomplete_details"), "reason")
         incomplete = kind == "response.incomplete"
         self._stop = _INCOMPLETE.get(reason, "length") if incomplete else "stop"

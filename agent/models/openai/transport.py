@@ -7,14 +7,16 @@ retries) costs more than the request itself, and nothing of it is used (decision
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import aiohttp
 import orjson
 
+from agent.models import refusals
 from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
+from agent.models.refusals import Refusal
 from agent.network import UnusableEnvironment, proxy_for, tls_for
 
 DONE = "[DONE]"
@@ -22,36 +24,28 @@ DONE = "[DONE]"
 _DRAIN_S = 1.0
 """How long the end of a body may take behind the last event; then the connection is given up."""
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_IN_STREAM = 500
-"""What an error inside of a stream is taken for where its code is no HTTP status."""
 _FIRST_ERROR = 400
+_JSON = frozenset({b"{", b"["})
+"""How a body begins that is no stream of events."""
+_OF_ANSWERS = frozenset({"choices", "type", "usage", "id"})
+_OF_ERRORS = frozenset({"detail", "message", "errors"})
 
 
 class ServerError(Exception):
     """The server answers with an error, as a status or inside of a stream.
 
     Attributes:
-        body: What it says of it; empty where that is no object.
+        refusal: What it says.
     """
 
-    def __init__(self, status_code: int, headers: Mapping[str, str], body: object) -> None:
-        super().__init__(f"HTTP {status_code}")
-        self.status_code = status_code
-        self.headers = headers
-        self.body: dict[str, Any] = body if isinstance(body, dict) else {}
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(f"HTTP {refusal.status}")
+        self.refusal = refusal
 
     @property
-    def text(self) -> str:
-        """Its message, and what an upstream server behind it said."""
-        metadata = self.body.get("metadata")
-        raw = metadata.get("raw") if isinstance(metadata, dict) else None
-        return f"{self.body.get('message')} {raw}"
-
-    @property
-    def code(self) -> str | None:
-        """Its code, or else its type."""
-        found = (self.body.get(key) for key in ("code", "type"))
-        return next((str(each) for each in found if isinstance(each, str | int) and each), None)
+    def status_code(self) -> int:
+        """The HTTP status, or the one that an error in a stream names."""
+        return self.refusal.status
 
 
 class Disconnected(Exception):
@@ -133,7 +127,8 @@ class JsonServer:
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
                     raise Unreadable("the answer is compressed, which was not asked for")
                 if answer.status >= _FIRST_ERROR:
-                    raise ServerError(answer.status, answer.headers, _said(await _whole(answer)))
+                    body = await _whole(answer)
+                    raise ServerError(refusals.read(answer.status, answer.headers, body))
                 yield answer
 
     def _opened(self) -> aiohttp.ClientSession:
@@ -174,14 +169,6 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
-def _said(body: bytes) -> object:
-    """Return what the body of a refusal says: its `error`, or all of it where it has none."""
-    with suppress(ValueError):
-        said = _unlisted(json.loads(body))
-        return said.get("error", said) if isinstance(said, dict) else said
-    return None
-
-
 def _unlisted(said: Any) -> Any:
     """Return what is said; Gemini wraps a refusal in a list."""
     return said[0] if isinstance(said, list) and len(said) == 1 else said
@@ -189,26 +176,50 @@ def _unlisted(said: Any) -> Any:
 
 async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> AsyncIterator[Any]:
     with _transport_errors():
-        async for data in data_of(answer.content.iter_any()):
+        first = b""
+        # DeepSeek and OpenRouter send blank lines ahead of an answer in one piece.
+        while not first.strip() and (piece := await answer.content.readany()):
+            first += piece
+        if first.lstrip()[:1] in _JSON:
+            yield _answered(_unlisted(json.loads(first + await _whole(answer))))
+            yield DONE
+            return
+        async for data in data_of(_from(first, answer.content)):
             if data.strip() == DONE.encode():
                 await _drain(answer)
                 yield DONE
                 return
             event = _unlisted(_parsed(data))
-            if isinstance(event, dict) and (failure := event.get("error")):
-                raise failed_inside(failure)
+            if isinstance(event, dict) and _is_failure(event):
+                raise ServerError(refusals.read_event(event))
             yield event
             if ends and isinstance(event, dict) and event.get("type") in ends:
                 await _drain(answer)
                 return
 
 
-def failed_inside(failure: object) -> ServerError:
-    """Return the error that stands inside of a stream; OpenRouter puts a status into its code."""
-    failed = ServerError(_IN_STREAM, {}, failure)
-    if failed.code and failed.code.isdecimal():
-        failed.status_code = int(failed.code)
-    return failed
+async def _from(first: bytes, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in content.iter_any():
+        yield piece
+
+
+def _answered(said: Any) -> Any:
+    """Return the JSON that a server sends in place of a stream, if it is an answer.
+
+    Raises:
+        ServerError: It is an error, whatever its form.
+    """
+    if not (isinstance(said, dict) and (said.get("choices") or said.get("output"))):
+        raise ServerError(refusals.read_event(said))
+    return said
+
+
+def _is_failure(event: dict[str, Any]) -> bool:
+    """Whether an event of a stream is an error, in the forms of several servers."""
+    if event.get("error") or event.get("object") == "error":
+        return True
+    return _OF_ANSWERS.isdisjoint(event) and not _OF_ERRORS.isdisjoint(event)
 
 
 def _parsed(data: bytes) -> Any:

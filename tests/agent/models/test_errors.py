@@ -7,14 +7,12 @@ from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
-    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelRefused,
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.api import window_in
 from tests.agent.models.clients import BOTH, Double, ask
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer
@@ -35,11 +33,10 @@ async def kind_of(server: ModelServer, fault: Fault) -> type[ModelError]:
 @pytest.mark.parametrize(
     ("status", "error", "message", "expected"),
     [
-        (429, "rate_limit_error", EXTRA_USAGE, LongContextRefused),
-        (400, "invalid_request_error", NO_BETA, LongContextRefused),
-        (403, "permission_error", NO_BETA, LongContextRefused),
+        (429, "rate_limit_error", EXTRA_USAGE, ContextOverflow),
+        (400, "invalid_request_error", NO_BETA, ContextOverflow),
+        (403, "permission_error", NO_BETA, ContextOverflow),
         (500, "api_error", EXTRA_USAGE, ModelUnreachable),
-        (400, "invalid_request_error", EXTRA_USAGE, BadRequest),
         (429, "rate_limit_error", "prompt is too long: 9 > 8", RateLimited),
         (401, "authentication_error", "prompt is too long", CredentialsRefused),
         (529, "overloaded_error", "context window", RateLimited),
@@ -82,7 +79,7 @@ async def test_anthropic(status: int, error: str, message: str, expected: type[M
         ),
         (400, {"message": "The input token count (9) exceeds the maximum"}, ContextOverflow),
         (422, {"message": "context length must be a number"}, BadRequest),
-        (500, {"message": "context length exceeded"}, ModelUnreachable),
+        (500, {"message": "context length exceeded"}, ContextOverflow),
         (413, {"message": TPM, "code": "rate_limit_exceeded"}, ContextOverflow),
         (429, {"message": TPM, "code": "rate_limit_exceeded"}, ContextOverflow),
         (429, {"message": "slow down", "code": "rate_limit_exceeded"}, RateLimited),
@@ -98,7 +95,7 @@ async def test_anthropic(status: int, error: str, message: str, expected: type[M
     ],
 )
 async def test_openai(status: int, body: dict[str, object], expected: type[ModelError]) -> None:
-    """Compatible servers say in words, of status 400 alone, what OpenAI has codes for."""
+    """Compatible servers say in words what OpenAI has codes for."""
     async with OpenAIServer() as server:
         server.error_body = lambda fault: {"error": body}  # type: ignore[method-assign]
         assert await kind_of(server, Fault(status=status)) is expected
@@ -144,34 +141,3 @@ async def test_odd_bodies_are_judged_by_the_status(body: object) -> None:
     async with AnthropicServer() as server:
         server.error_body = lambda fault: body  # type: ignore[assignment,method-assign,return-value]
         assert await kind_of(server, Fault(status=429)) is RateLimited
-
-
-@pytest.mark.parametrize(
-    ("said", "window"),
-    [
-        ("This model's maximum context length is 8192 tokens. However, you requested 12845", 8192),
-        ("This endpoint's maximum context length is 131,072 tokens. However", 131_072),
-        ("The prompt (length 12845) is longer than the maximum model length of 4096.", 4096),
-        ("request (12707 tokens) exceeds the available context size (8192 tokens), try", 8192),
-        ("prompt is too long: 208310 tokens > 200000 maximum", 200_000),
-        ("input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000", 200_000),
-        ("The input token count (12) exceeds the maximum number of tokens allowed (10).", 10),
-        (
-            "Prompt contains 40 tokens, too large for model with 32768 maximum context length",
-            32_768,
-        ),
-        ("loaded with context length of only 4096 tokens, which is not enough", 4096),
-        ("the request exceeds the available context size", None),
-        ("Request too large for gpt in organization org on tokens per min: Limit 30000", None),
-    ],
-)
-def test_a_refusal_tells_how_large_the_window_is(said: str, window: int | None) -> None:
-    """Where it does; the number of a rate limit is none."""
-    assert window_in(said) == window
-
-
-def test_a_field_of_the_refusal_comes_first() -> None:
-    """llama.cpp's `n_ctx`; what is no size is passed over."""
-    assert window_in(8_192, "maximum context length is 5") == 8_192
-    assert window_in(None, True, "maximum context length is 5") == 5
-    assert window_in(0) is None

@@ -8,7 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.errors import ModelError, ModelUnreachable
+from agent.errors import (
+    ContextOverflow,
+    CredentialsRefused,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+)
 from agent.messages import ChatMessage
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import Completion, ModelRequest
@@ -16,9 +22,9 @@ from agent.models.draft import MOST_TOKENS
 from agent.models.openai import wire as openai_wire
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
-from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
+from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
-from tests.support.model_server import ModelServer, Reply, SinkSpy
+from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
 from tests.support.responses_server import ResponsesServer
 from tests.support.thorough import amount
@@ -454,3 +460,136 @@ def check_message(message: ChatMessage) -> None:
     request = ModelRequest([*ASK, message])
     orjson.dumps(anthropic_wire.request_body(request, "claude-x"))
     orjson.dumps(openai_wire.request_body(request, "claude-x"))
+
+
+WHOLE: dict[Double, Event] = {
+    AnthropicServer: {
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [
+            {"type": "text", "text": "Here."},
+            {"type": "tool_use", "id": "toolu_1", "name": "current_time", "input": {"a": 1}},
+        ],
+        "stop_reason": "tool_use",
+        "usage": {"input_tokens": 7, "output_tokens": 3},
+    },
+    OpenAIServer: {
+        "object": "chat.completion",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": "Here.",
+                    "tool_calls": [
+                        {
+                            "id": "toolu_1",
+                            "type": "function",
+                            "function": {"name": "current_time", "arguments": '{"a": 1}'},
+                        }
+                    ],
+                },
+                "finish_reason": "tool_calls",
+            }
+        ],
+        "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10},
+    },
+    ResponsesServer: {
+        "object": "response",
+        "status": "completed",
+        "model": "m",
+        "output": [
+            {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "Here."}],
+            },
+            {
+                "type": "function_call",
+                "call_id": "toolu_1",
+                "name": "current_time",
+                "arguments": '{"a": 1}',
+            },
+        ],
+        "usage": {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10},
+    },
+}
+"""An answer that does not come as a stream, though one was asked for."""
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("ahead", ["", "\n\n  \n"])
+async def test_an_answer_in_one_piece_is_read(double: Double, ahead: str) -> None:
+    """With its calls and usage, as if it had come in pieces; blank lines ahead do not matter."""
+    async with double(api_key=KEY) as server:
+        server.script(Fault(status=200, json=ahead + json.dumps(WHOLE[double])))
+        done = await ask(server)
+    assert done.message["content"] == "Here."
+    [made] = done.message["tool_calls"]
+    assert (made["function"]["name"], json.loads(made["function"]["arguments"])) == (
+        "current_time",
+        {"a": 1},
+    )
+    assert done.stop_reason == "tool_calls"
+    assert done.usage is not None
+    assert (done.usage.input_tokens, done.usage.output_tokens) == (7, 3)
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"error": {"message": "Provider returned error", "code": 502}}, ModelUnreachable),
+        ({"error": {"message": "slow down", "code": 429}}, RateLimited),
+        ({"error": "This model's maximum context length is 8192 tokens"}, ContextOverflow),
+        ({"object": "error", "message": "prompt is too long", "code": 400}, ContextOverflow),
+        ({"detail": "the request exceeds the available context size"}, ContextOverflow),
+        ([{"error": {"code": 401, "message": "no"}}], CredentialsRefused),
+        ({"type": "error", "error": {"type": "overloaded_error", "message": "x"}}, RateLimited),
+        ({"choices": []}, ModelUnreachable),
+        ({}, ModelUnreachable),
+        ("no", ModelUnreachable),
+    ],
+    ids=str,
+)
+async def test_an_error_in_one_piece_is_read(
+    double: Double, body: Event, kind: type[ModelError]
+) -> None:
+    """With status 200; a body that is neither an answer nor an error is a broken one."""
+    async with double(api_key=KEY) as server:
+        server.script(Fault(status=200, json=json.dumps(body)))
+        with pytest.raises(ModelError) as caught:
+            await ask(server)
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_the_longest_answer_of_a_refusal_is_asked_for_and_kept(double: Double) -> None:
+    """Within the call, and from the beginning of the next one."""
+    told = "max_tokens is too large: 9000. This model supports at most 4096 completion tokens."
+    request = ModelRequest(ASK, max_output_tokens=9_000)
+    async with double(api_key=KEY, default=Reply(text="ok")) as server, connected(server) as model:
+        server.script(Fault(status=400, message=told))
+        for _ in range(2):
+            assert (await model.complete(request, SinkSpy())).message["content"] == "ok"
+        fields = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+        bodies = [each.body for each in server.requests]
+        assert [next(body[f] for f in fields if f in body) for body in bodies] == [
+            9_000,
+            4_096,
+            4_096,
+        ]
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_the_window_of_a_refusal_is_kept(double: Double) -> None:
+    """Also if it was believed to be far larger; a number that no window has is not taken."""
+    async with double(api_key=KEY) as server, connected(server) as model:
+        for told, window in ((12, 500_000), (8_192, 8_192), (16_384, 8_192)):
+            model.context_length = 500_000
+            message = f"This model's maximum context length is {told} tokens"
+            server.script(Fault(status=400, message=message))
+            with pytest.raises(ContextOverflow):
+                await model.complete(ModelRequest(ASK), SinkSpy())
+            assert model.context_length == window

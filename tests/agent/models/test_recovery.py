@@ -11,7 +11,6 @@ from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
-    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelRefused,
@@ -48,7 +47,7 @@ class Bench:
         self.waits: list[float] = []
         self.troubles: list[ModelError] = []
         self.shrinks = 0
-        self.repairs = 0
+        self.repairs = self.suspicions = 0
         self.can_shrink = self.can_repair = True
         self.slow_s = 0.0
         self.rests = Rests(lambda: self.time)
@@ -65,8 +64,12 @@ class Bench:
         assert isinstance(model, Flaky)
         return model.next_answer()
 
-    async def shrink(self) -> bool:
+    async def shrink(self, model: ChatModel) -> bool:
         self.shrinks += 1
+        return self.can_shrink
+
+    async def suspect_size(self, model: ChatModel) -> bool:
+        self.suspicions += 1
         return self.can_shrink
 
     async def repair(self) -> bool:
@@ -270,45 +273,28 @@ async def test_overflow_that_can_shrink_stays_with_its_model(bench: Bench) -> No
     assert models[1].calls == 0
 
 
-async def test_the_standard_window_holds_for_all_keys(bench: Bench) -> None:
-    """They are of one account; another model keeps its own, and no smaller one grows."""
-    first, key, small, other = (Flaky(name) for name in ("a", "a", "a", "b"))
-    first.failures = [LongContextRefused("extra usage")]
-    first.context_length = key.context_length = other.context_length = 1_000_000
-    small.context_length = 50_000
-    assert await bench.run([first, key, small, other]) == "a"
-    lengths = [model.context_length for model in (first, key, small, other)]
-    assert lengths == [200_000, 200_000, 50_000, 1_000_000]
+def unexplained() -> BadRequest:
+    """Return a refusal in words that nobody knows."""
+    error = BadRequest("HTTP 400: E4711")
+    error.is_unexplained = True
+    return error
 
 
-@pytest.mark.parametrize("size", [200_000, 50_000])
-async def test_long_context_refused_without_end_is_given_up(bench: Bench, size: int) -> None:
-    """After three: who refuses what was not asked for will not come round in two minutes."""
-    models = windows(size, failure=LongContextRefused("extra usage"))
-    with pytest.raises(LongContextRefused):
-        await bench.run(models)
-    assert (models[0].calls, bench.waits, bench.shrinks) == (3, [1, 2], 0)
+async def test_an_unexplained_refusal_is_suspected_to_be_of_the_size_once(bench: Bench) -> None:
+    """A large request is made smaller, once; the second refusal is the user's to know."""
+    assert await bench.run([Flaky("a", unexplained())]) == "a"
+    assert bench.suspicions == 1
+    with pytest.raises(BadRequest):
+        await bench.run([Flaky("a", unexplained(), always=True)])
+    assert (bench.suspicions, bench.waits) == (2, [])
 
 
-async def test_long_context_refused_without_end_leads_to_the_next_model(bench: Bench) -> None:
-    """After three, like other passing trouble."""
-    models = windows(200_000, 50_000, failure=LongContextRefused("extra usage"))
-    assert await bench.run(models) == "50000"
-    assert (models[0].calls, bench.waits) == (3, [1, 2])
-
-
-async def test_refused_long_context_leaves_the_standard_window(bench: Bench) -> None:
-    """An account without the long window gets requests for the standard one from then on."""
-    model = Flaky("a", LongContextRefused("extra usage"))
-    model.context_length = 1_000_000
-    assert await bench.run([model, Flaky("b")]) == "a"
-    assert (model.context_length, bench.waits) == (200_000, [])
-
-
-async def test_long_context_refused_for_a_standard_window_is_passing_trouble(bench: Bench) -> None:
-    """A provider that refuses a window which is not asked for is tried again."""
-    assert await bench.run([Flaky("a", LongContextRefused("extra usage"))]) == "a"
-    assert bench.waits == [1]
+async def test_a_small_request_is_not_suspected(bench: Bench) -> None:
+    """Then another model is next; an explained refusal is never suspected."""
+    bench.can_shrink = False
+    assert await bench.run([Flaky("a", unexplained(), always=True), Flaky("b")]) == "b"
+    assert await bench.run([Flaky("a", BadRequest("no"), always=True), Flaky("b")]) == "b"
+    assert bench.suspicions == 1
 
 
 async def test_bad_request_is_repaired_once(bench: Bench) -> None:

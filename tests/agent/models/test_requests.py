@@ -193,12 +193,12 @@ async def test_prefix_of_a_conversation_stays() -> None:
         assert server.moved == []
 
 
-async def test_why_the_cache_was_missed() -> None:
+async def test_why_the_cache_was_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anthropic is told which answer came before in the conversation, and says what changed."""
     missed = {"cache_miss_reason": {"type": "tools_changed", "cache_missed_input_tokens": 9}}
     asked = ModelRequest(ASK, conversation="c")
     async with AnthropicServer() as server, connected(server) as model:
-        model._is_diagnosed = True  # type: ignore[union-attr]
+        monkeypatch.setattr("agent.models.anthropic.client.is_official", lambda _: True)
         server.script(
             Reply(text="one", extra={"id": "msg_7"}),
             Reply(text="two", extra={"diagnostics": missed}),
@@ -236,9 +236,11 @@ def test_who_is_asked_why(url: str, official: bool) -> None:
     assert is_official(url) == official
 
 
-async def test_a_call_without_conversation_is_not_diagnosed() -> None:
+async def test_a_call_without_conversation_is_not_diagnosed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """There is nothing to compare it with."""
     async with AnthropicServer(default=Reply(text="ok")) as server, connected(server) as model:
-        model._is_diagnosed = True  # type: ignore[union-attr]
+        monkeypatch.setattr("agent.models.anthropic.client.is_official", lambda _: True)
         await model.complete(ModelRequest([user_message("x")]), SinkSpy())
     assert "diagnostics" not in server.requests[0].body

@@ -35,6 +35,7 @@ from agent.models.openai.roles import (
     without_tools,
 )
 from agent.models.openai.wire import WireForm, request_body
+from agent.models.refusals import read
 from agent.turn.loop import OUTCOME_UNKNOWN
 from agent.turn.state import CONTINUE
 from agent.usage import CacheLayout
@@ -131,7 +132,7 @@ def taken_by(template: str, request: ModelRequest, mode: ServerMode) -> dict[str
         try:
             render(template, body)
         except TemplateRefusal as refusal:
-            if not talk.goes_on(400, str(refusal)):
+            if not talk.goes_on(read(400, {}, str(refusal))):
                 raise
         else:
             talk.settle()
@@ -366,7 +367,7 @@ def test_gemini_takes_every_request(messages: list[ChatMessage], signs: bool) ->
         try:
             server.check({}, talk.body() | {"stream": True})
         except Refusal as refusal:
-            if not talk.goes_on(refusal.fault.status, str(refusal)):
+            if not talk.goes_on(read(refusal.fault.status, {}, str(refusal))):
                 raise
         else:
             break

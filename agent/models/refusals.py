@@ -1,0 +1,455 @@
+"""What a provider's refusal means: one reader and one vocabulary for all clients.
+
+Servers wrap a refusal in an object, a text, a list, a text that holds JSON, or a page of HTML.
+`read` takes them all apart into names (codes, types) and texts. A name decides where it is a
+precise one, the words where there is none, else the status.
+
+Source of the words: the servers' own messages, as their documentation and issue trackers quote them
+(docs/models.md, "When a call fails").
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from html import unescape
+
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+)
+
+STANDARD_WINDOW_TOKENS = 200_000
+"""The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
+error "Extra usage is required for long context requests."""
+IN_STREAM = 500
+"""What an error in a stream of status 200 is taken for, if its code is not an HTTP status."""
+_LONGEST_REASON = 300
+_LONGEST_TEXT = 4_000
+_DEEPEST = 8
+_LEAST_OUTPUT = 16
+_UNAVAILABLE = 503
+_FORBIDDEN = 403
+_TOO_LARGE = 413
+# What these say is clear, whatever else the answer holds.
+_CLEAR_STATUS: dict[int, type[ModelError]] = {
+    401: CredentialsRefused,
+    402: CreditUsedUp,
+    403: CredentialsRefused,
+    404: ModelNotFound,
+    408: ModelUnreachable,
+    409: ModelUnreachable,
+    413: ContextOverflow,
+    429: RateLimited,
+    529: RateLimited,
+}
+_PRECISE: Mapping[str, type[ModelError]] = {
+    "insufficient_quota": CreditUsedUp,
+    "billing_hard_limit_reached": CreditUsedUp,
+    "billing_error": CreditUsedUp,
+    "contract_spend_limit_reached": CreditUsedUp,
+    "enforced_spend_limit_reached": CreditUsedUp,
+    "exceeded_current_quota_error": CreditUsedUp,
+    "invalid_api_key": CredentialsRefused,
+    "organization_on_hold": CredentialsRefused,
+    "model_not_found": ModelNotFound,
+    "context_length_exceeded": ContextOverflow,
+    "context_window_exceeded": ContextOverflow,
+    "exceed_context_size_error": ContextOverflow,
+    "request_body_too_large_after_decoding": ContextOverflow,
+    "request_too_large": ContextOverflow,
+    "tokens_limit_reached": ContextOverflow,
+    "1261": ContextOverflow,  # Zhipu
+    "rate_limit_exceeded": RateLimited,
+    "content_filter": ModelRefused,
+    "content_policy_violation": ModelRefused,
+    # Of the Responses API. Source: openai.types.responses.ResponseError, SDK 3.54.0.
+    "image_content_policy_violation": ModelRefused,
+    "bio_policy": ModelRefused,
+    "misalignment_policy_violation": ModelRefused,
+    "invalid_prompt": BadRequest,
+    "invalid_image": BadRequest,
+    "invalid_image_format": BadRequest,
+    "invalid_base64_image": BadRequest,
+    "invalid_image_mode": BadRequest,
+    "image_too_large": BadRequest,
+    "image_too_small": BadRequest,
+    "image_parse_error": BadRequest,
+    "image_file_too_large": BadRequest,
+    "unsupported_image_media_type": BadRequest,
+    "empty_image_file": BadRequest,
+}
+# They decide where the status says nothing, as inside of a stream.
+_BY_TYPE: Mapping[str, type[ModelError]] = {
+    "authentication_error": CredentialsRefused,
+    "permission_error": CredentialsRefused,
+    "not_found_error": ModelNotFound,
+    "rate_limit_error": RateLimited,
+    "overloaded_error": RateLimited,
+    "invalid_request_error": BadRequest,
+    "timeout_error": ModelUnreachable,
+    "api_error": ModelUnreachable,
+}
+
+
+def _words(*signs: str) -> re.Pattern[str]:
+    return re.compile("|".join(signs), re.IGNORECASE)
+
+
+# Statuses, signs, what they mean then. OpenRouter has no code for a key whose own limit of spending
+# is reached; Gemini calls a wrong key a wrong argument.
+_BY_WORDS: tuple[tuple[frozenset[int], re.Pattern[str], type[ModelError]], ...] = (
+    (
+        frozenset({400, 403, 429}),
+        _words(r"credit balance is too low|key limit exceeded|insufficient (?:account )?balance"),
+        CreditUsedUp,
+    ),
+    (
+        frozenset({400}),
+        _words(r"api key (?:not valid|expired)", r"(?:invalid|incorrect) api key"),
+        CredentialsRefused,
+    ),
+    # OpenAI and Groq say of one request above the rate limit alone that it is too large.
+    (frozenset({429}), _words(r"request too large for"), ContextOverflow),
+)
+_LONG_CONTEXT = _words(
+    r"extra usage is required for long context", r"long context beta is not yet available"
+)
+"""Source: issues of anthropics/claude-code, e.g. 42616 and 50784 (429, also for small requests)."""
+
+_WINDOW = _words(r"context[ _-]?(?:length|window|size|limit)")
+# A request that is too long: what is too long, and that it is. These nouns speak for themselves.
+_CONTEXT = _words(
+    _WINDOW.pattern,
+    r"n_ctx|max_?(?:model|seq\w*|input|prompt)_?len",
+    r"(?:model|prompt|input|sequence)(?:'s)? (?:max(?:imum)? )?(?:allowed )?(?:length|token limit)",
+    r"model token limit",
+    r"max(?:imum)? (?:allowed )?(?:context|prompt|input|model|sequence)",
+    r"length of (?:all |the |your )*(?:messages|prompt|input)",
+    r"input token count|(?:prompt|input) tokens? (?:\(\d|count|exceed)|max(?:imum)? message tokens",
+    r"上下文|输入长度|[Pp]rompt ?超",
+)
+# These may be another thing's as well.
+_INPUT = _words(
+    r"prompt|input(?! (?:validation|should))|context|conversation|\bmessages?\b|history",
+    r"your request|requested tokens?|tokens in (?:the )?request|token (?:count|limit)",
+    r"(?:too many|number of|total) (?:(?!output|completion)\w+ ){0,2}tokens",
+    r"(?:request|sequence) (?:length|size|body)",
+)
+_TOO_LONG = _words(
+    r"too (?:long|large|many|big|small)|exceed|overflow|(?:longer|larger|greater|more|less) than",
+    r"at most|up to|cannot be (?:longer|larger|greater|more|over|above|\d)|<=|≤|only \d",
+    r"reduce the|range of|should be \[|超",
+    r"max(?:imum)?\b|limit (?:is|of)",
+)
+_OF_ANOTHER = _words(
+    r"image|picture|photo|video|audio|\bfiles?\b|pdf|document|attachment|\btools?\b|tool_call",
+    r"function|schema|description|\bname\b|header|stop sequence|metadata|\burl\b",
+)
+_OF_A_RATE = _words(
+    r"rate.?limit|per[ _-](?:minute|min|second|day|hour|month)\b|\b[TR]P[MD]\b|quota|throttl",
+    r"too many requests|try again (?:later|in)|please wait|concurren|at once",
+)
+_OUTPUT = _words(
+    r"max_(?:completion_|output_|new_)?tokens|max_?(?:output|completion)_?tokens",
+    r"(?:completion|output) tokens|maximum tokens you requested",
+)
+
+_NUMBER = r"[\[(`'\"]*(\d[\d,_]*)"
+# In order: the first that finds a number has it.
+_WINDOWS = tuple(
+    re.compile(pattern.replace("N", _NUMBER), re.IGNORECASE | re.VERBOSE)
+    for pattern in (
+        r"n_ctx\W{0,3}N",  # llama.cpp
+        r">\ ?N",  # Anthropic: "9 tokens > 8 maximum", "1 + 2 > 2"
+        r"\[\d+,\ ?N\]",  # DashScope
+        r"with\ N\ maximum\ context",  # Mistral
+        r"""max(?:imum)?(?:\ (?!output|completion)\w+){0,3}?
+            \ (?:length|size|window|context|limit|tokens(?:\ allowed)?)
+            (?:\ is|\ of|:|\ was)?\ ?N""",
+        r"""(?:context|token|available)[ _]?(?:length|size|window|limit)(?:\ limit)?
+            (?:\ is|\ of|:)?(?:\ only)?\ ?N""",
+        r"max_\w*(?:len|tokens)\w*\ N",
+        r"N[ -]tokens?\ (?:limit|maximum|context|window)",
+        # In brackets MiniMax has its code of the error.
+        r"limit(?:\ is|\ of|:|\ to)?\ (\d[\d,_]*)",
+        r"""(?:(?:cannot|must\ not|not)\ exceed|(?:less|fewer|lower)\ than(?:\ or\ equal\ to)?
+            |<=?|≤|up\ to|at\ most|maximum|supports?(?:\ only)?)(?:\ of|\ is)?\ ?N""",
+    )
+)
+_IN_CHARS = _words(r"\barray\b|\bstring\b|characters|\bchars\b|bytes|\bMB\b")
+_ANY_NUMBER = re.compile(r"(?<![\w.-])\d[\d,_]*(?![\w-]|\.\d)")
+
+_NAMES = frozenset({"code", "type", "status", "error_type", "error_code"})
+_ECHOES = frozenset({"input", "url", "body", "request", "prompt", "request_id"})
+"""Fields in which a server repeats what it was sent, or that are for people alone."""
+_TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refusal, taken apart.
+
+    Attributes:
+        names: Its codes, types and statuses, outermost first.
+        text: All else that it says. It may repeat what was sent: for matching, and with care for
+            the log.
+        is_page: It was HTML, which is of no use in a log.
+        is_moderated: OpenRouter's moderation flagged the input.
+        waits: The headers, or what the body asks for instead.
+    """
+
+    status: int
+    names: tuple[str, ...] = ()
+    text: str = ""
+    is_page: bool = False
+    is_moderated: bool = False
+    waits: Mapping[str, str] = field(default_factory=dict)
+
+    def meaning(self) -> type[ModelError]:
+        """Return what the refusal means."""
+        status = self.status
+        if status == _TOO_LARGE:
+            return ContextOverflow
+        if status == _FORBIDDEN and self.is_moderated:
+            return ModelRefused
+        for statuses, sign, kind in _BY_WORDS:
+            if status in statuses and sign.search(self.text):
+                return kind
+        if status not in _CLEAR_STATUS and is_too_long(self.text):
+            return ContextOverflow
+        named = (_PRECISE[name] for name in self.names if name in _PRECISE)
+        typed = (_BY_TYPE[name] for name in self.names if name in _BY_TYPE)
+        is_clear = next(named, None) or _CLEAR_STATUS.get(status)
+        if status < IN_STREAM:
+            # A type that puts it down to the server does not change who is to blame.
+            typed = (kind for kind in typed if kind is not ModelUnreachable)
+        default = BadRequest if 400 <= status < IN_STREAM else ModelUnreachable
+        return is_clear or next(typed, default)
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether nothing known says what the request was refused for."""
+        known = any(name in _PRECISE for name in self.names)
+        return not known and not _OF_ANOTHER.search(self.text) and not _OUTPUT.search(self.text)
+
+    def described(self, key: str) -> str:
+        """Return a short line about it, without the key even where the provider echoes it."""
+        kind = next((each for each in self.names if not (each.isdecimal() or each == "error")), "")
+        # An event inside a stream comes with status 200.
+        parts = [f"HTTP {self.status}", kind, "" if self.is_page else self.text]
+        line = " ".join(": ".join(part for part in parts if part).split())
+        # This line goes to the log.
+        return (line.replace(key, "[key]") if key else line)[:_LONGEST_REASON]
+
+    def error(self, key: str, window: int = 0, asked: int = 0) -> ModelError:
+        """Return it as an error.
+
+        Args:
+            key: Of the account; not shown.
+            window: Of the model, as believed by now, in tokens; 0 for not known.
+            asked: Longest answer that the request asked for, in tokens.
+        """
+        kind, reason = self.meaning(), self.described(key)
+        if self.status < 500 and _LONG_CONTEXT.search(self.text):
+            # Also said of requests that need none of it; then it passes.
+            kind = ContextOverflow if window > STANDARD_WINDOW_TOKENS else RateLimited
+        wait_s = retry_after_s(self.waits)
+        # Who says when to come again is overloaded, not broken: the wait is obeyed.
+        if self.status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
+            kind = RateLimited
+        if issubclass(kind, RateLimited):
+            return kind(reason, wait_s)
+        error = kind(reason)
+        if isinstance(error, ContextOverflow):
+            long = _LONG_CONTEXT.search(self.text)
+            error.window_tokens = STANDARD_WINDOW_TOKENS if long else window_in(self.text)
+        if isinstance(error, BadRequest):
+            error.output_tokens = output_in(self.text, asked)
+            error.is_unexplained = self.is_unexplained
+        return error
+
+
+def read(status: int, headers: Mapping[str, str], said: object) -> Refusal:
+    """Take a refusal apart.
+
+    Args:
+        said: The body, as bytes or parsed; or the error in an event of a stream.
+    """
+    names, texts = list[str](), list[str]()
+    if isinstance(said, bytes):
+        said = said.decode(errors="replace")
+    is_page = isinstance(said, str) and said.lstrip().startswith("<")
+    if isinstance(said, str):
+        with suppress(ValueError, RecursionError):
+            said = json.loads(said)
+    for kind, value in _found(said, "", 0):
+        if kind in _NAMES:
+            names.append(value)
+        elif value not in texts:
+            texts.append(value)
+        if sum(map(len, texts)) + len(names) > _LONGEST_TEXT:
+            break
+    is_page = is_page or any(text.lstrip().startswith("<") for text in texts)
+    text = " ".join(unescape(_TAG.sub(" ", each)) if is_page else each for each in texts)
+    asked = _retry_delay(said, 0)
+    return Refusal(
+        status,
+        tuple(names),
+        text[:_LONGEST_TEXT],
+        is_page,
+        is_moderated=bool(_below(_below(_below(said, "error"), "metadata"), "reasons")),
+        waits={"retry-after": asked} if asked else headers,
+    )
+
+
+def read_event(failure: object) -> Refusal:
+    """Take apart an error in a stream; OpenRouter and others put a status into its code."""
+    found = read(IN_STREAM, {}, failure)
+    codes = (int(name) for name in found.names if name.isdecimal() and len(name) == 3)
+    status = next((code for code in codes if code >= 400), IN_STREAM)
+    return read(status, {}, failure)
+
+
+def _found(said: object, key: str, depth: int) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a body with their keys, JSON within a text taken apart as well."""
+    if depth > _DEEPEST or key in _ECHOES:
+        return
+    match said:
+        case dict():
+            for name, value in said.items():
+                yield from _found(value, str(name), depth + 1)
+        case list() if key == "loc":
+            yield key, ".".join(map(str, said))
+        case list():
+            for value in said:
+                yield from _found(value, key, depth + 1)
+        case bool() | None:
+            return
+        case int():
+            yield key, str(said) if key in _NAMES else f"{key} {said}"
+        case str() if said.strip():
+            yield from _found_in_text(said, key, depth)
+
+
+def _found_in_text(text: str, key: str, depth: int) -> Iterator[tuple[str, str]]:
+    begins = min((place for sign in "{[" if (place := text.find(sign)) >= 0), default=-1)
+    inner = _json_in(text, begins) if begins >= 0 and key not in _NAMES else None
+    if inner is None:
+        yield key, text
+        return
+    if before := text[:begins].strip(" -:"):
+        yield key, before
+    yield from _found(inner, key, depth + 1)
+
+
+def _json_in(text: str, begins: int) -> object:
+    """Return the JSON in a text, an object or a list of them; None if there is none."""
+    with suppress(ValueError, RecursionError):
+        inner, _ = json.JSONDecoder().raw_decode(text, begins)
+        is_list = isinstance(inner, list) and any(isinstance(each, dict) for each in inner)
+        return inner if is_list or isinstance(inner, dict) else None
+    return None
+
+
+def _below(said: object, key: str) -> object:
+    return said.get(key) if isinstance(said, dict) else None
+
+
+def _retry_delay(said: object, depth: int) -> str:
+    """Return the seconds that Gemini asks to wait in the body, as in "34s".
+
+    Source: google.rpc.RetryInfo, https://cloud.google.com/apis/design/errors
+    """
+    if depth > _DEEPEST or not isinstance(said, dict | list):
+        return ""
+    if isinstance(said, dict) and isinstance(wait := said.get("retryDelay"), str):
+        return wait.removesuffix("s")
+    inner = said.values() if isinstance(said, dict) else said
+    return next(filter(None, (_retry_delay(each, depth + 1) for each in inner)), "")
+
+
+def is_too_long(text: str) -> bool:
+    """Whether a refusal says that the request is too long for the model.
+
+    Not: too many requests or tokens in a time, an answer that was asked to be too long, a thing in
+    the request that has a limit of its own.
+    """
+    if _OF_A_RATE.search(text):
+        return False
+    if _OUTPUT.search(text) and not _INPUT.search(_WINDOW.sub("", text)):
+        return False
+    if _CONTEXT.search(text):
+        return _TOO_LONG.search(text) is not None or window_in(text) is not None
+    is_input = _INPUT.search(text) is not None and _OF_ANOTHER.search(text) is None
+    return is_input and _TOO_LONG.search(text) is not None
+
+
+def window_in(text: str) -> int | None:
+    """Return the size of the window that a refusal names, in tokens; None if it names none."""
+    if _OF_A_RATE.search(text) or _IN_CHARS.search(text):
+        return None
+    for pattern in _WINDOWS:
+        if found := pattern.search(text):
+            return _number_of(found[1])
+    return None
+
+
+def output_in(text: str, asked: int) -> int | None:
+    """Return the longest answer that a refusal allows, in tokens; None if it says nothing of it.
+
+    It is the largest number below what was asked for; a small one is of something else.
+    """
+    if not _OUTPUT.search(text):
+        return None
+    below = [
+        each for each in map(_number_of, _ANY_NUMBER.findall(text)) if _LEAST_OUTPUT <= each < asked
+    ]
+    # Gemini: "from 1 (inclusive) to 65537 (exclusive)".
+    return max(below) - ("(exclusive)" in text) if below else None
+
+
+def _number_of(digits: str) -> int:
+    return int(re.sub(r"\D", "", digits))
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds to wait that the headers ask for, at least 0; None if they do not say.
+
+    Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
+    """
+    milliseconds = _seconds(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after")
+    seconds = _seconds(text)
+    return seconds if seconds is not None else _seconds_until(text)
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return max(value, 0.0) if math.isfinite(value) else None
+
+
+def _seconds_until(text: str | None) -> float | None:
+    try:
+        moment = parsedate_to_datetime(text or "")
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
