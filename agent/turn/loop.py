@@ -61,7 +61,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
             # Recorded before they run: what an attempt leaves open, the next one finds.
             await record(state, ports, answer)
             state.add(await run_tools(calls, agent, ports))
-        elif is_cut(completion) and state.continuations < MAX_CONTINUATIONS:
+        elif completion.stop_reason == "length" and may_continue(state, completion):
             await continue_answer(state, ports, answer)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
@@ -191,9 +191,10 @@ def finish(
     )
 
 
-def is_cut(completion: Completion) -> bool:
-    """Whether the output limit cut a text; one that thinking used up would be used up again."""
-    return completion.stop_reason == "length" and bool(text_of(completion.message).strip())
+def may_continue(state: TurnState, completion: Completion) -> bool:
+    """Whether to ask for the rest of a text; thinking would use up the output limit again."""
+    said = text_of(completion.message).strip()
+    return bool(said) and state.continuations < MAX_CONTINUATIONS
 
 
 def is_empty(state: TurnState, completion: Completion) -> bool:
