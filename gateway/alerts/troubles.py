@@ -402,6 +402,16 @@ def _messages(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     return _of_letters(facts, "turn", "question")
 
 
+@trouble(
+    "update-set-aside",
+    "{count} on {subject} could not be taken and was set aside",
+    remedy="`parley logs --event update_quarantined` says why; its sender may send it again",
+    level="warning",
+)
+def _updates(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
+    return _of_letters(facts, "update", "update")
+
+
 def _of_letters(facts: AlertFacts, kind: str, noun: str) -> Iterator[Evidence | Unsure]:
     for each in facts.stored.given_up if facts.stored else ():
         if each.kind == kind:
@@ -519,6 +529,7 @@ OF_DATABASE = frozenset({
     "budget-used-up",
     "answer-dead",
     "message-dead",
+    "update-set-aside",
     "outbox-old",
     "stranger-asks",
     "backup-overdue",

@@ -46,6 +46,8 @@ LONGEST_PAUSE_S = 60.0
 """Of an adapter that fails again and again, before its next run."""
 STABLE_S = 60.0
 """An adapter that ran this long begins its back-off anew."""
+MOST_FAILURES = 3
+"""An adapter that failed so often in a row is not connected, whatever the platform answers."""
 WORKING = frozenset({"connected", "standby"})
 """States of adapters whose account works, here or in another replica."""
 
@@ -296,6 +298,8 @@ class Supervised:
     stopped: str | None = None
     trouble: str | None = None
     pause: Pause = field(default_factory=Pause)
+    _failed: int = 0
+    _steady_at: float = float("inf")
 
     @property
     def name(self) -> str:
@@ -305,8 +309,9 @@ class Supervised:
 
     @property
     def connected(self) -> bool:
-        """Whether the platform was reached lately over this connection."""
-        return self._receiver.connected
+        """Whether the platform was reached lately over this connection, and what comes is taken."""
+        is_failing = self._failed >= MOST_FAILURES and time.monotonic() < self._steady_at
+        return self._receiver.connected and not is_failing
 
     @property
     def _receiver(self) -> Receives:
@@ -384,6 +389,7 @@ class Supervised:
         failures = 0
         while self.stopped is None:
             started = time.monotonic()
+            self._steady_at = started + STABLE_S
             try:
                 await self._receiver.run()
             except AdapterRefused as exc:
@@ -401,6 +407,8 @@ class Supervised:
                 log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
             except Exception as exc:
                 self.trouble = type(exc).__name__
+                self._failed = 1 if time.monotonic() > self._steady_at else self._failed + 1
+                self._steady_at = float("inf")
                 log.exception("adapter_failed", adapter=self.name)
             # A connection that is lost once a day must not wait a minute each time.
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1

@@ -5,6 +5,7 @@ transaction, so that an answer exists exactly if its question does. What becomes
 gateway/pipeline/admission.py.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,7 @@ from gateway.agent_ports.told_notes import tell_unconfirmed
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
 from gateway.commands.status_figures import MoneyRules, StatusFacts
+from gateway.errors import StorageError
 from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
@@ -39,6 +41,9 @@ from gateway.storage.queue.leases import ReceivingFence
 __all__ = ["GatewayIntake", "IntakeRules"]
 
 log = structlog.get_logger()
+
+PAUSES_S = (0.2, 1.0, 0.0)
+"""Seconds after each failure of a batch; then each of its pieces is admitted alone."""
 
 
 class GatewayIntake:
@@ -93,10 +98,33 @@ class GatewayIntake:
         moves: Sequence[Move] = (),
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
+        batch = _Batch(messages, cursors, poison, moves, self._fences(cursors))
+        for pause_s in PAUSES_S:
+            try:
+                return await self._commit(batch)
+            except StorageError:
+                raise  # the database or another replica is to blame, not what came
+            except Exception:
+                log.exception("batch_not_admitted", messages=len(messages))
+                await asyncio.sleep(pause_s)
+        return [done for each in batch.alone() for done in await self._commit_alone(each)]
+
+    async def _commit_alone(self, one: "_Batch") -> list[Admission]:
+        """Commit one piece of a batch, or put it into quarantine with the reason."""
+        try:
+            return await self._commit(one)
+        except StorageError:
+            raise
+        except Exception as exc:
+            log.exception("update_not_admitted")
+            await self._commit(one.as_poison(f"{type(exc).__name__}: {exc}"))
+            return [Admission("ignored") for _ in one.messages]
+
+    async def _commit(self, batch: "_Batch") -> list[Admission]:
+        """Commit a batch, and do what follows from it."""
         began = time.time()
-        cleaned = [_cleaned(message) for message in messages]
-        beside = _Beside(cursors, poison, moves, self._fences(cursors))
-        admissions, after = await self._database.write(self._admit_all, cleaned, beside)
+        cleaned = [_cleaned(message) for message in batch.messages]
+        admissions, after = await self._database.write(self._admit_all, cleaned, batch)
         # Hints and log lines come after the commit: whoever hears a hint reads the rows.
         for message, admission in zip(cleaned, admissions, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
@@ -118,11 +146,11 @@ class GatewayIntake:
             self._wakeups.reaction(question, mark)
         for conversation_id in after.wake:
             self._wakeups.outbox(conversation_id)
-        for move in moves:
+        for move in batch.moves:
             log.warning(
                 "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
             )
-        for update_ in poison:
+        for update_ in batch.poison:
             log.warning("update_quarantined", source=update_.source, reason=update_.reason)
         return admissions
 
@@ -200,11 +228,12 @@ class GatewayIntake:
         return [each for each in fences if each is not None]
 
     def _admit_all(
-        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
+        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Batch"
     ) -> tuple[list[Admission], AfterCommit]:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
-        arrivals.set_aside(conn, beside.poison)
+        if beside.poison:
+            arrivals.set_aside(conn, beside.poison)
         # Before the messages (see `Intake.accept`): those may come from the chat's new id.
         for move in beside.moves:
             arrivals.move(conn, move)
@@ -234,13 +263,38 @@ class GatewayIntake:
 
 
 @dataclass(frozen=True, slots=True)
-class _Beside:
-    """What is committed together with messages."""
+class _Batch:
+    """What is committed in one transaction."""
 
-    cursors: Sequence[Cursor]
-    poison: Sequence[Poison]
-    moves: Sequence[Move]
-    fences: Sequence[ReceivingFence]
+    messages: Sequence[InboundMessage] = ()
+    cursors: Sequence[Cursor] = ()
+    poison: Sequence[Poison] = ()
+    moves: Sequence[Move] = ()
+    fences: Sequence[ReceivingFence] = ()
+
+    def alone(self) -> "list[_Batch]":
+        """Return a batch of its own for each piece, the cursors last: they confirm the others."""
+        return [
+            *(_Batch(moves=[each], fences=self.fences) for each in self.moves),
+            *(_Batch(poison=[each], fences=self.fences) for each in self.poison),
+            *(_Batch([each], fences=self.fences) for each in self.messages),
+            *(_Batch(cursors=[each], fences=self.fences) for each in self.cursors),
+        ]
+
+    def as_poison(self, reason: str) -> "_Batch":
+        """Return what goes into quarantine in place of these pieces."""
+        kept = [
+            *(
+                Poison(arrivals.source_of(each), each.dedupe_key, storable(each.raw), reason)
+                for each in self.messages
+            ),
+            *(Poison(each.source, f"cursor:{each.position}", "", reason) for each in self.cursors),
+            *(
+                Poison(f"{each.platform}:{each.account}", f"move:{each.chat}", "", reason)
+                for each in self.moves
+            ),
+        ]
+        return _Batch(poison=kept, fences=self.fences)
 
 
 def _recorded(message: InboundMessage, admission: Admission, began: float) -> str | None:

@@ -146,12 +146,14 @@ class NextStep:
         turn: The turn to run; None where nothing can be answered yet.
         carried_out: The commands before it, which have been replied to.
         goes_on: Whether the turn had begun before.
+        stuck: Whether there is no turn although work is ready, which no other claim would change.
     """
 
     lease: Lease
     turn: Turn | None
     carried_out: Sequence[InboxEntry] = ()
     goes_on: bool = False
+    stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +219,8 @@ class NextTurn:
                 return NextStep(lease, asked_by_it, carried_out)
             carried_out.append(command)
         if not waiting:
-            leases.release(conn, lease)
-            return NextStep(lease, None, carried_out)
+            stuck = leases.release(conn, lease)
+            return NextStep(lease, None, carried_out, stuck=stuck)
         if not carried_out:
             # A command may have begun another segment.
             held = replace(held, active=active)

@@ -52,6 +52,10 @@ LONGEST_RETRY_S = 54.0
 Below `leases.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
+class BeganNothing(Exception):
+    """A claim found a conversation ready, and nothing in it to begin: a row of it is damaged."""
+
+
 @dataclass(slots=True, eq=False)
 class TurnKit:
     """What turns are begun and run with: all of it is made of one state of the settings."""
@@ -356,6 +360,9 @@ class Worker:
         service.hold(step)
         if step.turn is None:
             service.lease = None
+            if step.stuck:
+                # As anything that cannot begin: with a growing pause, and given up in the end.
+                raise BeganNothing(f"conversation {here} is ready, and none of its messages is")
         return step.turn
 
     def _taking(self, service: "Service") -> Take:

@@ -1,5 +1,6 @@
 """What stands in the database that somebody should look at, and which replicas there are."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -169,11 +170,12 @@ class GivenUp(NamedTuple):
     """What was given up lately on an account, and nobody has dealt with.
 
     Attributes:
-        kind: "send" for answers that were not shown, "turn" for messages without an answer.
+        kind: "send" for answers that were not shown, "turn" for messages without an answer,
+            "update" for what could not be taken.
         account: "platform:name".
     """
 
-    kind: Literal["send", "turn"]
+    kind: Literal["send", "turn", "update"]
     account: str
     letters: int
 
@@ -186,7 +188,15 @@ def given_up(conn: Connection, within_s: float) -> list[GivenUp]:
     return [
         *(GivenUp("send", f"{row.platform}:{row.account}", row.n) for row in conn.execute(sends)),
         *(GivenUp("turn", f"{row.platform}:{row.account}", row.n) for row in conn.execute(turns)),
+        *(GivenUp("update", name, letters) for name, letters in _set_aside(conn, since).items()),
     ]
+
+
+def _set_aside(conn: Connection, since: Any) -> Counter[str]:
+    """Count what went into quarantine, by account; strangers' messages do not count."""
+    kept = select(quarantine.c.source).where(quarantine.c.chat.is_(None), quarantine.c.at > since)
+    # The names of cursors go on behind those of their accounts.
+    return Counter(":".join(source.split(":")[:2]) for source in conn.scalars(kept))
 
 
 def _by_account(its: Any, *conditions: Any) -> Any:

@@ -5,6 +5,7 @@ Whether an account has fallen silent, and what is said about that.
 
 import asyncio
 import re
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -128,6 +129,23 @@ async def test_a_stopped_adapter_leaves_the_gateway_running(tmp_path: Path) -> N
     async with serving(tmp_path, adapter=adapter) as gateway:
         await gateway.chat.logged("adapter_stopped")
         assert await gateway.chat.ask("one") == "re: one"
+
+
+async def test_an_adapter_that_fails_again_and_again_is_not_connected(
+    adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the platform answers each time; it is again once a run has lasted."""
+    adapter.outages += [OverflowError("too large")] * supervision.MOST_FAILURES
+    supervised = Supervised(adapter)
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(supervised.run())
+        await adapter.watch.until(lambda: adapter.runs == supervision.MOST_FAILURES + 1)
+        assert adapter.connected
+        assert supervised.state == "connecting: OverflowError"
+        now = time.monotonic()
+        monkeypatch.setattr(time, "monotonic", lambda: now + supervision.STABLE_S + 1)
+        assert supervised.state == "connected"
+        task.cancel()
 
 
 def test_the_state_follows_the_connection() -> None:

@@ -14,7 +14,10 @@ from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
 from gateway.storage.queue import adapter_leases, arrivals
 from gateway.storage.queue.leases import Receiving
+from gateway.storage.reports import health
+from gateway.storage.reports.health import DAY_S, GivenUp
 from tests.support.gateway import HeldModel, Running, agent_of, message, running
+from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -407,3 +410,75 @@ async def test_what_another_replica_receives_is_not_stored(tmp_path: Path) -> No
         with pytest.raises(LeaseLost):
             await intake.accept([message("late")], cursors=[Cursor("telegram:default", 9)])
         assert await intake.position("telegram:default") == 7
+
+
+BEYOND = 2**63
+"""A number that no database column takes."""
+TOO_FAR = [
+    Cursor("telegram:default", BEYOND),
+    Cursor("telegram:default", 2**64),
+    Cursor("discord:default:42", BEYOND),
+    Cursor("slack:default:C1", BEYOND),
+    Cursor("slack:default:C1:1700000000.000001", 2**70),
+]
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try a batch that failed again without a pause."""
+    monkeypatch.setattr("gateway.pipeline.intake.PAUSES_S", (0.0, 0.0, 0.0))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("cursor", TOO_FAR, ids=lambda each: f"{each.source} {each.position}")
+async def test_a_cursor_that_cannot_be_stored_holds_up_no_message(
+    tmp_path: Path, cursor: Cursor
+) -> None:
+    """The messages that came with it are answered, and what comes next is taken."""
+    async with running(tmp_path) as chat:
+        said = [message("one", "c1"), message("two", "c2")]
+        done = await chat.gateway.intake.accept(said, cursors=[cursor])
+        assert [each.outcome for each in done] == ["queued", "queued"]
+        assert [await chat.answers(1, place) for place in ("c1", "c2")] == [
+            ["re: one"],
+            ["re: two"],
+        ]
+        assert await chat.ask("three") == "re: three"
+        [kept] = await chat.rows(schema.quarantine)
+    assert (kept.source, kept.dedupe_key) == (cursor.source, f"cursor:{cursor.position}")
+    assert "Error: " in kept.reason
+
+
+DAMAGES = {
+    "the head of the inbox lies behind": ("UPDATE conversation SET inbox_head = 0", "again"),
+    "it is the last number": ("UPDATE conversation SET inbox_head = 9223372036854775807", "again"),
+    "its segment is gone": ("UPDATE conversation SET active_session_id = NULL", "/status"),
+    "the plan of the view is half": ("UPDATE view_plan SET body = '{'", "/status"),
+}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("platform", ["telegram", "discord", "slack"])
+async def test_a_message_whose_admission_raises_is_set_aside(
+    tmp_path: Path, damage: str, platform: str
+) -> None:
+    """Its neighbours are admitted, it is known when it comes again, and owners learn of it."""
+    statement, text = DAMAGES[damage]
+    adapter = RecordingAdapter(platform)
+    async with running(tmp_path, adapter=adapter, at_work=False) as chat:
+        await chat.say("before", "c1", platform=platform)
+        await chat.gateway.database.write(lambda conn: conn.exec_driver_sql(statement))
+        said = [
+            message("one", "c2", platform=platform),
+            message(text, "c1", dedupe_key="bad", raw='{"id": 7}', platform=platform),
+            message("two", "c3", platform=platform),
+        ]
+        taken = chat.gateway.intake.accept
+        assert [each.outcome for each in await taken(said)] == ["queued", "ignored", "queued"]
+        assert (await taken(said[1:2]))[0].outcome == "duplicate"
+        [kept] = await chat.rows(schema.quarantine)
+        lately = await chat.gateway.database.read(health.given_up, DAY_S)
+    assert (kept.source, kept.dedupe_key, kept.raw) == (f"{platform}:default", "bad", '{"id": 7}')
+    assert kept.reason
+    assert lately == [GivenUp("update", f"{platform}:default", 1)]

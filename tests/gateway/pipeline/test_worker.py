@@ -319,6 +319,24 @@ async def test_a_lost_wake_up_is_noticed_within_a_second(tmp_path: Path) -> None
         assert await chat.answers(1) == ["re: one"]
 
 
+async def test_a_claim_that_begins_nothing_is_logged_and_waits_longer_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is ready and cannot be read does not spin; it is answered once its rows are whole."""
+    monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("one")
+        await chat.execute(update(schema.conversation).values(active_session_id=None))
+    async with running(tmp_path) as chat:
+        failed = await chat.logged("turn_failed", 2)
+        assert failed["conversation"] == 1
+        [place] = await chat.rows(schema.conversation)
+        assert (place.owner, place.ready_no is None) == (None, False)
+        await chat.execute(update(schema.conversation).values(active_session_id=1))
+        chat.gateway.worker.wake()
+        assert await chat.answers(1) == ["re: one"]
+
+
 async def test_a_stuck_conversation_is_found_by_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
