@@ -8,13 +8,14 @@ import asyncio
 import base64
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import structlog
+from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
@@ -37,6 +38,8 @@ from gateway.storage.conversation.attachments import (
 from gateway.storage.conversation.message_content import look_at
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Database
+from gateway.storage.queue import outbox
+from gateway.storage.queue.outbox import OutboxPart
 
 log = structlog.get_logger()
 
@@ -55,6 +58,7 @@ STORAGE_RETRY_S = 1.0
 MAX_FILES_OF_TURN = 10
 DROPPED = "its message was dropped"
 _LOST = "it could not be downloaded"
+GIVEN_UP = "I could not download `{name}`, and answer without it. You can send it again."
 
 
 class Objects(Protocol):
@@ -279,10 +283,10 @@ class Attachments:
         try:
             content = await self._fetch(adapter, wanted, tries)
         except FetchRejected as exc:
-            await self._fail(wanted, str(exc))
+            await self._fail(adapter, wanted, str(exc))
         except (FetchDelayed, TimeoutError) as exc:
             if tries >= len(WITHIN_S):
-                await self._fail(wanted, _LOST)
+                await self._fail(adapter, wanted, _LOST)
                 return
             self._log_delayed(wanted, exc)
             await self._sleep(PAUSES_S[tries - 1])
@@ -328,9 +332,16 @@ class Attachments:
             duration_ms=round((time.monotonic() - started) * 1000),
         )
 
-    async def _fail(self, wanted: AwaitedFile, reason: str) -> None:
-        await self._database.write(attachments.fail, wanted.id, reason)
+    async def _fail(self, adapter: Adapter, wanted: AwaitedFile, reason: str) -> None:
+        """Settle a file that will not come; its sender learns of one that was given up."""
+        parts: list[OutboxPart] = []
+        if reason == _LOST:
+            text = GIVEN_UP.format(name=wanted.attachment.name.replace("`", "'"))
+            parts = outbox.parts_of(adapter.render, f"file:{wanted.id}:lost", text)
+        await self._database.write(_give_up, wanted, reason, parts)
         self._wakeups.ready(wanted.conversation)
+        if parts:
+            self._wakeups.outbox(wanted.conversation)
         log.warning(
             "attachment_failed",
             conversation=wanted.conversation,
@@ -346,6 +357,13 @@ class Attachments:
             attachment=wanted.id,
             reason=str(reason) or "it took too long",
         )
+
+
+def _give_up(
+    conn: Connection, wanted: AwaitedFile, reason: str, parts: Sequence[OutboxPart]
+) -> None:
+    if attachments.fail(conn, wanted.id, reason):
+        outbox.append(conn, wanted.conversation, parts, inbox_seq=wanted.inbox_seq)
 
 
 @dataclass(frozen=True, slots=True)

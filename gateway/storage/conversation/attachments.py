@@ -246,14 +246,19 @@ def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -
     _go_on(conn, attachment_id)
 
 
-def fail(conn: Connection, attachment_id: int, error: str) -> None:
+def fail(conn: Connection, attachment_id: int, error: str) -> bool:
     """Note that a file will never be there; what waited for it goes on.
 
     `error` says why, in words for the model.
+
+    Returns:
+        Whether it was awaited until now.
     """
-    if _change(conn, attachment_id, state="failed", error=error):
+    is_new = _change(conn, attachment_id, state="failed", error=error)
+    if is_new:
         conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
         _go_on(conn, attachment_id)
+    return is_new
 
 
 def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:

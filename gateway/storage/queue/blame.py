@@ -10,6 +10,9 @@ coincide. A trial lasts a quarter of that time. Only a death in that quarter is 
 from outside falls into it by chance much more rarely than into the quiet time before. A turn that
 is blamed twice is given up: after four deaths at most, of which it was alone under suspicion at
 the last two.
+
+The same causes and the same time budget decide about the files that were on their way: an attempt
+to fetch one counts only at a death from within, or once that time is used up.
 """
 
 from collections.abc import Sequence
@@ -31,7 +34,14 @@ from sqlalchemy import (
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import MOST_BLAMED, progress_of
 from gateway.storage.queue import leases
-from gateway.storage.schema import conversation, is_running, now, turn
+from gateway.storage.schema import (
+    attachment,
+    conversation,
+    file_is_awaited,
+    is_running,
+    now_s,
+    turn,
+)
 
 DeathCause = Literal[
     "stopped",
@@ -123,14 +133,14 @@ def take_over(
     conn: Connection, replica_id: int, death: Death, give_up_after_s: float
 ) -> Inheritance:
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
-    at = now(conn)
     # Before the leases are taken from it: they tell which turns ran (decision 015).
-    ran = _charge(conn, conversation.c.owner != replica_id, death, at, give_up_after_s)
+    ran = _charge(conn, conversation.c.owner != replica_id, death, give_up_after_s)
+    _forgive_files(conn, death, give_up_after_s)
     # NOBODYS: | Nothing ran, so what killed the process was no turn.
     if not ran and death.how not in FREE | NOBODYS:
         _clear_suspects(conn)
     count = leases.reap_others(conn, replica_id)
-    return Inheritance(count, len(ran), _hold_suspects(conn, at, give_up_after_s))
+    return Inheritance(count, len(ran), _hold_suspects(conn, give_up_after_s))
 
 
 def take_over_from(
@@ -146,11 +156,11 @@ def take_over_from(
         death: How it ended, as far as the others can tell.
         give_up_after_s: As for `take_over`.
     """
-    at = now(conn)
     leases.hold_owned(conn, dead_id)
-    ran = _charge(conn, conversation.c.owner == dead_id, death, at, give_up_after_s)
+    ran = _charge(conn, conversation.c.owner == dead_id, death, give_up_after_s)
+    _forgive_files(conn, death, give_up_after_s)
     count = leases.reap(conn, dead_id)
-    held = _hold_suspects(conn, at, give_up_after_s, turn.c.id.in_(ran))
+    held = _hold_suspects(conn, give_up_after_s, turn.c.id.in_(ran))
     return Inheritance(count, len(ran), held)
 
 
@@ -165,11 +175,14 @@ def trials() -> ScalarSelect[Any]:
 
 
 def _charge(
-    conn: Connection, its: ColumnElement[bool], death: Death, at: float, give_up_after_s: float
+    conn: Connection, its: ColumnElement[bool], death: Death, give_up_after_s: float
 ) -> list[int]:
     """Charge the turns that ran in the conversations of whoever died; returns their ids."""
-    died_at = at if death.died_at is None else min(death.died_at, at)
     rows = _ran(conn, its)
+    if not rows:
+        return []
+    at = rows[0].looked_at
+    died_at = at if death.died_at is None else min(death.died_at, at)
     before = [_standing(conn, row) for row in rows]
     after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)
     for row, standing in zip(rows, after, strict=True):
@@ -197,6 +210,19 @@ def judged(
             standing = _suspected(standing, death)
         after.append(standing)
     return after
+
+
+def _forgive_files(conn: Connection, death: Death, give_up_after_s: float) -> None:
+    """Take back an attempt of each awaited file, unless one of them may be what killed the process.
+
+    Which of them were on their way is not stored: one that only waited gets another try as well.
+    """
+    if death.how in INSIDE and death.turn is None:
+        return
+    tried = [file_is_awaited, attachment.c.failures > 0]
+    if death.how not in FREE:
+        tried.append(attachment.c.at >= now_s() - give_up_after_s)
+    conn.execute(update(attachment).where(*tried).values(failures=attachment.c.failures - 1))
 
 
 def _forgiven(standing: TurnDeaths) -> TurnDeaths:
@@ -248,7 +274,7 @@ def _ran_s(standing: TurnDeaths, death: Death) -> float:
 def _ran(conn: Connection, its: ColumnElement[bool]) -> Sequence[Row[Any]]:
     """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
     return conn.execute(
-        select(turn)
+        select(turn, now_s().label("looked_at"))
         .join(
             conversation,
             and_(conversation.c.id == turn.c.conversation, conversation.c.epoch == turn.c.epoch),
@@ -324,21 +350,21 @@ def _clear_suspects(conn: Connection) -> None:
 
 
 def _hold_suspects(
-    conn: Connection, now: float, give_up_after_s: float, among: ColumnElement[bool] | None = None
+    conn: Connection, give_up_after_s: float, among: ColumnElement[bool] | None = None
 ) -> dict[int, float]:
     """Have suspects begin after their quiet time; once the time budget is used up, at once.
 
     Returns:
         How long their trials last, by conversation.
     """
-    suspects = select(turn).where(*_IS_SUSPECT).order_by(turn.c.id)
+    suspects = select(turn, now_s().label("looked_at")).where(*_IS_SUSPECT).order_by(turn.c.id)
     rows = conn.execute(suspects if among is None else suspects.where(among)).all()
     held = {}
     for row in rows:
-        over = row.troubled_at is not None and now - row.troubled_at > give_up_after_s
+        over = row.troubled_at is not None and row.looked_at - row.troubled_at > give_up_after_s
         held[row.conversation] = TRIAL_SHARE * row.quiet_s
         if not over:
-            conversations.hold_until(conn, row.conversation, now + row.quiet_s)
+            conversations.hold_until(conn, row.conversation, row.looked_at + row.quiet_s)
     return held
 
 

@@ -27,9 +27,11 @@ from gateway.agent_ports.files import (
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
+from gateway.storage import schema
 from gateway.storage.conversation import attachments as stored
 from gateway.storage.database import Database
-from gateway.storage.queue import inbox
+from gateway.storage.queue import blame, inbox
+from gateway.storage.queue.blame import Death
 from gateway.storage.schema import attachment, attachment_part
 from tests.support.pictures import png
 from tests.support.recording_adapter import RecordingAdapter
@@ -318,6 +320,30 @@ async def test_a_download_that_ends_the_process_is_not_made_for_ever(place: Plac
             await place.platform.watch.until(lambda n=n: len(place.platform.fetched) > n)
     assert await place.fetch() == [("failed", "it could not be downloaded")]
     assert len(place.platform.fetched) == TRIES
+
+
+async def test_kills_from_outside_lose_no_file(place: Place) -> None:
+    """However many there are while the download goes on."""
+    place.platform.files, place.platform.gate = {"a": b"hello"}, asyncio.Event()
+    await place.enter("a")
+    for n in range(2 * TRIES):
+        async with place.at_work():
+            await place.platform.watch.until(lambda n=n: len(place.platform.fetched) > n)
+        await place.database.write(blame.take_over, 1, Death("killed"), 3600.0)
+    place.platform.gate.set()
+    assert await place.fetch() == [("stored", None)]
+
+
+async def test_a_file_that_is_given_up_is_told_to_its_sender(place: Place) -> None:
+    """Once, by its name, before the answer; nothing that was refused with a reason is."""
+    place.platform.fetch_failures["a`b"] = deque([FetchDelayed("503")] * TRIES)
+    await place.bring("a`b", "gone")
+    query = schema.outbox.select()
+    [row] = await place.database.read(lambda conn: list(conn.execute(query)))
+    assert (
+        row.payload == "I could not download `a'b`, and answer without it. You can send it again."
+    )
+    assert (row.source_key, row.inbox_seq) == ("file:1:lost:1", 1)
 
 
 async def test_a_disk_that_fails_ends_nothing(

@@ -18,7 +18,7 @@ from gateway.storage.queue.blame import (
     Inheritance,
     TurnDeaths,
 )
-from gateway.storage.schema import conversation, turn
+from gateway.storage.schema import attachment, conversation, now, turn
 from tests.support.storage import BASE, Store, claim_one, find_running, model_call, turn_of
 from tests.support.turns import USAGE, ask
 
@@ -265,3 +265,51 @@ def test_children_are_given_up_in_their_parents_stead(store: Store, suspect: Tur
         current = resume(store, current)
     assert current.blamed == turns.MOST_BLAMED - 1
     assert child_of(store, current).attempt > blame.CHILD_GIVEN_UP
+
+
+FORGIVEN = {
+    "stopped": True,
+    "stop_cut_off": True,
+    "machine_restarted": True,
+    "exception": True,
+    "killed": True,
+    "out_of_memory": False,
+    "fatal_signal": False,
+}
+
+
+def entered(conn: Connection, current: Turn, failures: int, state: str = "pending") -> None:
+    """Enter a file on its way."""
+    values = {"name": "a", "kind": "file", "mime": "", "ref": "a", "at": now(conn), "inbox_seq": 1}
+    here = current.lease.conversation
+    conn.execute(
+        attachment.insert().values(conversation=here, state=state, failures=failures, **values)
+    )
+
+
+@pytest.mark.parametrize("how", FORGIVEN)
+def test_a_try_at_a_file_is_judged_as_one_at_a_turn(
+    store: Store, current: Turn, how: DeathCause
+) -> None:
+    """Only a death from within counts; what was never tried, or is settled, stays as it is."""
+    for failures, state in ((3, "pending"), (0, "pending"), (2, "stored")):
+        store.run(entered, current, failures, state)
+    take_over(store, Death(how))
+    left = store.rows(attachment)
+    assert [row.failures for row in left] == [2 if FORGIVEN[how] else 3, 0, 2]
+
+
+def test_a_named_turn_clears_the_files(store: Store, current: Turn) -> None:
+    """It is known what killed the process."""
+    store.run(entered, current, 3)
+    take_over(store, Death("fatal_signal", turn=current.id))
+    assert store.one(attachment).failures == 2
+
+
+def test_after_the_time_budget_a_try_at_a_file_counts(store: Store, current: Turn) -> None:
+    """A stop is free for ever."""
+    store.run(entered, current, 3)
+    ends: list[tuple[DeathCause, int]] = [("killed", 3), ("stopped", 2)]
+    for how, left in ends:
+        take_over(store, Death(how), budget_s=-1.0)
+        assert store.one(attachment).failures == left
