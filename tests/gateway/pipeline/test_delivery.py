@@ -5,6 +5,8 @@ Messages that are given up: dead letters, and who is told of them, once for each
 
 import asyncio
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from sqlalchemy import Connection, insert, select, update
 
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Choice
+from adapters.messages import Address, Choice, Outgoing
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.files import StoredFiles
 from gateway.agent_ports.large_files import LargeFiles
@@ -32,6 +34,7 @@ from gateway.settings.tree import AccessSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.queue import dead_letters, outbox, sending
+from gateway.storage.queue.leases import LEASE_S
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.queue.sending import Due
 from tests.support.engines import disk_is_full
@@ -344,6 +347,44 @@ async def test_a_stop_stores_the_receipts_that_still_wait(tmp_path: Path) -> Non
             await chat.logged("message_sent", 2)
     async with running(tmp_path, at_work=False) as chat:
         assert [row.state for row in await chat.rows(schema.outbox)] == ["sent"] * 2
+
+
+class Sleeper:
+    """Stands for the module `time`: the process sleeps beyond its lease in the first mark."""
+
+    def __init__(self, mark: Callable[..., bool], *, is_taken: bool) -> None:
+        self.marks: list[bool] = []
+        self._mark, self._is_taken, self._slept_s = mark, is_taken, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._slept_s
+
+    def mark(self, conn: Connection, message: Outgoing, by: int, **which: bool) -> bool:
+        if self.marks and self._is_taken:
+            conn.execute(update(schema.outbox).values(sender=by + 1))
+        self.marks.append(self._mark(conn, message, by, **which))
+        self._slept_s = LEASE_S
+        return self.marks[-1]
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["nobody's", "another's"])
+async def test_a_mark_that_has_grown_old_is_set_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_taken: bool
+) -> None:
+    """A process that slept beyond its lease sends nothing that another one may have sent."""
+    sleeper = Sleeper(sending.mark_sending, is_taken=is_taken)
+    monkeypatch.setattr("gateway.pipeline.delivery.time", sleeper)
+    monkeypatch.setattr(sending, "mark_sending", sleeper.mark)
+    async with running(tmp_path) as chat:
+        await chat.say("hello")
+        await chat.until_rows(schema.outbox, lambda _: len(sleeper.marks) >= 2)
+        if not is_taken:
+            await chat.answers(1)
+        assert sleeper.marks[:2] == [True, not is_taken]
+        assert chat.texts() == ([] if is_taken else ["re: hello"])
 
 
 async def test_idempotent_platforms_need_no_mark(tmp_path: Path) -> None:
