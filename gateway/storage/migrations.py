@@ -6,6 +6,7 @@ where it is needed.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import cache
@@ -29,6 +30,8 @@ log = structlog.get_logger()
 
 MIGRATING = 0x7061726C6579
 """The number of the advisory lock under which one replica migrates: "parley" in ASCII."""
+STARTS_WITHIN_S = 60.0
+"""How long a PostgreSQL that is starting is waited for: after a boot both start at once."""
 AWAITED_EVERY_S = 1.0
 """How often a replica that waits for the migration looks for it."""
 _PATIENT = "SET LOCAL idle_in_transaction_session_timeout = 0"
@@ -72,13 +75,31 @@ async def open_database(location: Location, home: Path | None = None) -> AsyncIt
 
 @asynccontextmanager
 async def open_locked(location: Location, home: Path | None = None) -> AsyncIterator[Database]:
-    """Open it as `open_database` does, in a process that holds the lock of a file already."""
+    """Open it as `open_database` does, in a process that holds the lock of a file already.
+
+    A server that is starting is waited for, `STARTS_WITHIN_S` at most.
+    """
     if isinstance(location, DatabaseServer):
+        await _wait_until_started(location)
         opened = _open_server(location)
     else:
         opened = _open_file(location, home)
     async with opened as database:
         yield database
+
+
+async def _wait_until_started(server: DatabaseServer) -> None:
+    """Wait while nobody listens yet, or the server says that it takes no connections yet."""
+    from gateway.storage import postgres  # noqa: PLC0415
+
+    until, is_told = time.monotonic() + STARTS_WITHIN_S, False
+    while time.monotonic() < until:
+        if (reason := await asyncio.to_thread(postgres.why_not_started, server)) is None:
+            return
+        if not is_told:
+            log.warning("database_awaited", reason=reason)
+            is_told = True
+        await asyncio.sleep(AWAITED_EVERY_S)
 
 
 @asynccontextmanager

@@ -454,6 +454,12 @@ class PostgresConnection(PreparedConnection):
 
 _DONE = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 _ERROR = (DiagnosticField.SQLSTATE, DiagnosticField.SEVERITY)
+_STARTING = (
+    "the database system is",  # starting up, not yet accepting connections, shutting down, …
+    "Connection refused",
+    "No such file or directory",
+)
+"""What a server says that will take connections soon, and libpq where nobody listens yet."""
 _LAST_WORDS = frozenset({b"FATAL", b"PANIC"})
 """Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 _DIRECT = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
@@ -493,6 +499,15 @@ def connect(server: DatabaseServer, *, direct: bool = False) -> PostgresConnecti
         raise StorageUnavailable(f"cannot reach the database: {reason(exc)}") from None
     finally:
         limit.cancel()
+
+
+def why_not_started(server: DatabaseServer) -> str | None:
+    """Return why a server takes no connections yet; None if it does, or refuses this one."""
+    try:
+        open_direct(server).close()
+    except StorageUnavailable as exc:
+        return str(exc) if any(words in str(exc) for words in _STARTING) else None
+    return None
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -13,9 +13,12 @@ from psycopg.pq import ExecStatus
 from pydantic import SecretStr
 from sqlalchemy import Connection, false, insert, null, select, true
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from structlog.testing import capture_logs
 
 from gateway.errors import CommitUnknown, StorageUnavailable
-from gateway.storage import postgres, postgres_database
+from gateway.storage import migrations, postgres, postgres_database
+from gateway.storage.database import DatabaseServer
+from gateway.storage.migrations import open_locked
 from gateway.storage.postgres import PostgresConnection
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
@@ -563,3 +566,68 @@ async def test_the_limits_hold_in_each_session(database: PostgresDatabase) -> No
         return {name: str(conn.exec_driver_sql(f"SHOW {name}").scalar_one()) for name in settings}
 
     assert await database.read(shown) == settings
+
+
+SAID = {
+    "the database system is starting up": True,
+    "the database system is not yet accepting connections": True,
+    "the database system is in recovery mode": True,
+    "the database system is shutting down": True,
+    'password authentication failed for user "parley"': False,
+    'database "parley" does not exist': False,
+    'role "parley" does not exist': False,
+    'no pg_hba.conf entry for host "10.0.0.1"': False,
+    "sorry, too many clients already": False,
+}
+
+
+@asynccontextmanager
+async def refusing(said: str) -> AsyncIterator[DatabaseServer]:
+    """A server that ends each connection with these words, as PostgreSQL does while it starts."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fields = b"SFATAL\0VFATAL\0C57P03\0M" + said.encode() + b"\0\0"
+        head = await reader.readexactly(8)
+        if head[4:] in {b"\x04\xd2\x16\x2f", b"\x04\xd2\x16\x30"}:
+            writer.write(b"N")
+            head = await reader.readexactly(8)
+        await reader.readexactly(int.from_bytes(head[:4]) - 8)
+        writer.write(b"E" + (len(fields) + 4).to_bytes(4) + fields)
+        await writer.drain()
+        writer.close()
+
+    listening = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with listening:
+        port = listening.sockets[0].getsockname()[1]
+        yield server_at(f"postgresql://parley@127.0.0.1:{port}/parley?gssencmode=disable")
+
+
+@pytest.mark.parametrize("said", SAID)
+async def test_a_server_that_is_starting_is_told_from_one_that_refuses(said: str) -> None:
+    """The one takes connections soon, the other never will."""
+    async with refusing(said) as server:
+        reason = await asyncio.to_thread(postgres.why_not_started, server)
+    assert (reason is not None and said in reason) == SAID[said]
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:1", "%2Fnowhere:1"])
+def test_a_server_that_does_not_listen_is_about_to_start(place: str) -> None:
+    """On a machine that boots Parley may be the first."""
+    assert postgres.why_not_started(server_at(f"postgresql://parley@{place}/parley"))
+
+
+async def test_a_start_waits_for_a_server_that_is_starting(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once; what never starts is the one line of before."""
+    monkeypatch.setattr(migrations, "AWAITED_EVERY_S", 0.0)
+    answers = iter(["starting up", "starting up", None])
+    monkeypatch.setattr(postgres, "why_not_started", lambda _: next(answers))
+    with capture_logs() as lines:
+        async with open_locked(server_at(postgres_url)):
+            assert next(answers, "none left") == "none left"
+    assert [each["event"] for each in lines].count("database_awaited") == 1
+    monkeypatch.setattr(migrations, "STARTS_WITHIN_S", 0.0)
+    with pytest.raises(StorageUnavailable, match="cannot reach the database"):
+        async with open_locked(server_at("postgresql://parley@127.0.0.1:1/parley")):
+            raise AssertionError("it is open")
