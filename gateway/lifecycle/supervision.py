@@ -48,6 +48,9 @@ STABLE_S = 60.0
 """An adapter that ran this long begins its back-off anew."""
 MOST_FAILURES = 3
 """An adapter that failed so often in a row is not connected, whatever the platform answers."""
+ASK_AGAIN_S, LONGEST_ASK_S, ASK_AGAIN_FOR_S = 5.0, 300.0, 3600.0
+"""Pauses before a platform that refused is asked again, doubled each time, and for how long: a 401
+may be the platform's own trouble."""
 WORKING = frozenset({"connected", "standby"})
 """States of adapters whose account works, here or in another replica."""
 
@@ -344,11 +347,26 @@ class Supervised:
         self.pause.is_kept = True
         while True:
             async with asyncio.TaskGroup() as tasks:
-                running = tasks.create_task(self.run(), name=self.name)
+                running = tasks.create_task(self._run_though_refused(), name=self.name)
                 await self.pause.wanted.wait()
                 running.cancel()
             self.pause.begun.set()
             await self.pause.over.wait()
+
+    async def _run_though_refused(self) -> None:
+        """Run the adapter; one that was refused asks again, ever more slowly, for an hour."""
+        pause_s, until = ASK_AGAIN_S, float("-inf")
+        while True:
+            started = time.monotonic()
+            await self.run()
+            now = time.monotonic()
+            if until < started or now - started > STABLE_S:
+                pause_s, until = ASK_AGAIN_S, now + ASK_AGAIN_FOR_S
+            elif now + pause_s > until:
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_ASK_S)
+            self.trouble, self.stopped = self.stopped, None
 
     async def halt(self) -> None:
         """Stop receiving; returns when nothing is received any more."""

@@ -496,6 +496,41 @@ async def test_each_connection_is_run_and_judged_by_itself(adapter: RecordingAda
     assert (adapter.runs, other.runs) == (0, 0)
 
 
+async def test_a_refused_adapter_asks_again(
+    adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One 401 may be the platform's own trouble: it works again without anybody's help."""
+    monkeypatch.setattr(supervision, "ASK_AGAIN_S", 0.0)
+    adapter.outages += [AdapterRefused("401")] * 3
+    supervised = Supervised(adapter)
+    async with asyncio.TaskGroup() as tasks:
+        keeping = tasks.create_task(supervised.keep())
+        await adapter.watch.until(lambda: adapter.runs == 4)
+        assert supervised.state == "connected"
+        keeping.cancel()
+
+
+async def test_a_refused_adapter_asks_ever_more_slowly_for_an_hour(
+    adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then it has stopped, with the reason."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + sum(pauses))
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    monkeypatch.setattr(supervision, "STABLE_S", 1e9)
+    adapter.outages += [AdapterRefused("401")] * 100
+    supervised = Supervised(adapter)
+    await supervised._run_though_refused()
+    assert pauses[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert 3300 <= sum(pauses) <= 3600
+    assert supervised.state == "stopped: 401"
+
+
 async def test_a_halted_adapter_receives_again_when_it_is_resumed() -> None:
     """Also one that was refused: with another token it may be taken."""
     adapter = RecordingAdapter()
