@@ -22,6 +22,8 @@ RESERVED = 16
 """Descriptors that lie on /dev/null until they are lent (decision 032)."""
 LENT_AT_ONCE = 4
 """An SQLite connection has three: the file, its log, and the log's index."""
+OWN, PER_TURN = 40, 3
+"""What the process has open without a turn, the reserve included, and what a turn opens."""
 _SHARE = 8
 """One of so many stays free of HTTP connections."""
 
@@ -54,6 +56,11 @@ def ceiling() -> int:
     """
     most = limit()
     return most - max(RESERVED, most // _SHARE)
+
+
+def most_turns(wanted: int) -> int:
+    """Return how many turns may run at once: each talks to a model, and may run a program."""
+    return min(wanted, max(1, (limit() - OWN) // PER_TURN))
 
 
 def is_scarce() -> bool:

@@ -21,6 +21,7 @@ from typing import Self
 
 import structlog
 
+from agent.processes import descriptors
 from agent.spans import trace_of
 from gateway.errors import CommitUnknown, LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
@@ -58,13 +59,21 @@ class BeganNothing(Exception):
 
 @dataclass(slots=True, eq=False)
 class TurnKit:
-    """What turns are begun and run with: all of it is made of one state of the settings."""
+    """What turns are begun and run with: all of it is made of one state of the settings.
+
+    Attributes:
+        places: How many turns may run at once: fewer than set if descriptors are few.
+    """
 
     starter: TurnStarter
     runner: TurnRunner
     queue: QueueSettings
+    places: int = field(init=False)
     _users: int = 0
     _unused: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.places = descriptors.most_turns(self.queue.max_concurrent_turns)
 
     @contextmanager
     def used(self) -> Iterator[Self]:
@@ -102,7 +111,9 @@ class Worker:
         self.replica = replica
         self._kit = kit
         self._accounts = accounts
-        self._slots = Slots(kit.queue.max_concurrent_turns)
+        self._slots = Slots(kit.places)
+        if kit.places < kit.queue.max_concurrent_turns:
+            log.warning("turns_limited", turns=kit.places, descriptors=descriptors.limit())
         self._serving: dict[int, Service] = {}
         self._hinted: dict[int, None] = {}
         self._arrived: dict[int, float] = {}
@@ -126,7 +137,7 @@ class Worker:
     def take(self, kit: TurnKit) -> TurnKit:
         """Have turns that begin from now on go by another kit; returns the one before."""
         before, self._kit = self._kit, kit
-        self._slots.resize(kit.queue.max_concurrent_turns)
+        self._slots.resize(kit.places)
         self.wake()
         return before
 
@@ -230,9 +241,7 @@ class Worker:
             return 0
         # Of several replicas none takes what another one has a place for.
         ahead = 1 if self.replica.is_shared else 2
-        return (
-            ahead * self._kit.queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
-        )
+        return ahead * self._kit.places - len(self._serving) + self._slots.suspects
 
     def _spawn(self, tasks: asyncio.TaskGroup, service: "Service") -> None:
         self._serving[service.conversation] = service

@@ -151,3 +151,14 @@ async def ready(http: aiohttp.ClientSession) -> tuple[int, str, str]:
     async with http.get("/readyz") as response:
         body = await response.json()
         return response.status, body["descriptors"], body["database"]
+
+
+@pytest.mark.parametrize(
+    ("most", "turns"), [(32, 1), (40, 1), (64, 8), (128, 29), (231, 63), (232, 64), (1024, 64)]
+)
+def test_few_descriptors_allow_few_turns(
+    monkeypatch: pytest.MonkeyPatch, most: int, turns: int
+) -> None:
+    """Each needs some of its own; at least one runs."""
+    monkeypatch.setattr(descriptors, "limit", lambda: most)
+    assert descriptors.most_turns(64) == turns
