@@ -267,7 +267,7 @@ def _silent(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 @trouble(
     "key-refused",
     "the provider refuses the key of {subject}: {reason}; {instead}",
-    over="{subject} answers again",
+    over="the provider no longer refuses the key of {subject}",
     remedy="put a valid key into parley.yaml, which is read again when it is saved; one that is"
     " kept elsewhere is read again by `parley secrets reload`",
 )
@@ -282,7 +282,7 @@ def _refused(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
 @trouble(
     "money-gone",
     "the account behind {subject} has no credit left: {reason}",
-    over="{subject} answers again",
+    over="{subject} is no longer refused for lack of credit",
     remedy="add credit at the provider, or put another key into the settings",
 )
 def _broke(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
@@ -331,8 +331,9 @@ def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[
                 else "at once",
             }
             yield Evidence(label, values, failing.for_s)
-        elif label not in models.answered:
-            # An answer alone shows that it is over: another failure or a restart does not.
+        elif label not in models.answered and not (failing and _is_refused(failing)):
+            # An answer shows that it is over, or another verdict on key and credit; a passing
+            # failure or a restart does not.
             yield Unsure(label)
 
 

@@ -34,6 +34,8 @@ Quirk = Literal[
     "one_call",
     "short_ids",
     "signed_calls",
+    "reasoned",
+    "blank_reasoning",
     "max_tokens",
     "max_completion_tokens",
     "no_stream_options",
@@ -51,6 +53,8 @@ Quirk = Literal[
 - one_call: an assistant message may hold one call alone.
 - short_ids: ids of calls are nine letters or digits.
 - signed_calls: a call needs a signature, also one that another model made (Gemini 3).
+- reasoned: an answer needs `reasoning_content`, if an empty one (DeepSeek, Kimi).
+- blank_reasoning: an empty one is refused as well, a blank is not (some versions of Kimi).
 - max_tokens, max_completion_tokens: what it calls the limit of the output.
 - no_stream_options, no_tool_choice: it does not know the field.
 - no_encrypted_reasoning: the model does not reason, so there is nothing to ask for (Responses).
@@ -93,6 +97,10 @@ def _unknown(name: str) -> tuple[str, str]:
     return rf"{_UNKNOWN}[^.]*\b{name}\b", rf"\b{name}\b[^.]*{_UNKNOWN}"
 
 
+_NO_REASONING = (
+    r"reasoning_content\b.{0,80}(?:passed back|missing|required|must|empty|not found)",
+    r"(?:missing|requires?|without|expect\w*)\b.{0,60}\breasoning_content",
+)
 _NOT_BY_TURNS = (
     r"roles? must alternate",
     r"roles should be alternating",
@@ -106,6 +114,8 @@ _NOT_BY_TURNS = (
 # as their documentation and issue trackers quote them.
 _SIGNS: tuple[tuple[Quirk, tuple[str, ...]], ...] = (
     ("signed_calls", (r"missing an? .{0,3}thought_signature",)),
+    ("reasoned", _NO_REASONING),
+    ("blank_reasoning", _NO_REASONING),
     (
         "short_ids",
         (r"alphanumeric strings? with length 9", r"a-z, A-Z, 0-9, with a length of 9"),
@@ -164,7 +174,10 @@ _OPPOSITE: dict[Quirk, Quirk] = {
     "max_tokens": "max_completion_tokens",
     "max_completion_tokens": "max_tokens",
 }
-_SENT_WITH: dict[Quirk, Quirks] = {"max_tokens": frozenset({"max_completion_tokens"})}
+_SENT_WITH: dict[Quirk, Quirks] = {
+    "max_tokens": frozenset({"max_completion_tokens"}),
+    "blank_reasoning": frozenset({"reasoned"}),
+}
 """What can only be learned where something else was kept to."""
 _KNOWN: Mapping[str, Quirk] = {quirk: quirk for quirk in get_args(Quirk)}
 

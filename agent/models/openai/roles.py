@@ -208,6 +208,16 @@ def _signed(message: Wired) -> Wired:
     return {**message, "tool_calls": [signed, *others]}
 
 
+def with_reasoning(messages: list[Wired], text: str = "") -> list[Wired]:
+    """Return the messages with this reasoning on each answer that has none."""
+    return [
+        {**message, "reasoning_content": text}
+        if message["role"] == "assistant" and not message.get("reasoning_content")
+        else message
+        for message in messages
+    ]
+
+
 _Form = Callable[[list[Wired]], list[Wired]]
 # In order: what makes messages of one role comes before what wants the roles by turns.
 _FORMS: Iterable[tuple[Quirk, _Form]] = (
@@ -218,4 +228,6 @@ _FORMS: Iterable[tuple[Quirk, _Form]] = (
     ("no_system", without_system),
     ("strict_roles", by_turns),
     ("no_null", without_null),
+    ("reasoned", with_reasoning),
+    ("blank_reasoning", lambda messages: with_reasoning(messages, " ")),
 )

@@ -143,7 +143,29 @@ async def test_a_key_is_told_of_until_the_model_answers(
         assert await look(chat) == AlertsTold()
         await chat.ask("again")
         assert kinds((await look(chat)).ended) == [kind]
-        assert "answers again" in (await chat.answers(2))[1]
+        assert "no longer" in (await chat.answers(2))[1]
+
+
+@pytest.mark.parametrize(
+    ("older", "newest", "kinds_"),
+    [
+        (CredentialsRefused("401"), CreditUsedUp("402"), ("key-refused", "money-gone")),
+        (CreditUsedUp("402"), CredentialsRefused("401"), ("money-gone", "key-refused")),
+    ],
+)
+async def test_the_newest_verdict_on_a_key_ends_the_older(
+    tmp_path: Path, older: ModelError, newest: ModelError, kinds_: tuple[str, str]
+) -> None:
+    """One model is never refused for both; what may pass ends neither."""
+    async with running(tmp_path) as chat:
+        await chat.ask("hello")
+        fail(chat, older)
+        assert kinds((await look(chat)).begun) == [kinds_[0]]
+        fail(chat, ModelUnreachable("502"))
+        assert (await look(chat)).ended == []
+        fail(chat, newest)
+        told = await look(chat)
+        assert (kinds(told.ended), kinds(told.begun)) == ([kinds_[0]], [kinds_[1]])
 
 
 async def test_a_key_that_is_taken_is_no_refused_one(tmp_path: Path) -> None:

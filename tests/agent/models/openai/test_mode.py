@@ -100,6 +100,20 @@ REFUSALS: tuple[tuple[str, Quirk], ...] = (
         "Function call is missing a thought_signature in functionCall parts.",
         "signed_calls",
     ),
+    ("The `reasoning_content` in the thinking mode must be passed back to the API.", "reasoned"),
+    (
+        (
+            "thinking is enabled but reasoning_content is missing in assistant tool call message"
+            " at index 3"
+        ),
+        "reasoned",
+    ),
+    ("messages.2: field reasoning_content is required", "reasoned"),
+    ("Missing `reasoning_content` field in the assistant message at position 4", "reasoned"),
+    ("assistant message without reasoning_content", "reasoned"),
+    ("This model requires reasoning_content in multi-turn requests", "reasoned"),
+    ("reasoning_content must not be empty", "reasoned"),
+    ("param incorrect: expected reasoning_content in messages[5]", "reasoned"),
     (
         (
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
@@ -131,7 +145,10 @@ def test_every_quirk_has_its_refusal() -> None:
     """What cannot be learned would be dead; OpenAI's own limit is refused by others."""
     limit: Quirks = frozenset({"max_completion_tokens"})
     assert meaning_of("max_completion_tokens: Extra inputs are not permitted", limit)
+    words = "reasoning_content is missing"
+    assert meaning_of(words, frozenset({"reasoned"})) == "blank_reasoning"
     taught = {quirk for _, quirk in REFUSALS} | {"max_tokens", "tool_parser_off"}
+    taught |= {"blank_reasoning"}
     assert taught == set(get_args(Quirk))
 
 
@@ -260,6 +277,44 @@ async def test_the_name_of_the_limit_is_learned(tmp_path: Path) -> None:
         await model.complete(ModelRequest([user_message("hi")]), SinkSpy())
         assert model.mode.quirks == {"max_tokens", "no_stream_options"}
         assert "max_tokens" in server.requests[-1].body
+
+
+class ThinkingServer(OpenAIServer):
+    """Refuses answers without `reasoning_content`, like DeepSeek and Kimi; `least` chars of it."""
+
+    least = 0
+    only_calls = True
+
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        self.extensions = frozenset({"reasoning_content"})
+        super().check(headers, body)
+        for place, message in enumerate(body["messages"]):
+            if message["role"] != "assistant" or (self.only_calls and "tool_calls" not in message):
+                continue
+            if len(message.get("reasoning_content", "-" * (self.least - 1))) < self.least or (
+                "reasoning_content" not in message
+            ):
+                why = f"thinking is enabled but reasoning_content is missing at index {place}"
+                raise Refusal(400, "invalid_request_error", why)
+
+
+@pytest.mark.parametrize("only_calls", [True, False])
+@pytest.mark.parametrize("least", [0, 1])
+async def test_reasoning_is_sent_if_the_server_wants_it(
+    tmp_path: Path, least: int, only_calls: bool
+) -> None:
+    """Calls of another model have none; an empty one does, or a blank where that is refused."""
+    modes = ModeFile(tmp_path / "modes.json")
+    server = ThinkingServer(default=Reply(text="ok"))
+    server.least, server.only_calls = least, only_calls
+    history = [*INTERRUPTED[1:4], assistant_message("Done."), user_message("and now?")]
+    async with server, connect(server, modes) as model:
+        for _ in range(2):
+            done = await model.complete(ModelRequest(history), SinkSpy())
+            assert done.message["content"] == "ok"
+        assert model.mode.quirks == {"reasoned"} | ({"blank_reasoning"} if least else set())
+        assert len(server.requests) == least + 3
+    assert modes.known() == ModeFile(tmp_path / "modes.json").known()
 
 
 class Clock:

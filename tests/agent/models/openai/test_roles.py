@@ -174,6 +174,8 @@ ALL: tuple[Quirk, ...] = (
     "no_system",
     "strict_roles",
     "no_null",
+    "reasoned",
+    "blank_reasoning",
 )
 
 
