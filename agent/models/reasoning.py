@@ -122,7 +122,11 @@ class ReasoningFilter:
         if not self._closers:
             self._show(self._pending)
         elif self._said_nothing() and (self._opener or cut or not block.strip()):
-            self._end_thought(block)
+            # A model may close it with another mark of the table than it opened it with.
+            ends = [] if cut else [each.span() for each in _any_of(_LONE).finditer(block)]
+            start, end = ends[-1] if ends else (len(block), len(block))
+            self._end_thought(block[:start])
+            self._show(block[end:])
         else:
             self.began_inside = self.began_inside and bool(self._opener)
             self._show(self._opener + block)

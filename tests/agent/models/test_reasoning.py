@@ -137,6 +137,8 @@ def test_a_mention_of_a_mark_is_text(text: str) -> None:
         ("\n\n</think>\n\nHi", "Hi", ""),
         ("<think>a</think></think>Hi", "Hi", "a"),
         ("Hm.\n</think>", "", "Hm."),
+        ("<think>Hm.\n</thinking>\n\nHi", "Hi", "Hm."),
+        ("<thought>Hm.[/THINK]Hi", "Hi", "Hm."),
         ("<think>a\n</thinking>b</think>Hi", "Hi", "a\n</thinking>b"),
         (
             f"{HARMONY[0]}<|message|>Hm.<|end|><|start|>assistant{HARMONY[3]}Hi<|return|>",
