@@ -28,7 +28,19 @@ _REST = re.compile(
 # Source: https://github.github.com/gfm/#extended-autolink-path-validation
 _TRAILING = "?!.,:;*_~'"
 # The parser stops its search for plain text at these; its own list has many more.
-_MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)")
+_MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)|\$(?=\S)")
+_MATH = re.compile(
+    r"(?<!\\\])\\\((?:[^\\]|\\(?![()]))+\\\)"
+    r"|(?<!\w)\\\[(?:[^\\]|\\(?![\[\]]))+\\\](?!\\?[(:])"
+    r"|\$\$(?:[^$\\]|\\.|\$(?!\$))+\$\$"
+    r"|\$(?![\s$])(?:[^$\\\n]|\\.)+(?<!\s)\$(?!\d)"
+    r"|\\begin\{(\w{1,20}\*?)\}(?s:.{0,2000}?)\\end\{\1\}"
+)
+"""LaTeX, whose signs are no markdown. A sum of money is not followed by a closing `$`; brackets
+of an escaped link are none of a formula.
+"""
+_AFTER_MATH = re.compile(r"[.,;:]?[ \t]*(?:\n|$)")
+_MOST_MATH_LINES = 100
 
 MAX_MARKDOWN_CHARS = 100_000
 """Longer texts are shown as plain text: parsing is not linear for hostile input."""
@@ -101,6 +113,36 @@ def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markd
         state.pending = state.pending.removesuffix(scheme.group())
         _push_link(state, scheme.group() + rest.replace("&amp;", "&"))
     state.pos += len(rest)
+    return True
+
+
+def _math(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
+    """Keep LaTeX as it is written."""
+    found = _MATH.match(state.src, state.pos, state.posMax)
+    if not found:
+        return False
+    if not silent:
+        state.pending += found.group()
+    state.pos = found.end()
+    return True
+
+
+def _math_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
+    """Read LaTeX over several lines as one paragraph: its lines may begin with `-` or `=`."""
+    if state.is_code_block(start_line):
+        return False
+    last = min(end_line, start_line + _MOST_MATH_LINES)
+    text = state.getLines(start_line, last, state.blkIndent, False)  # noqa: FBT003
+    found = _MATH.match(text)
+    after = _AFTER_MATH.match(text, found.end()) if found else None
+    if not found or not after or "\n" not in found.group():
+        return False
+    if not silent:
+        state.line = start_line + found.group().count("\n") + 1
+        state.push("paragraph_open", "p", 1)
+        content = state.push("inline", "", 0)
+        content.content, content.children = text[: after.end()].rstrip(), []
+        state.push("paragraph_close", "p", -1)
     return True
 
 
@@ -221,6 +263,13 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
     parser.core.ruler.at("inline", _inline)
     bounded = vars(helpers) | {"parseLinkDestination": _destination}
     parser.helpers = SimpleNamespace(**bounded)  # type: ignore[assignment]
+    parser.block.ruler.before(
+        "table",
+        "math",
+        _only_at("\\$", _math_block),
+        {"alt": ["paragraph", "reference", "blockquote", "list"]},
+    )
+    parser.inline.ruler.before("escape", "math", _math)
     parser.inline.ruler.after("text", "bare_link", _bare_link)
     parser.inline.ruler.at("link", _closable(rules_inline.link))
     parser.inline.ruler.at("image", _closable(rules_inline.image))

@@ -58,12 +58,14 @@ class Conventions:
         linkable: The targets that a link may have, matched as a whole.
         unlinkable: A text with this in it may not become a link.
         number_sign: What stands behind the number of an item; None for what was written.
+        table_columns: Wider tables become lists of records; None for as wide as they are.
     """
 
     bullet: str
     linkable: re.Pattern[str]
     unlinkable: re.Pattern[str] | None = None
     number_sign: str | None = None
+    table_columns: int | None = None
 
 
 @dataclass(slots=True)
@@ -239,9 +241,29 @@ class _TokenWriter:
             self._rows.append([])
 
     def _table_end(self, _token: Token) -> None:
-        if self._rows:
-            self._pre(self._frames[-1], aligned(self._rows), "")
-        self._rows = None
+        rows, self._rows = self._rows, None
+        if not rows:
+            return
+        text, limit = aligned(rows), self._conventions.table_columns
+        if limit is None or len(rows) == 1 or max(map(_width, text.splitlines())) <= limit:
+            self._pre(self._frames[-1], text, "")
+        else:
+            self._records(rows, self._frames[-1])
+
+    def _records(self, rows: list[list[str]], frame: _Frame) -> None:
+        """Write each row as an item of a list, a line for each cell with its heading."""
+        out, bullet = self._out, self._conventions.bullet
+        for number, row in enumerate(rows[1:]):
+            if number:
+                out.write("\n", frame.marks)
+                if len(self._frames) == 1:
+                    out.block_starts.append(out.length)
+            begin, marks = bullet, frame.marks | {BOLD}
+            for heading, value in zip(rows[0], row, strict=False):
+                if value:
+                    out.write(begin, frame.marks)
+                    out.write(f"{heading}: {value}" if heading else value, marks)
+                    begin, marks = f"\n{' ' * len(bullet)}", frame.marks
 
     def _pre(self, frame: _Frame, text: str, language: str) -> None:
         self._out.write(text, frame.marks | {Style("pre", language)})

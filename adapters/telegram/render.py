@@ -24,7 +24,8 @@ from adapters.rendering.styled import (
     styled,
 )
 
-CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE))
+# A telephone shows about so many columns of code; a wider block has to be scrolled, or is broken.
+CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE), table_columns=40)
 # Source: https://core.telegram.org/bots/api#sendmessage (4096 UTF-16 units) and
 # https://limits.tginfo.me (100 entities, the rest is ignored). The mark of a message that is
 # sent again has its place within the limit.

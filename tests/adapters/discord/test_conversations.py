@@ -250,7 +250,7 @@ async def test_a_reply_to_a_deleted_message(
 async def test_an_edit_is_a_new_version(
     server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
 ) -> None:
-    """An edit names the message that it changes; a link preview is no edit."""
+    """An edit names the message that it changes; a link preview is no edit, but part of one."""
     async with running(adapter, server):
         written = server.write(server.direct(), "https://example.org helo")
         await intake.has(1)
@@ -262,7 +262,7 @@ async def test_an_edit_is_a_new_version(
         await intake.has(3)
     assert [(m.kind, m.text) for m in intake.messages] == [
         ("message", "https://example.org helo"),
-        ("edit", "https://example.org hello"),
+        ("edit", "https://example.org hello\n\n> Example"),
         ("message", "next"),
     ]
     assert intake.messages[1].message_ref == written.ref

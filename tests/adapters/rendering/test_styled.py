@@ -1,10 +1,11 @@
 """Markdown to styled text: what the pieces are before a platform writes them."""
 
 import re
+from html import unescape
 
 import pytest
 
-from adapters.rendering.markdown import MAX_MARKDOWN_CHARS
+from adapters.rendering.markdown import MAX_MARKDOWN_CHARS, to_html
 from adapters.rendering.styled import (
     BARE_LINK,
     BOLD,
@@ -108,3 +109,42 @@ def test_plain_text_is_the_last_resort(source: str) -> None:
 def test_characters_that_cannot_be_sent_are_replaced() -> None:
     """Lone surrogates and NUL would make a request invalid."""
     assert styled("a\x00b\ud83d", WAYS).text == "a\ufffdb\ufffd"
+
+
+@pytest.mark.parametrize(
+    "latex",
+    [
+        r"so \(a^2\) it is",
+        r"\[ a_1 * b_2 * c \]",
+        r"$a_1 + b_1$ and $x*y*z$",
+        r"$$ a_1 \\ b_2 $$",
+        "\\[\na\n= b\n\\]",
+        "\\[\na\n=\n- b\n\n+ c\n\\].",
+        "$$\n- a\n# b\n> c\n$$",
+        "\\begin{align*}\na &= b \\\\\nc &= d_1 * e_1\n\\end{align*}",
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+        r"\(\frac{1}{2}\) and \(\{x \mid x > 0\}\)",
+        r"$\$5$ and $\alpha_{i}^{*}$",
+        r"\( [a](b) <https://e.org> `c` \)",
+    ],
+)
+def test_latex_stays_as_it_is_written(latex: str) -> None:
+    """Its signs are no markdown, in a line and over several, on each platform and in the page."""
+    assert styled(latex, WAYS).text == latex
+    assert unescape(re.sub("<[^>]*>", "", to_html(latex))).strip() == latex
+
+
+@pytest.mark.parametrize(
+    ("markdown", "text"),
+    [
+        ("$5 for *this* and $6 for that", "$5 for this and $6 for that"),
+        ("from $5-$10 *net*", "from $5-$10 net"),
+        (r"\*not bold\*", "*not bold*"),
+        (r"\( open *end*", "( open end"),
+        ("`$a$` *b*", "$a$ b"),
+        ("say $ *a* $", "say $ a $"),
+    ],
+)
+def test_what_only_looks_like_latex(markdown: str, text: str) -> None:
+    """Money, and what has no end, is text with markdown."""
+    assert styled(markdown, WAYS).text == text

@@ -113,6 +113,48 @@ def test_a_very_wide_cell_does_not_blow_up_the_others() -> None:
     assert len(text) < 900
 
 
+HEADINGS = "| Name | Where it is | What it costs |\n|---|---|---|\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        (
+            "| Hotel A | in the old town | 120 EUR a night |",
+            "• Name: Hotel A\n  Where it is: in the old town\n  What it costs: 120 EUR a night",
+        ),
+        ("| Hotel A | | 120 EUR |", "Name "),
+        (
+            "| | by the sea | |\n| B | far from all I know | 2 |",
+            "• Where it is: by the sea\n•",
+        ),
+        ("| 中中中中 | 中中中中中中中中 | x |", "• Name: 中中中中\n"),
+        (
+            "| a | [t](https://example.org) | 1 |",
+            "• Name: a\n  Where it is: t (https://example.org)",
+        ),
+        ("| a | b |", "Name "),
+        (f"| {'w' * 200} | b | c |", f"• Name: {'w' * 200}\n"),
+        ("| a | `x` **bold, long words** | 1 |", "• Name: a\n  Where it is: x bold, long"),
+        ("| a | \\| and more of these words | 1 |", "• Name: a\n  Where it is: | and more of"),
+        ("", "Name "),
+    ],
+)
+def test_a_wide_table_is_a_list_of_records(rows: str, shown: str) -> None:
+    """Beyond 40 columns; no value and no heading is lost."""
+    text, entities = only(HEADINGS + rows)
+    assert text.startswith(shown)
+    assert ("pre" in dict(entities)) == (not text.startswith("•"))
+
+
+def test_records_are_cut_between_rows() -> None:
+    """A message begins with a record."""
+    row = f"| {'name ' * 9} | {'place ' * 9} | {'cost ' * 9} |\n"
+    first, *more = parts(HEADINGS + row * 60)
+    assert more
+    assert all(part["text"].startswith("• Name") for part in (first, *more))
+
+
 @pytest.mark.parametrize("blank", ["", "  \n ", "\u200b", "\u2800", "\x00"[:0]])
 def test_an_empty_answer_shows_something(blank: str) -> None:
     """Telegram refuses empty texts, so there is always something visible."""
