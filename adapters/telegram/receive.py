@@ -48,6 +48,9 @@ _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _LONGEST_PAUSE_S = 3600.0
+ALBUM_PAUSE_S = 1.0
+"""The pictures of an album come as messages of their own, sometimes in several polls."""
+_ALBUM_WITHIN_S = 6.0
 
 
 class Ingest:
@@ -196,11 +199,22 @@ class Receiver:
         while True:
             with mapped_receiving(client.token):
                 updates = await self._updates(client, offset, within_s)
+                updates = await self._whole_albums(client, offset, updates)
             last = _last_id(updates)
             self._reached_at, within_s = self._clock(), self._poll_timeout_s
             if last is not None:
                 await self._ingest.store(updates, last)
                 offset = last + 1
+
+    async def _whole_albums(self, client: Client, offset: int | None, updates: Any) -> Any:
+        """Ask again until no album grows; what is not confirmed comes again, after a kill too."""
+        latest = self._clock() + _ALBUM_WITHIN_S
+        known = 0
+        while (pictures := _pictures(updates)) > known and self._clock() < latest:
+            known = pictures
+            await asyncio.sleep(ALBUM_PAUSE_S)
+            updates = await self._updates(client, offset, 0)
+        return updates
 
     async def _updates(self, client: Client, offset: int | None, within_s: int) -> Any:
         """Ask for updates, and wait out each pause that Telegram asks for."""
@@ -306,6 +320,13 @@ def _check_webhook(settings: TelegramSettings) -> None:
         raise AdapterRefused("webhook mode needs platforms.telegram.webhook_url")
     if not webhook_secret(settings):
         raise AdapterRefused("webhook mode needs platforms.telegram.webhook_secret")
+
+
+def _pictures(updates: Any) -> int:
+    """Return how many messages belong to albums; an update may have any shape."""
+    said = updates if isinstance(updates, list) else []
+    messages = [each.get("message") for each in said if isinstance(each, dict)]
+    return sum(isinstance(each, dict) and "media_group_id" in each for each in messages)
 
 
 def _last_id(updates: Any) -> int | None:
