@@ -106,6 +106,8 @@ def due_now(
         asked_seq: The first entry of the inbox that it answers.
         asked_at: When that came in, in seconds since the epoch.
     """
+    # An answer's first part; the key of a file ends in that one's number.
+    is_first = part.source_key.endswith(":1") and ":file:" not in part.source_key
     message = Outgoing(
         conversation=place.id,
         address=place.address,
@@ -113,7 +115,7 @@ def due_now(
         payload=part.payload,
         nonce=nonce_of(part.source_key),
         preview_ref=part.preview_ref,
-        reply_to=part.reply_to if _replies(part.source_key) else None,
+        reply_to=part.reply_to if is_first else None,
         question=part.reply_to,
         choices=part.choices,
     )
@@ -489,12 +491,8 @@ def nonce_of(source_key: str) -> str:
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
 
 
-def _replies(source_key: str) -> bool:
-    """Whether a row is the first part of an answer, which replies on every platform."""
-    return source_key.endswith(":1") and ":file:" not in source_key
-
-
 def _outgoing(row: Row[Any]) -> Outgoing:
+    is_first = row.source_key.endswith(":1") and ":file:" not in row.source_key
     return Outgoing(
         conversation=row.conversation,
         address=Address(row.platform, row.account, row.chat, row.thread),
@@ -502,7 +500,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         payload=row.payload,
         nonce=nonce_of(row.source_key),
         preview_ref=row.preview_ref,
-        reply_to=row.reply_to if _replies(row.source_key) else None,
+        reply_to=row.reply_to if is_first else None,
         question=row.reply_to,
         outcome_unknown=row.state in ("unknown", "sending"),
         choices=choices_of(row.choices),

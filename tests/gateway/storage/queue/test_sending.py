@@ -75,15 +75,13 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
     assert 0 <= due.message.age_s < 10
 
 
-def test_only_the_first_part_replies_on_every_platform(store: Store, chat: int) -> None:
+@pytest.mark.parametrize("key", ["t:2", "t:11", "t:file", "turn:1:file:1"])
+def test_only_the_first_part_replies_on_every_platform(store: Store, chat: int, key: str) -> None:
     """Later parts and files still name the question."""
-    rows = [outbox.OutboxPart(f"t:{n}", "p", "m", reply_to="r") for n in (1, 2, 11)]
-    rows.append(outbox.file_part("t:file:1", 1, "a.txt", "r"))
-    store.run(outbox.append, chat, rows, inbox_seq=1)
-    assert [sending._replies(row.source_key) for row in rows] == [True, False, False, False]
+    store.run(outbox.append, chat, [outbox.OutboxPart(key, "p", "m", reply_to="r")], inbox_seq=1)
     due = store.run(sending.next_due, chat)
     assert due is not None
-    assert (due.message.reply_to, due.message.question) == ("r", "r")
+    assert (due.message.reply_to, due.message.question) == (None, "r")
 
 
 def mark_sent(
