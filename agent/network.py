@@ -169,3 +169,41 @@ def _trust(context: ssl.SSLContext, name: str, path: str) -> None:
         is_empty = isinstance(exc, ssl.SSLError)
         why = "it holds no certificates" if is_empty else exc.strerror
         raise UnusableEnvironment(f"{name} names {path}, which cannot be read: {why}") from exc
+
+
+NO_ANSWER = "no answer in time"
+_WORDS = (
+    (r"Timeout", NO_ANSWER),
+    (r"Cert", "its certificate is not trusted"),
+    (r"SSL|TLS", "no encrypted connection was made"),
+    (r"DNS|gaierror", "its host name was not found"),
+    (r"Proxy", "the proxy cannot be used"),
+    (r"Refused", "the connection was refused"),
+    (r"Connect|Disconnect|Network|BrokenPipe", "the connection broke"),
+    (r"U(?:RL|rl)", "its address is not valid"),
+    (r"Redirect", "it refers to other addresses without end"),
+    (r"Decode|Protocol|ContentType|JSON|Payload", "its answer cannot be read"),
+)
+"""By names of classes: libraries derive theirs from few of Python's, and name them alike."""
+_CLASS = re.compile(r"<class '[\w.]+'>|\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Timeout)\b:?")
+
+
+def in_words(failure: BaseException, *, quoted: bool = False) -> str:
+    """Say to a person what failed, without names of classes.
+
+    Args:
+        quoted: Whether its text may be shown; some quote an address or a header with a secret.
+    """
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    text = " ".join(_CLASS.sub("", str(failure)).split()).strip(" :()'\"")
+    if quoted and text:
+        return text[:300]
+    names = ""
+    each: BaseException | None = failure
+    while each is not None:
+        names += " ".join(kind.__name__ for kind in type(each).__mro__)
+        each = each.__cause__ or each.__context__
+    told = (words for pattern, words in _WORDS if re.search(pattern, names))
+    number = failure.errno if isinstance(failure, OSError) else None
+    return next(told, os.strerror(number) if number else "an unexpected error")

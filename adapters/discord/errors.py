@@ -16,6 +16,7 @@ from adapters.errors import (
     SendRejected,
     SendUnknown,
 )
+from agent.network import in_words
 
 # Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#json
 UNKNOWN_CHANNEL = 10003
@@ -98,7 +99,7 @@ def mapped_receiving() -> Iterator[None]:
     except _TRANSPORT as exc:
         raise AdapterDisconnected(_text(exc)) from exc
     except _UNREADABLE as exc:
-        raise AdapterDisconnected(f"Discord cannot be understood: {type(exc).__name__}") from exc
+        raise AdapterDisconnected("Discord cannot be understood") from exc
 
 
 @contextmanager
@@ -163,4 +164,4 @@ def _text(exc: BaseException) -> str:
         return _reason(exc)
     # The transport's other errors quote the URL, in which an interaction's token may stand.
     told = isinstance(exc, OSError | discord.DiscordException) and str(exc)
-    return f"{type(exc).__name__}: {told}"[:300] if told else type(exc).__name__
+    return in_words(exc, quoted=bool(told))

@@ -11,6 +11,7 @@ from adapters.discord.client import Api
 from adapters.discord.errors import mapped_call
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
 from adapters.messages import Attachment
+from agent.network import in_words
 
 _HOSTS = {"cdn.discordapp.com", "media.discordapp.net"}
 _CHUNK_BYTES = 65_536
@@ -75,7 +76,7 @@ async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -
     try:
         return await api.download(url, taken)
     except (aiohttp.ClientError, OSError, SendDelayed) as exc:
-        raise FetchDelayed(f"the file cannot be read: {type(exc).__name__}") from exc
+        raise FetchDelayed(f"the file cannot be read: {in_words(exc)}") from exc
 
 
 def check_status(status: int) -> None:

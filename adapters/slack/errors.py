@@ -22,6 +22,7 @@ from adapters.errors import (
     SendRejected,
     SendUnknown,
 )
+from agent.network import in_words
 
 # Raised by aiohttp before the first byte of the request has left.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
@@ -96,11 +97,11 @@ def mapped() -> Iterator[None]:
         raise _of_answer(exc) from None
     except aiohttp.RedirectClientError as exc:
         # Some of these are InvalidURL too, but an answer has led there: the request has left.
-        raise Unanswered(type(exc).__name__) from exc
+        raise Unanswered(in_words(exc)) from exc
     except _NOT_SENT as exc:
-        raise NotTaken(type(exc).__name__) from exc
+        raise NotTaken(in_words(exc)) from exc
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-        raise Unanswered(type(exc).__name__) from exc
+        raise Unanswered(in_words(exc)) from exc
     except (SlackClientError, AttributeError, LookupError, TypeError, ValueError) as exc:
         # Inside of the SDK an answer of the wrong shape raises whatever comes.
         raise Unanswered("malformed answer") from exc

@@ -43,7 +43,7 @@ from adapters.slack.ingest import (
     UpdateKind,
     is_bare_mention,
 )
-from agent.network import proxy_for, tls_for
+from agent.network import in_words, proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -211,7 +211,7 @@ class SocketConnection(SocketModeClient):
                 ssl=tls_for(str(self.wss_uri)),
             )
         except (aiohttp.ClientError, OSError) as exc:
-            reason = f"the socket cannot be opened: {type(exc).__name__}"
+            reason = f"the socket cannot be opened: {in_words(exc)}"
             raise AdapterDisconnected(reason) from None
         self.current_session_monitor = self._tasks.create_task(self.monitor_current_session())
         self.message_receiver = self._tasks.create_task(self.receive_messages())

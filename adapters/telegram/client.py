@@ -37,7 +37,7 @@ from adapters.pacing import Pacer
 from adapters.registry import credential
 from adapters.telegram.errors import Flooded, MalformedAnswer, ServerTrouble, TooManyRequests
 from adapters.telegram.platform import TelegramSettings
-from agent.network import proxy_for, tls_for
+from agent.network import in_words, proxy_for, tls_for
 
 log = structlog.get_logger()
 
@@ -108,7 +108,7 @@ class CheckedRequest(HTTPXRequest):
         try:
             status, body = await self._outbound.run(request, _deadline_s(**kwargs))
         except (TimeoutError, ConnectionAbortedError) as exc:
-            raise NetworkError(f"The request was ended: {type(exc).__name__}") from exc
+            raise NetworkError(f"The request was ended: {in_words(exc)}") from exc
         answer = _parse(body)
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
@@ -148,7 +148,7 @@ class CheckedRequest(HTTPXRequest):
                 "POST", url, headers, orjson.dumps(data.json_parameters), limits_s
             )
         except httpx.TransportError as exc:
-            raise NetworkError(f"{type(exc).__name__}: {exc}") from exc
+            raise NetworkError(f"{in_words(exc, quoted=True)}") from exc
         return answer.status, content
 
     @override
@@ -240,7 +240,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 return answer, await answer.read()
         except (aiohttp.ClientError, OSError) as exc:
             same = next(same for kind, same in _SAME if isinstance(exc, kind))
-            raise same(str(exc) or type(exc).__name__) from exc
+            raise same(str(exc) or in_words(exc)) from exc
         finally:
             self.in_use -= 1
             self._free.release()

@@ -27,6 +27,7 @@ from adapters.errors import (
     SendRejected,
     SendUnknown,
 )
+from agent.network import in_words
 
 log = structlog.get_logger()
 
@@ -154,7 +155,7 @@ def mapped_fetch(token: str) -> Iterator[None]:
         raise FetchRejected(_why_no_file(redact(exc.message, token))) from exc
     except (TelegramError, httpx.HTTPError, OSError) as exc:
         # The deadline of a request and the end of its client are OSErrors.
-        raise FetchDelayed(redact(str(exc), token) or type(exc).__name__) from exc
+        raise FetchDelayed(redact(str(exc), token) or in_words(exc)) from exc
     except UNREADABLE as exc:
         raise FetchDelayed("Telegram's answer cannot be understood") from exc
 

@@ -209,7 +209,7 @@ def readable(provider: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
-        raise ModelUnreachable(f"{provider}: malformed stream ({type(exc).__name__})") from exc
+        raise ModelUnreachable(f"{provider}: malformed stream") from exc
 
 
 def storable(completion: Completion) -> Completion:

@@ -13,6 +13,7 @@ from agent.errors import CredentialsRefused, CreditUsedUp, ModelNotFound
 from agent.messages import count
 from agent.models.recovery import Failing
 from agent.money.costs import format_usd
+from agent.network import in_words
 from gateway.access.web_door import called
 from gateway.agent_ports.budgets import BudgetUse
 from gateway.lifecycle.supervision import AccountHealth
@@ -321,7 +322,7 @@ def _of_models(facts: AlertFacts, is_it: Callable[[Failing], bool]) -> Iterator[
     for label in sorted(models.configured):
         failing = models.failing.get(label)
         if failing is not None and is_it(failing):
-            reason = str(failing.failure) or type(failing.failure).__name__
+            reason = str(failing.failure) or in_words(failing.failure)
             others = " or ".join(sorted(models.answered & models.line))
             values = {
                 "reason": reason,

@@ -14,6 +14,7 @@ from typing import Any, Literal, cast
 from sqlalchemy import Connection
 
 from adapters.registry import AccountReport
+from agent.network import in_words
 from gateway.lifecycle.start_checks import Finding
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
@@ -204,7 +205,7 @@ def made(each: Check, examined: Examined) -> Result:
     try:
         seen = tuple(each.look(examined))
     except Exception as exc:  # noqa: BLE001 - whatever it is, it is told
-        seen = (Sight("unknown", f"the check itself failed: {type(exc).__name__}: {exc}"),)
+        seen = (Sight("unknown", f"the check itself failed: {in_words(exc, quoted=True)}"),)
     return Result(each, seen or (Sight("fine", each.title),))
 
 

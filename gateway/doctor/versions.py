@@ -5,7 +5,7 @@ import urllib.request
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distributions
 
-from agent.network import UnusableEnvironment, opener_for
+from agent.network import UnusableEnvironment, in_words, opener_for
 from gateway.doctor.checks import Examined, Sight, check
 
 ADVISORIES_URL = "https://api.osv.dev/v1/querybatch"
@@ -29,7 +29,7 @@ def _advisories(examined: Examined) -> Iterator[Sight]:
     try:
         results = _asked(packages)
     except (UnusableEnvironment, OSError, ValueError, KeyError) as exc:
-        yield Sight("unknown", f"nobody answers at {ADVISORIES_URL}: {type(exc).__name__}")
+        yield Sight("unknown", f"nobody answers at {ADVISORIES_URL}: {in_words(exc)}")
         return
     for (name, version), found in zip(packages, results, strict=True):
         if found:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from agent.network import in_words
 from gateway.errors import StorageUnavailable
 from gateway.storage.database import DatabaseServer
 
@@ -141,7 +142,7 @@ class Copying:
                 # Of the copy it is the disk's trouble, and that of all that comes after it.
                 if exc.errno not in _UNREADABLE or exc.filename != str(each):
                     raise
-                self._leave_out(label, exc.strerror or type(exc).__name__)
+                self._leave_out(label, in_words(exc))
 
     def _copied(self, each: Path, copy: Path, label: str) -> Sequence[tuple[Path, Path, str]]:
         """Copy one entry; return what is in it where it is a folder."""

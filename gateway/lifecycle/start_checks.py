@@ -19,6 +19,7 @@ from adapters.registry import BUILT_IN, AccountReport, AccountSettings, check
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError
 from agent.models.base import ChatModel
 from agent.models.recovery import Rests
+from agent.network import in_words
 from agent.safety.redaction import printable
 from gateway.lifecycle.supervision import Supervised
 
@@ -149,7 +150,7 @@ async def report_of(platform: str, block: AccountSettings) -> AccountReport:
     except Exception as exc:
         name = type(exc).__name__
         log.exception("account_not_asked", platform=platform, account=block.name, error=name)
-        return AccountReport("not_checked", f"not checked: the question ended with {name}")
+        return AccountReport("not_checked", f"not checked: {in_words(exc)}")
 
 
 def _of_platform(supervised: Supervised, reports: Reports) -> Finding:

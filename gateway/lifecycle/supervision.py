@@ -27,6 +27,7 @@ import structlog
 
 from adapters.base import Adapter, Clock, PoolUse, Receives
 from adapters.errors import AdapterDisconnected, AdapterRefused
+from agent.network import in_words
 from gateway.errors import LeaseLost, StorageError
 from gateway.lifecycle.replica import AccountLease, AccountLeases, Replica
 from gateway.storage.database import Database
@@ -424,7 +425,7 @@ class Supervised:
                 self.trouble = str(exc)
                 log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
             except Exception as exc:
-                self.trouble = type(exc).__name__
+                self.trouble = in_words(exc)
                 self._failed = 1 if time.monotonic() > self._steady_at else self._failed + 1
                 self._steady_at = float("inf")
                 log.exception("adapter_failed", adapter=self.name)

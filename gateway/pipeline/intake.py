@@ -18,6 +18,7 @@ from adapters.base import Renderer
 from adapters.messages import Address, Admission, Cursor, InboundMessage, MessageRef, Move, Poison
 from agent import spans
 from agent.messages import clean_text, storable
+from agent.network import in_words
 from agent.tools.registry import HeldTool
 from gateway.access import pairing, tool_texts
 from gateway.access.pairing import Happening, Pairing
@@ -117,7 +118,7 @@ class GatewayIntake:
             raise
         except Exception as exc:
             log.exception("update_not_admitted")
-            await self._commit(one.as_poison(f"{type(exc).__name__}: {exc}"))
+            await self._commit(one.as_poison(in_words(exc, quoted=True)))
             return [Admission("ignored") for _ in one.messages]
 
     async def _commit(self, batch: "_Batch") -> list[Admission]:

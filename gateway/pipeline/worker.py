@@ -21,6 +21,7 @@ from typing import Self
 
 import structlog
 
+from agent.network import in_words
 from agent.processes import descriptors
 from agent.spans import trace_of
 from gateway.errors import CommitUnknown, LeaseLost, StorageError, StorageUnavailable
@@ -334,7 +335,7 @@ class Worker:
                 lease = service.lease
                 failed = self._false_starts.get(here, 0) + 1
                 self._false_starts[here] = failed
-                reason = f"it could not begin: {type(exc).__name__}"
+                reason = f"it could not begin: {in_words(exc)}"
                 is_last = failed >= kit.queue.max_attempts
                 if lease is None or not (is_last and await self._give_up(lease, reason, kit)):
                     raise

@@ -21,6 +21,7 @@ from adapters.base import Adapter
 from adapters.errors import AdapterError
 from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
+from agent.network import in_words
 from agent.tools.registry import ServedTools, Tool
 from gateway.agent_ports.files import StoredFiles
 from gateway.agent_ports.questions import Timeouts
@@ -208,7 +209,7 @@ class Reloading:
             source.stamp, self._rests_until = None, time.monotonic() + AGAIN_AFTER_S
         is_taken, trace = self.settings is not before, None if is_stored else exc
         log.error("reload_failed", error=str(exc), is_taken=is_taken, exc_info=trace)
-        why = f"the reload failed: {type(exc).__name__}: {exc}"
+        why = f"the reload failed: {in_words(exc, quoted=True)}"
         if is_taken:
             return SettingsReloaded(warnings=(f"{why}; the settings are gone by",))
         if source is not None and not is_stored:

@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import BaseModel, SecretStr
 
 from agent.errors import SecretUnreadable
+from agent.network import in_words
 from agent.processes.descent import kill_group
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
@@ -247,7 +248,7 @@ def _of_keyring(place: str, _environ: Mapping[str, str]) -> str:
         raise SecretUnreadable("cannot be read: there is no keyring on this system") from exc
     except Exception as exc:  # noqa: BLE001 - a backend talks to the desktop, and may raise anything
         # Not `from`: what a backend says may hold anything.
-        raise SecretUnreadable(f"cannot be read: {type(exc).__name__}") from None
+        raise SecretUnreadable(f"cannot be read: {in_words(exc)}") from None
     if value is None:
         raise SecretUnreadable("is not in the keyring")
     return value

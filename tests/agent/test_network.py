@@ -1,12 +1,23 @@
 """Proxies and certificates as the environment names them, for whichever client asks."""
 
+import re
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
+import aiohttp
+import httpx
 import pytest
 
-from agent.network import UnusableEnvironment, certificates, proxy_for, tls_for, troubles
+from agent.network import (
+    UnusableEnvironment,
+    certificates,
+    in_words,
+    proxy_for,
+    tls_for,
+    troubles,
+)
 
 PROXY = "http://proxy:3128"
 VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
@@ -155,3 +166,46 @@ def test_the_bundle_of_requests_is_trusted_too(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
     assert certificates().cert_store_stats()["x509_ca"] > bare
     assert certificates().verify_mode == ssl.CERT_REQUIRED
+
+
+def raised(failure: Exception, cause: BaseException | None) -> Exception:
+    failure.__cause__ = cause
+    return failure
+
+
+FAILURES = [
+    (TimeoutError(), "no answer in time"),
+    (aiohttp.ServerDisconnectedError("b'key'"), "the connection broke"),
+    (aiohttp.InvalidURL("https://x/key"), "its address is not valid"),
+    (raised(httpx.ConnectError("key"), ConnectionRefusedError(111, "x")), "connection was refused"),
+    (raised(httpx.ReadTimeout("key"), TimeoutError()), "no answer in time"),
+    (raised(httpx.ConnectError("key"), socket.gaierror(-2, "x")), "host name was not found"),
+    (raised(httpx.ConnectError("key"), ssl.SSLError(1, "key")), "no encrypted connection"),
+    (ExceptionGroup("key", [ConnectionResetError(104, "x")]), "the connection broke"),
+    (PermissionError(13, "Permission denied", "/key"), "Permission denied"),
+    (KeyError("key"), "an unexpected error"),
+]
+
+
+@pytest.mark.parametrize(("failure", "told"), FAILURES)
+def test_a_failure_is_told_without_its_class_and_text(failure: Exception, told: str) -> None:
+    """Its text may hold an address with a token."""
+    text = in_words(failure)
+    assert told in text
+    assert not re.search(r"key|Error|Timeout|[A-Z]\w+[A-Z]", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("MCPError: Connection closed", "Connection closed"),
+        ("sqlalchemy.exc.OperationalError: no such table", "no such table"),
+        ("<class 'httpx.ReadTimeout'>", "an unexpected error"),
+        ("", "an unexpected error"),
+        ("All connection attempts failed", "All connection attempts failed"),
+        ("httpx.ReadTimeout", "an unexpected error"),
+    ],
+)
+def test_a_text_that_may_be_shown_is_without_classes(text: str, told: str) -> None:
+    """Libraries quote each other."""
+    assert in_words(RuntimeError(text), quoted=True) == told

@@ -48,7 +48,7 @@ from agent.models.draft import (
 )
 from agent.models.openai.mode import ModeFile
 from agent.models.refusals import read, read_event
-from agent.network import UnusableEnvironment, proxy_for, tls_for
+from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
 from agent.usage import Usage
 
@@ -349,7 +349,7 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
     except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
         # The system's words name the trouble (a name, a port); other texts may hold a header.
         told = f": {exc.__cause__}" if isinstance(exc.__cause__, httpx2.ConnectError) else ""
-        raise ModelUnreachable(f"Anthropic: {type(exc).__name__}{told}") from exc
+        raise ModelUnreachable(f"Anthropic: {in_words(exc)}{told}") from exc
 
 
 async def bound(response: httpx2.Response) -> None:

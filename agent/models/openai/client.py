@@ -49,6 +49,7 @@ from agent.models.openai.mode import (
 from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
 from agent.models.reasoning import ReasoningFilter
+from agent.network import in_words
 from agent.settings import ModelSettings
 from agent.usage import Usage
 
@@ -446,4 +447,4 @@ def openai_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None]:
     except (Disconnected, Unreadable) as exc:
         raise ModelUnreachable(f"OpenAI API: {exc}") from exc
     except UNREADABLE as exc:
-        raise ModelUnreachable(f"OpenAI API: {type(exc).__name__}") from exc
+        raise ModelUnreachable(f"OpenAI API: {in_words(exc)}") from exc

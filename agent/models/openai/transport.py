@@ -17,7 +17,7 @@ import orjson
 from agent.models import refusals
 from agent.models.api import CONNECT_TIMEOUT_S, HEADERS, MAX_BYTES
 from agent.models.refusals import Refusal
-from agent.network import UnusableEnvironment, proxy_for, tls_for
+from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 
 DONE = "[DONE]"
 """Stands behind the last event of a stream, for whoever reads it too."""
@@ -152,7 +152,7 @@ def _transport_errors() -> Iterator[None]:
     except UnusableEnvironment as exc:
         raise Disconnected(str(exc)) from exc
     except (aiohttp.ClientError, OSError) as exc:
-        raise Disconnected(type(exc).__name__) from exc
+        raise Disconnected(in_words(exc)) from exc
 
 
 async def _read(answer: aiohttp.ClientResponse) -> object:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from agent.network import NO_ANSWER
 from agent.settings import McpServerSettings
 
 _PATH = r"""['"`]?(?P<path>/[^'"`:,;\n]{1,300})"""
@@ -72,7 +73,7 @@ def _remedies(key: str, server: McpServerSettings, command: str, text: str) -> I
     yield from _files(key, server, text)
     if found := _NO_PROGRAM.search(text):
         yield _no_program(key, server, found["program"])
-    if text.startswith("TimeoutError\n"):
+    if text.startswith(f"{NO_ANSWER}\n"):
         yield _late(key, server)
 
 

@@ -38,6 +38,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from agent.errors import ToolError
+from agent.network import in_words
 from agent.settings import McpServerSettings, SandboxSettings
 from agent.tools.context import ToolContext
 from agent.tools.mcp import transports
@@ -339,7 +340,7 @@ class Connection:
                 await self._connect(tail)
                 reason = "the connection has ended"
             except Exception as exc:  # noqa: BLE001 - whatever a server does ends here
-                reason = reason_of(exc)
+                reason = in_words(exc, quoted=True)
             # Once it was connected, what it writes may hold what people said.
             self.said = "" if self.problem is None else tail.text.strip()
             if self.problem is not None:
@@ -460,13 +461,6 @@ async def _list(client: Client) -> None:
         cursor, seen = page.next_cursor, seen + len(page.tools)
         if not cursor or seen > MAX_TOOLS:
             return
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what a failure is about; groups of the SDK's tasks hold it inside."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
 
 
 def text_of(result: CallToolResult) -> str:

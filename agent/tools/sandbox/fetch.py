@@ -26,7 +26,7 @@ from typing_extensions import override
 from yarl import URL
 
 from agent.errors import ToolError
-from agent.network import UnusableEnvironment, tls_for
+from agent.network import UnusableEnvironment, in_words, tls_for
 from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.context import Redirects, ToolContext
@@ -186,7 +186,7 @@ class Fetcher:
         except UnusableEnvironment as exc:
             raise ToolError(str(exc)) from exc
         except (aiohttp.ClientError, OSError, ValueError) as exc:
-            raise ToolError(f"it cannot be fetched: {type(exc).__name__}") from exc
+            raise ToolError(f"it cannot be fetched: {in_words(exc)}") from exc
 
     async def _follow(self, url: URL, redirects: Redirects) -> WebPage:
         asked = url.host or ""

@@ -343,7 +343,7 @@ async def test_what_cannot_be_read_is_a_broken_stream(double: Double, event: Eve
 
 async def test_a_stream_that_cannot_be_read_is_billed() -> None:
     """Like one that was cut: what was reported, and what had been streamed."""
-    with pytest.raises(ModelUnreachable, match=r"malformed stream \(KeyError\)") as caught:
+    with pytest.raises(ModelUnreachable, match=r"malformed stream") as caught:
         await native(start(usage=USAGE), *HI, {"type": "content_block_delta", "index": 0})
     assert caught.value.usage == Usage(5, estimate_tokens("hi there", "claude-sonnet-5-5"))
 

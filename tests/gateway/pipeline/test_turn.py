@@ -49,6 +49,7 @@ from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, 
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import ScriptedModel, Step, tool_call
 
+ODD = "an unexpected error"
 GIVE_UP_AT_ONCE = RetryPolicy(retry_for_s=0, backoff_s=(1,))
 
 
@@ -557,7 +558,10 @@ async def test_what_cannot_begin_is_buried(
             assert await chat.answers(1) == [notices.NEVER_BEGAN]
         [buried] = chat.events("turn_buried")
         assert chat.adapter.shown[0].payload.endswith(f"Reference: `{buried['trace'][:8]}`")
-        assert (buried["attempts"], buried["error"]) == (3, "it could not begin: KeyError")
+        assert (buried["attempts"], buried["error"]) == (
+            3,
+            "it could not begin: an unexpected error",
+        )
         [letter] = await chat.gateway.database.read(dead_letters.find_all)
         assert (letter.id, letter.text) == ("t1", "poison")
         assert await chat.ask("next") == "re: next"

@@ -128,7 +128,7 @@ class TestRead:
         with pytest.raises(SecretUnreadable, match="is not in the keyring"):
             read_secret("keyring:parley/other", {})
         ring.failure = failure
-        with pytest.raises(SecretUnreadable, match=rf"^cannot be read: {failure.__name__}$"):
+        with pytest.raises(SecretUnreadable, match=r"^cannot be read: an unexpected error$"):
             read_secret("keyring:parley/other", {})
 
     def test_a_system_without_a_keyring(self) -> None:
