@@ -3,7 +3,7 @@ FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/parley
 WORKDIR /src
-# requirements-cluster.lock has the extras postgres and s3 as well.
+# requirements-cluster.lock has the extra postgres as well.
 ARG REQUIREMENTS=requirements.lock
 COPY requirements.lock requirements-cluster.lock ./
 RUN /opt/parley/bin/pip install --require-hashes -r "$REQUIREMENTS"

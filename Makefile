@@ -126,7 +126,7 @@ COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
 lock: setup
 	$(COMPILE) pyproject.toml -o requirements.lock
 	$(COMPILE) pyproject.toml --group dev -o requirements-dev.lock
-	$(COMPILE) pyproject.toml --extra postgres --extra s3 -o requirements-cluster.lock
+	$(COMPILE) pyproject.toml --extra postgres -o requirements-cluster.lock
 	$(COMPILE) --group build -o requirements-build.lock
 	$(COMPILE) --group installer -o requirements-installer.lock
 	$(COMPILE) --group supply -o requirements-supply.lock

@@ -371,11 +371,7 @@ class History(Protocol):
         ...
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat, and of no other; None if there is none.
-
-        Raises:
-            FetchDelayed: Its bytes cannot be had now.
-        """
+        """Return a file of this chat, and of no other; None if there is none."""
         ...
 
     async def gauge(self, address: Address) -> ContextGauge:

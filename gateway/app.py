@@ -32,7 +32,7 @@ from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.access.web_door import WebDoor
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.files import Attachments, stored_files
+from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.told_notes import NoteChats
@@ -465,19 +465,18 @@ async def assembled(
         death: How that process ended; None where nothing is known of it.
     """
     origin = origin or AgentOrigin()
-    access, wakeups, traffic, files = (
+    access, wakeups, traffic = (
         Access(settings.access, settings.web),
         Wakeups(),
         Traffic(),
-        stored_files(database, settings),
     )
-    mind = await build_mind(settings, agent, database, files, origin.plugins)
+    mind = await build_mind(settings, agent, database, origin.plugins)
     links = ChatLinks(settings.web.token)
     rules = build_rules(settings, access, mind)
     receiving = AccountLeases(is_alone=database.server is None)
     intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic, receiving)
     door = _door(database, access, links, intake)
-    chats = ChatHistory(database, intake.facts, links, files)
+    chats = ChatHistory(database, intake.facts, links)
     adapters = _replaceable(accounts.connect(intake, chats, door))
     note_chats = NoteChats(Owners(access, accounts.renderers), wakeups)
     await _tell_at_the_start(database, adapters, intake)
@@ -486,7 +485,7 @@ async def assembled(
     reader = build_memory_reader(settings, mind.agent, mind.readers, database, budgets, note_chats)
     beside = Beside(
         Preparations(database, mind.agent, mind.context, budgets),
-        Attachments(database, adapters, settings.attachments, wakeups, files),
+        Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, Timeouts.from_settings(settings.tools), wakeups, access),
         Indexer(database, build_meanings(settings, database)),
         Pruner(database, settings.retention, settings.storage.raw_days),
@@ -501,11 +500,11 @@ async def assembled(
     replica = await registered(database, _beginning(settings, death, receiving, accounts.share))
     worker = Worker(database, replica, kit, list(adapters))
     burials = Burials(note_chats.owners, settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(files, links))
+    delivery = Delivery(database, replica, adapters, traffic, burials, Enclosures(database, links))
     _listen(wakeups, beside, stops, worker, delivery, mind.context)
     supervised, make = supervised_of(adapters.values(), receiving), accounts.make
     parts = LiveParts(
-        *(shared, files, intake, worker, delivery, supervised),
+        *(shared, intake, worker, delivery, supervised),
         make and (lambda name, block: make(name, block, intake, chats, door)),
     )
     reloading = Reloading(settings, mind, parts, origin)

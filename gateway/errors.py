@@ -5,8 +5,7 @@ GatewayError
 ├── StorageError
 │   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
 │   │   ├── CommitUnknown        it may be stored: try again all the same
-│   │   ├── DatabaseReplaced     it is not the file that was written to: stop admitting
-│   │   └── ObjectsUnavailable   the object store of large files did not do it: try again
+│   │   └── DatabaseReplaced     it is not the file that was written to: stop admitting
 │   ├── DatabaseLocked       another gateway process owns this database: do not start
 │   ├── DatabaseTooNew       written by a newer Parley: do not start, nothing was changed
 │   ├── LeaseLost            another worker owns the conversation now: drop the work
@@ -44,10 +43,6 @@ class CommitUnknown(StorageUnavailable):
 
 class DatabaseReplaced(StorageUnavailable):
     """The file was removed, replaced or cut, or an older copy was put in its place."""
-
-
-class ObjectsUnavailable(StorageUnavailable):
-    """The object store did not do what was asked; what it was to take is in the database still."""
 
 
 class DatabaseLocked(StorageError):

@@ -649,11 +649,6 @@ def refuse_unusable(settings: Settings, plugins: Plugins = NO_PLUGINS) -> None:
     provider_of(settings.web)
     Workspaces(settings.tools.workspace, settings.home)
     refuse_unwritable(log_path(settings.logging, settings.home))
-    if settings.storage.files is not None:
-        # A gateway without an object store has no use for it.
-        from gateway.storage.object_store import ObjectStore  # noqa: PLC0415
-
-        ObjectStore(settings.storage)
 
 
 async def _build(settings: Settings, plugins: Plugins) -> None:

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from adapters.base import UNANNOUNCED, PreviewIntent, Renderer
 from adapters.door import OWNER, LimitReached, Visitor
-from adapters.errors import FetchDelayed, FetchRejected
+from adapters.errors import FetchRejected
 from adapters.messages import (
     Address,
     Attachment,
@@ -163,12 +163,8 @@ class WebAdapter:
 
     async def _show_file(self, request: web.Request) -> web.Response:
         place, number = place_of(request), file_of(request)
-        try:
-            async with self._reading:
-                file = await self._history.file(place, number)
-        except FetchDelayed as exc:
-            text = "The file cannot be had now; try again later."
-            raise Refusal(503, "file_delayed", text) from exc
+        async with self._reading:
+            file = await self._history.file(place, number)
         if file is None:
             raise Refusal(404, "no_such_file", "There is no such file.")
         response = file_response(file)

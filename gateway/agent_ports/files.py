@@ -12,25 +12,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
-from adapters.messages import OutgoingFile
 from agent.errors import ToolError
 from agent.models.images import Images
 from agent.spans import trace_of
 from agent.turn.state import Agent
-from gateway.errors import NotFound, ObjectsUnavailable, StorageError
-from gateway.settings.tree import AttachmentSettings, Settings
+from gateway.errors import StorageError
+from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
 from gateway.storage.conversation import attachments
 from gateway.storage.conversation.attachments import (
     AwaitedFile,
-    StoredContent,
     parts_of,
     size_text,
     too_large,
@@ -61,92 +58,6 @@ _LOST = "it could not be downloaded"
 GIVEN_UP = "I could not download `{name}`, and answer without it. You can send it again."
 
 
-class Objects(Protocol):
-    """The object store with the bytes of large files (gateway/agent_ports/large_files.py)."""
-
-    async def get(self, name: str) -> bytes:
-        """Return the bytes of an object.
-
-        Raises:
-            NotFound: It is not there.
-            ObjectsUnavailable: They cannot be had now.
-        """
-        ...
-
-    async def run(self) -> None:
-        """Move files there until cancelled."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFiles:
-    """Reads files, whose bytes are in the database or, those of large ones, in an object store.
-
-    Attributes:
-        objects: None where all of them are in the database.
-    """
-
-    database: Database
-    objects: Objects | None = None
-
-    async def outgoing(self, attachment_id: int) -> OutgoingFile:
-        """Return a stored file with its bytes.
-
-        Raises:
-            NotFound: They were in the object store, and are not any more.
-            ObjectsUnavailable: They cannot be had now.
-        """
-        found = await self.database.read(attachments.outgoing, attachment_id)
-        return await self._complete(found)
-
-    async def of_conversation(
-        self, conversation_id: int, attachment_id: int
-    ) -> OutgoingFile | None:
-        """Return a stored file of this conversation, and of no other; None where it has none.
-
-        Raises:
-            NotFound: Its bytes were in the object store, and are not any more.
-            ObjectsUnavailable: They cannot be had now.
-        """
-        found = await self.database.read(
-            attachments.of_conversation, conversation_id, attachment_id
-        )
-        return None if found is None else await self._complete(found)
-
-    async def _complete(self, found: StoredContent) -> OutgoingFile:
-        if found.object is None:
-            return found.file
-        if self.objects is None:
-            text = "a file lies in an object store, and storage.files names none"
-            raise ObjectsUnavailable(text)
-        try:
-            content = await self.objects.get(found.object)
-        except NotFound:
-            log.exception("object_missing", attachment=found.id, object=found.object)
-            raise
-        digest = await asyncio.to_thread(hashlib.sha256, content)
-        if digest.hexdigest() != found.sha256:
-            log.error("object_damaged", attachment=found.id, object=found.object)
-            raise NotFound(f"{found.object} is not what was stored")
-        return replace(found.file, content=content)
-
-
-def stored_files(database: Database, settings: Settings) -> StoredFiles:
-    """Return what reads files, with the object store where the settings name one.
-
-    Raises:
-        SettingsError: The library of the object store is not installed.
-    """
-    if settings.storage.files is None:
-        return StoredFiles(database)
-    # A gateway without an object store has no use for it.
-    from gateway.agent_ports.large_files import LargeFiles  # noqa: PLC0415
-    from gateway.storage.object_store import ObjectStore  # noqa: PLC0415
-
-    store = ObjectStore(settings.storage)
-    return StoredFiles(database, LargeFiles(database, store, settings.attachments.text_chars))
-
-
 @dataclass(slots=True)
 class Lane:
     """The downloads of one account.
@@ -170,14 +81,12 @@ class Attachments:
         adapters: Mapping[tuple[str, str], Adapter],
         settings: AttachmentSettings,
         wakeups: Wakeups,
-        stored: StoredFiles,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._database = database
         self._lanes = {account: Lane(adapter) for account, adapter in adapters.items()}
         self._settings = settings
         self._wakeups = wakeups
-        self._stored = stored
         self._sleep = sleep
         self._changed = asyncio.Event()
 
@@ -196,8 +105,6 @@ class Attachments:
         rest pending.
         """
         async with asyncio.TaskGroup() as tasks:
-            if self._stored.objects is not None:
-                tasks.create_task(self._stored.objects.run(), name="large files")
             while True:
                 # Before the look: a hint that comes during it is not lost.
                 self._changed.clear()
@@ -391,21 +298,14 @@ class TurnFiles:
         return stored.name
 
 
-def with_pictures_of(files: StoredFiles, agent: Agent) -> Agent:
+def with_pictures_of(database: Database, agent: Agent) -> Agent:
     """Return the agent with the stored files as the source of its pictures."""
-    return replace(agent, images=Images(partial(load_image, files)))
+    return replace(agent, images=Images(partial(load_image, database)))
 
 
-async def load_image(files: StoredFiles, conversation: str, attachment_id: int) -> str | None:
-    """Return the data URL of a picture of this conversation: `agent.models.images.ImageLoader`.
-
-    Raises:
-        ObjectsUnavailable: Its bytes cannot be had now; the turn is tried again later.
-    """
-    try:
-        found = await files.of_conversation(int(conversation), attachment_id)
-    except NotFound:
-        return None
+async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
+    """Return the data URL of a picture of this conversation: `agent.models.images.ImageLoader`."""
+    found = await database.read(attachments.of_conversation, int(conversation), attachment_id)
     picture = found and look_at(found.content)
     if found is None or picture is None:
         return None

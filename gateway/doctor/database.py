@@ -84,8 +84,7 @@ def _whole(examined: Examined) -> Iterator[Sight]:
     "database-size",
     "The database is not too large for one machine",
     why="Backups and restores of a large file take long, and nobody is answered meanwhile.",
-    remedy="Keep less (`retention.*`), put large files into an object store (`storage.files`), or"
-    " move to PostgreSQL (`parley db copy`).",
+    remedy="Keep less (`retention.*`), or move to PostgreSQL (`parley db copy`).",
 )
 def _large(examined: Examined) -> Iterator[Sight]:
     if (size := _size(examined)) > LARGE_BYTES:

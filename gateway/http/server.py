@@ -21,12 +21,10 @@ from aiohttp import web
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.door import OWNER
-from adapters.errors import FetchDelayed
 from adapters.messages import Address, OutgoingFile
 from agent.processes.descriptors import is_scarce
-from gateway.agent_ports.files import StoredFiles
 from gateway.commands.status_figures import StatusFacts
-from gateway.errors import GatewayError, NotFound, ObjectsUnavailable, StorageError
+from gateway.errors import GatewayError, StorageError
 from gateway.http.connections import (
     IDLE_S,
     MAX_HEADERS,
@@ -39,7 +37,7 @@ from gateway.http.connections import (
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import WORKING, Supervised, Watch
 from gateway.session_keys import address_key
-from gateway.storage.conversation import conversations
+from gateway.storage.conversation import attachments, conversations
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import leases
@@ -328,13 +326,11 @@ class ChatHistory:
     Attributes:
         facts: Returns the figures of the model that was chosen, None for the default, as they are
             now.
-        files: Reads files, wherever their bytes are.
     """
 
     database: Database
     facts: Callable[[str | None], StatusFacts]
     links: ChatLinks
-    files: StoredFiles
 
     async def chats(self, platform: str, account: str, sender: str) -> list[ChatSummary]:
         """Return somebody's own conversations, newest activity first."""
@@ -359,20 +355,11 @@ class ChatHistory:
         return replace(item, markdown=shown)
 
     async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
-        """Return a file of this chat, and of no other.
-
-        Raises:
-            FetchDelayed: Its bytes cannot be had now.
-        """
+        """Return a file of this chat, and of no other."""
         conversation_id = await self.database.read(conversations.find, address_key(address))
         if conversation_id is None:
             return None
-        try:
-            return await self.files.of_conversation(conversation_id, file_id)
-        except NotFound:
-            return None
-        except ObjectsUnavailable as exc:
-            raise FetchDelayed(str(exc)) from exc
+        return await self.database.read(attachments.of_conversation, conversation_id, file_id)
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""

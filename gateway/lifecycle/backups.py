@@ -283,7 +283,6 @@ def _write(settings: Settings, to: Path, target: Path, stopped: Stopped) -> None
         "database": database.name,
         "database_at": _place(location, settings.home) if isinstance(location, Path) else None,
         "workspaces_at": _place(root, settings.home),
-        "objects": settings.storage.files,
         "files": copied.files,
         "left_out": copied.left_out,
     }

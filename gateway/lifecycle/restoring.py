@@ -55,8 +55,6 @@ class Plan:
             yield f"  {count:,} files of workspaces into {self.workspaces}"
         if self.backup.lacks:
             yield f"  {self.backup.lacks}"
-        if told["objects"]:
-            yield f"  not in it: large files in {told['objects']}, which the object store keeps"
         runs = list(would_run(self.backup.path / HOME, self.home))
         yield "a gateway in the restored home (nothing of this is run or read before it starts):"
         yield from (f"  {line}" for line in runs or ["runs nothing but itself"])

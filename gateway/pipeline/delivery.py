@@ -28,12 +28,11 @@ from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, 
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
 from agent import spans
 from gateway.access.policy import Owners
-from gateway.agent_ports.files import StoredFiles
-from gateway.errors import NotFound, ObjectsUnavailable, StorageError
+from gateway.errors import StorageError
 from gateway.lifecycle.replica import Replica
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline import notices
-from gateway.storage.conversation import conversations
+from gateway.storage.conversation import attachments, conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
@@ -164,19 +163,14 @@ class Burials:
 class Enclosures:
     """Puts into a message what is not in its row: its file, and links with their secrets."""
 
-    files: StoredFiles
+    database: Database
     links: ChatLinks
 
     async def completed(self, due: Due) -> Outgoing:
-        """Return the whole message.
-
-        Raises:
-            NotFound: Its file is gone.
-            ObjectsUnavailable: Its file cannot be had now.
-        """
+        """Return the whole message."""
         message, file = due.message, None
         if due.attachment is not None:
-            file = await self.files.outgoing(due.attachment)
+            file = await self.database.read(attachments.outgoing, due.attachment)
         if file is None and STORED_LINK not in message.payload:
             return message
         shown = self.links.shown(message.payload, message.conversation)
@@ -367,9 +361,7 @@ class Delivery:
     async def _send(self, due: Due) -> Receipt | None:
         """Hand one row to its platform; None where it is not known to be shown."""
         message = due.message
-        complete = await self._complete(due)
-        if complete is None:
-            return None
+        complete = await self._enclosures.completed(due)
         adapter = self._adapters[due.account]
         # Where sending twice shows twice, a row that was being sent must be known after a crash:
         # then the platform is asked for it before anything is sent again (decision 064).
@@ -447,16 +439,6 @@ class Delivery:
         await self._database.write(sending.drop, due.message, reason, self._by(due))
         conversation, seq = due.message.conversation, due.message.seq
         log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
-
-    async def _complete(self, due: Due) -> Outgoing | None:
-        """Return a message with what is not in its row; None where that is not to be had now."""
-        try:
-            return await self._enclosures.completed(due)
-        except ObjectsUnavailable as exc:
-            await self._delay(due, None, str(exc))
-        except NotFound as exc:
-            await self._bury(due, f"its file is gone: {exc}", "refused")
-        return None
 
     async def _move(self, due: Due, new_chat: str) -> None:
         """Re-key the chat's conversations; the row is sent there next."""

@@ -15,7 +15,7 @@ from agent.processes.sandbox import why_off
 from agent.turn.state import Agent
 from gateway.access.policy import Access, Quotas
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.files import Attachments, StoredFiles, with_pictures_of
+from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
@@ -99,7 +99,6 @@ async def build_mind(
     settings: Settings,
     agent: Agent,
     database: Database,
-    files: StoredFiles,
     plugins: Plugins,
     before: Mind | None = None,
 ) -> Mind:
@@ -118,7 +117,7 @@ async def build_mind(
     context = build_context(settings, agent, await LearnedWindows.of(database, settings.auxiliary))
     if before is not None:
         context = replace(context, views=before.context.views)
-    agent = with_pictures_of(files, with_engine_tools(agent, context))
+    agent = with_pictures_of(database, with_engine_tools(agent, context))
     readers = tuple(models_of(build_readers(settings))) if before is None else before.readers
     models = (*agent.models, *context.writers, *readers)
     # Once more: now with the models that write summaries, and those that read.

@@ -23,7 +23,6 @@ from adapters.registry import AccountSettings, account_types
 from agent.models.base import ChatModel
 from agent.network import in_words
 from agent.tools.registry import ServedTools, Tool
-from gateway.agent_ports.files import StoredFiles
 from gateway.agent_ports.questions import Timeouts
 from gateway.errors import NotFound, SettingsError, StorageError
 from gateway.lifecycle import start_checks
@@ -67,7 +66,6 @@ class LiveParts:
     """
 
     shared: TurnParts
-    files: StoredFiles
     intake: GatewayIntake
     worker: Worker
     delivery: Delivery
@@ -277,9 +275,7 @@ class Reloading:
         """Make what turns go by, and have all parts go by it at once."""
         new, shared = remade.settings, self._parts.shared
         try:
-            mind = await build_mind(
-                new, remade.agent, shared.database, self._parts.files, shared.plugins, self.mind
-            )
+            mind = await build_mind(new, remade.agent, shared.database, shared.plugins, self.mind)
         except BaseException:
             # It is tried again every few seconds where the database is down.
             for model in models_of(remade.line):

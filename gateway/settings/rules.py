@@ -46,7 +46,6 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _listed_ids(settings)
     yield from _groups(settings)
     yield from _storage(settings)
-    yield from _files(settings)
     yield from _examples(settings)
     yield from _terminal(settings)
     yield from _programs(settings)
@@ -299,23 +298,6 @@ def _is_readable(url: str) -> bool:
         return False
     name = parts.path.removeprefix("/")
     return is_server(url) and all(ports) and bool(name) and "/" not in name and not parts.fragment
-
-
-_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9._-]+)*/?")
-"""Source: Amazon S3 User Guide, general purpose bucket naming rules."""
-
-
-def _files(settings: Settings) -> Iterator[Contradiction]:
-    storage = settings.storage
-    if storage.files is None:
-        return
-    if not _BUCKET.fullmatch(storage.files):
-        yield "storage.files", "must be null or s3://BUCKET/PREFIX"
-    if not (storage.files_endpoint or "https://x").startswith(("https://", "http://")):
-        yield "storage.files_endpoint", "must begin with https:// or http://"
-    if (storage.files_key_id is None) != (storage.files_secret_key is None):
-        key = "files_key_id" if storage.files_key_id is None else "files_secret_key"
-        yield f"storage.{key}", "is required by the other half of the key"
 
 
 def _examples(settings: Settings) -> Iterator[Contradiction]:

@@ -207,13 +207,11 @@ def is_server(url: str) -> bool:
 
 
 class StorageSettings(Section):
-    """Where the data lies; `url` null: SQLite in PARLEY_HOME; `files` null: in the database.
+    """Where the data lies; `url` null: SQLite in PARLEY_HOME.
 
     Of a server alone: `direct_url`: past a pooler. `pooled`: `url` is that of a pooler which lends
     a session for one transaction. `connections`: for transactions and reads. `migrate`: "run" at
     the start, or "wait" until `parley db migrate` has done it.
-    `files`: large files in an object store. Without a key of its own that is what the machine has:
-    AWS_* variables, the role of an instance, a task or a service account.
     """
 
     url: SecretStr | None = None
@@ -222,11 +220,6 @@ class StorageSettings(Section):
     connections: int = Field(default=6, ge=2, le=64)
     migrate: Literal["run", "wait"] = "run"
     raw_days: Days = 30
-    files: str | None = None
-    files_endpoint: str | None = None
-    files_region: str = "us-east-1"
-    files_key_id: SecretStr | None = None
-    files_secret_key: SecretStr | None = None
 
     @property
     def on_server(self) -> bool:

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from agent.messages import decode
 from agent.models.images import handle_of
 from agent.view.view import ViewPlan, dump_plan
-from gateway.storage.conversation import attachments, conversations, sessions
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.schema import (
     UNSENT,
@@ -556,7 +556,6 @@ def remove_file(conn: Connection, file: DueFile) -> bool:
     if _is_needed(conn, row):
         return False
     here = attachment.c.id == file.id
-    attachments.release_objects(conn, here)
     conn.execute(update(attachment).where(here).values(state="failed", error=GONE))
     return True
 

@@ -44,7 +44,7 @@ for platform in ("web", "telegram"):
 def imports() -> grimp.ImportGraph:
     """Return who imports whom in the product, SDKs included."""
     return grimp.build_graph(
-        "gateway", "agent", "adapters", "network", include_external_packages=True
+        "gateway", "agent", "adapters", include_external_packages=True
     )
 
 

@@ -141,10 +141,10 @@ def _settings(tmp_path: Path) -> Any:
 
 
 def test_the_image_has_what_the_cluster_needs() -> None:
-    """The build argument names a lock file that has both extras, with hashes."""
+    """The build argument names a lock file that has the extra, with hashes."""
     name = services()["replica"]["build"]["args"]["REQUIREMENTS"]
     lock = (ROOT / name).read_text()
-    assert {"psycopg", "psycopg-binary", "obstore"} <= set(re.findall(r"^([a-z0-9-]+)", lock, re.M))
+    assert {"psycopg", "psycopg-binary"} <= set(re.findall(r"^([a-z0-9-]+)", lock, re.M))
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert f"COPY requirements.lock {name} ./" in dockerfile
     assert f"!{name}" in (ROOT / ".dockerignore").read_text().split()

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gateway", "agent", "adapters", "network", "migrations")
+PACKAGES = ("gateway", "agent", "adapters", "migrations")
 OF_DEVELOPERS = {f"{PACKAGES[-1]}/script.py.mako"}
 """What the next migration is made from."""
 BESIDE = ("pyproject.toml", "README.md", "LICENSE")

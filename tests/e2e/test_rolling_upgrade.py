@@ -20,7 +20,7 @@ from tests.support.process import ParleyProcess
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("gateway", "agent", "adapters", "network", "migrations")
+PACKAGES = ("gateway", "agent", "adapters", "migrations")
 
 
 def git(*arguments: str) -> bytes:

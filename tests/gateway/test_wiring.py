@@ -28,7 +28,6 @@ from agent.models.base import ChatModel, ModelInfo
 from agent.models.openai.mode import ModeFile, Negotiating
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
-from gateway.agent_ports.files import StoredFiles
 from gateway.commands.registry import menu
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
@@ -171,8 +170,7 @@ def test_the_summary_model_has_keys_a_window_and_fallbacks_of_its_own(tmp_path: 
 
 
 def history_of(chat: Running) -> ChatHistory:
-    files = StoredFiles(chat.gateway.database)
-    return ChatHistory(chat.gateway.database, no_facts, ChatLinks(None), files)
+    return ChatHistory(chat.gateway.database, no_facts, ChatLinks(None))
 
 
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-OURS = ("adapters", "agent", "gateway", "migrations", "network", "tests", "conftest")
+OURS = ("adapters", "agent", "gateway", "migrations", "tests", "conftest")
 OPTIONS = ("--quiet", "--assert=plain", "-p", "no:cacheprovider", "-o", "timeout=120")
 
 

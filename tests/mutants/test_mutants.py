@@ -19,7 +19,7 @@ import pytest
 from tests.mutants.patches import DoesNotApply, Patch, all_patches, read
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("adapters", "agent", "gateway", "migrations", "network", "tests", "pyproject.toml")
+PARTS = ("adapters", "agent", "gateway", "migrations", "tests", "pyproject.toml")
 PATCHES = all_patches()
 ASSERTED = {
     "builtins.AssertionError",
@@ -27,7 +27,7 @@ ASSERTED = {
     # The model was asked once more than the test's script allows.
     "tests.support.scripted_model.ScriptExhausted",
 }
-OURS = {"adapters", "agent", "gateway", "network"}
+OURS = {"adapters", "agent", "gateway"}
 
 AT_MOST_S = 900
 """For one mutant, and for the copy that all need."""

@@ -30,7 +30,6 @@ from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
 from agent.network import certificates
 from gateway.access.policy import Access, Owners
-from gateway.agent_ports.files import StoredFiles
 from gateway.alerts.telling import Telling
 from gateway.alerts.troubles import AlertFacts, Stored
 from gateway.alerts.watch import LOOK_EVERY_S, judged
@@ -335,7 +334,7 @@ class _Work:
         owners = Owners(Access(AccessSettings()), {account: adapter.render})
         self._owners = owners
         burials, links = Burials(owners, DAY_S), ChatLinks(None)
-        enclosures = Enclosures(StoredFiles(database), links)
+        enclosures = Enclosures(database, links)
         adapters, replica = {account: adapter}, Replica(database, 1)
         traffic = Traffic(virtual_loop().time)
         self.delivery = Delivery(database, replica, adapters, traffic, burials, enclosures)

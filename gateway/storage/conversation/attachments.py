@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, delete, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, delete, func, select, tuple_, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
 from gateway.storage.conversation import conversations
@@ -27,7 +27,6 @@ from gateway.storage.schema import (
     inbox,
     is_pending,
     now_s,
-    stored_object,
 )
 from gateway.storage.statements import built_once
 
@@ -55,23 +54,6 @@ class AwaitedFile:
     address: Address
     attachment: Attachment
     failures: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredContent:
-    """A file as the database has it.
-
-    Attributes:
-        file: With its bytes; where they lie in the object store, with their beginning alone.
-        object: What all of them are called there; None where they are here.
-        sha256: Of all of them, hex.
-    """
-
-    id: int
-    kind: AttachmentKind
-    file: OutgoingFile
-    object: str | None
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,33 +353,22 @@ def of_messages(
 
 def of_conversation(
     conn: Connection, conversation_id: int, attachment_id: int
-) -> StoredContent | None:
-    """Return a stored file of this conversation, and of no other."""
-    here = attachment.c.conversation == conversation_id
-    return stored_content(conn, attachment_id, here)
-
-
-def stored_content(
-    conn: Connection, attachment_id: int, which: ColumnElement[bool] | None = None
-) -> StoredContent | None:
-    """Return a file if it is stored, and is one of these; None else."""
+) -> OutgoingFile | None:
+    """Return a stored file of this conversation, and of no other, with its bytes."""
     query = select(attachment.c.id).where(
-        attachment.c.id == attachment_id, attachment.c.state == "stored"
+        attachment.c.id == attachment_id,
+        attachment.c.state == "stored",
+        attachment.c.conversation == conversation_id,
     )
-    found = conn.scalar(query if which is None else query.where(which))
+    found = conn.scalar(query)
     return None if found is None else outgoing(conn, attachment_id)
 
 
-def outgoing(conn: Connection, attachment_id: int) -> StoredContent:
-    """Return a stored file with its bytes, or with what they are called in the object store."""
-    query = (
-        select(attachment, stored_object.c.name.label("object_name"))
-        .outerjoin(stored_object, stored_object.c.id == attachment.c.object)
-        .where(attachment.c.id == attachment_id)
-    )
-    row = conn.execute(query).one()
-    file = OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
-    return StoredContent(row.id, row.kind, file, row.object_name, row.sha256 or "")
+def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
+    """Return a stored file with its bytes."""
+    columns = (attachment.c.name, attachment.c.mime)
+    row = conn.execute(select(*columns).where(attachment.c.id == attachment_id)).one()
+    return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
 
 
 def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
@@ -417,28 +388,11 @@ def forget_some(conn: Connection, conversation_id: int, parts: int) -> int:
 
 
 def forget(conn: Connection, conversation_id: int) -> None:
-    """Erase all files of a conversation; their objects are to be deleted."""
+    """Erase all files of a conversation."""
     here = attachment.c.conversation == conversation_id
-    release_objects(conn, here)
     ids = select(attachment.c.id).where(here)
     conn.execute(delete(attachment_part).where(attachment_part.c.attachment.in_(ids)))
     conn.execute(delete(attachment).where(here))
-
-
-def release_objects(conn: Connection, which: ColumnElement[bool]) -> None:
-    """Have some files refer to no object; those that no other file needs are to be deleted."""
-    refers = (which, attachment.c.object.is_not(None))
-    ids = sorted(set(conn.scalars(select(attachment.c.object).where(*refers))))
-    if not ids:
-        return
-    these = stored_object.c.id.in_(ids)
-    # Before it is decided: another file may come to refer to one of them at this moment.
-    lock = select(stored_object.c.id).where(these).order_by(stored_object.c.id)
-    conn.execute(lock.with_for_update()).all()
-    conn.execute(update(attachment).where(*refers).values(object=None))
-    needed = select(attachment.c.id).where(attachment.c.object == stored_object.c.id).exists()
-    gone = update(stored_object).where(these, ~needed)
-    conn.execute(gone.values(state="leaving", at=now_s()))
 
 
 def _stored(row: Row[Any]) -> StoredFile:

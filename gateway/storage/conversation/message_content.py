@@ -247,25 +247,6 @@ def _seen(conn: Connection, row: MessageFile) -> _File:
     return _File(row, is_text=_decoded(probe, row.mime, row.stored_bytes) is not None)
 
 
-def needed_bytes(content: bytes, kind: str, mime: str, text_chars: int) -> int:
-    """Return how much of a file's beginning `content_of` needs, where the rest lies elsewhere.
-
-    As much as tells what a picture is, or as is shown of a text at most; of anything else what
-    tells that it is neither.
-    """
-    picture = look_at(content[: PART_BYTES - 1])
-    if picture is not None:
-        size = PROBE_BYTES
-        while look_at(content[:size]) != picture:
-            size *= 2
-        return min(size, len(content))
-    is_text = _decoded(content[:PROBE_BYTES], mime, len(content)) is not None
-    if kind in _UNUSABLE or not is_text:
-        return min(PROBE_BYTES, len(content))
-    shown = text_chars * MAX_BYTES_PER_CHAR + LONGEST_MARK_BYTES
-    return min(max(shown, PROBE_BYTES), len(content))
-
-
 def shares_of(sizes: Sequence[int], total: int) -> list[int]:
     """Return how much of each text is shown, `total` of all: short ones whole, others alike.
 

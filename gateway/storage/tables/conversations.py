@@ -9,9 +9,7 @@ from sqlalchemy import (
     LargeBinary,
     Table,
     Text,
-    and_,
     event,
-    literal_column,
 )
 
 from gateway.storage.statements import Word
@@ -334,7 +332,6 @@ attachment = Table(
     Column("mime", Text, nullable=False),
     Column("size_bytes", Whole),  # as the platform said; exact once it is stored
     Column("sha256", Text),  # hex, once it is stored
-    Column("object", Whole),  # id of the stored_object with its bytes; NULL: they are here
     Column("ref", Text, nullable=False),  # the platform's handle
     Column("state", Word, nullable=False),  # pending | stored | failed
     Column("failures", Whole, nullable=False, server_default="0"),
@@ -347,34 +344,6 @@ file_is_awaited = attachment.c.state == "pending"
 """A file that is not there yet."""
 partial_index("ix_attachment_pending", attachment.c.conversation, where="state = 'pending'")
 Index("ix_attachment_turn_id", attachment.c.turn_id)
-LARGE_BYTES = 262_144
-"""Files of more bytes are moved to the object store, where there is one."""
-is_large = and_(
-    attachment.c.state == "stored",
-    attachment.c.object.is_(None),
-    attachment.c.size_bytes > literal_column(str(LARGE_BYTES)),
-)
-"""A large file whose bytes lie in the database."""
-partial_index(
-    "ix_attachment_large",
-    attachment.c.id,
-    where="state = 'stored' AND object IS NULL AND size_bytes > 262144",
-)
-partial_index("ix_attachment_object", attachment.c.object, where="object IS NOT NULL")
-
-# What was put into the object store (gateway/storage/conversation/stored_objects.py).
-stored_object = Table(
-    "stored_object",
-    metadata,
-    id_column(),
-    Column("name", Text, nullable=False, unique=True),  # in the store, below its prefix
-    Column("sha256", Text, nullable=False),
-    Column("state", Word, nullable=False),  # coming | there | leaving
-    Column("at", Double, nullable=False),  # when the state was entered, or last tried
-    Index("ix_stored_object_sha256", "sha256"),
-    Index("ix_stored_object_state", "state", "id"),
-    sqlite_autoincrement=True,
-)
 
 attachment_part = Table(
     "attachment_part",

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 import aiohttp
 import pytest
 
-from adapters.errors import FetchDelayed
 from adapters.messages import OutgoingFile
 from gateway.access.rate_limits import BODY_BYTES_OF_USER
 from tests.adapters.web.conftest import Serve, Served, until
@@ -53,20 +52,6 @@ async def test_files_are_behind_the_guard(serve: Serve) -> None:
     chat.history.keep("c1", PNG)
     async with chat.client.get("/api/chats/c1/files/1") as response:
         assert response.status == 401
-
-
-async def test_a_file_that_cannot_be_had_now_is_asked_for_again(
-    chat: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The object store is down: that is no reason to believe that there is no such file."""
-
-    async def file(*_: object) -> None:
-        raise FetchDelayed("the object store does not answer")
-
-    monkeypatch.setattr(chat.history, "file", file)
-    async with chat.client.get("/api/chats/c1/files/1") as response:
-        assert response.status == 503
-        assert (await response.json())["error"] == "file_delayed"
 
 
 async def test_a_file_that_is_not_taken_counts(chat: Served) -> None:

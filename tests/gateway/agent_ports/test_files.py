@@ -21,7 +21,6 @@ from gateway.agent_ports.files import (
     WITHIN_S,
     Attachments,
     Lane,
-    StoredFiles,
     load_image,
 )
 from gateway.errors import StorageUnavailable
@@ -82,9 +81,8 @@ class Place:
         """Fetch from these."""
         wakeups = Wakeups()
         wakeups.ready.listen(self.ready.append)
-        self.large = StoredFiles(self.database)
         self.attachments = Attachments(
-            self.database, adapters, self.settings, wakeups, self.large, self._sleep
+            self.database, adapters, self.settings, wakeups, self._sleep
         )
 
     async def enter(self, *refs: str, size_bytes: int | None = None, **where: Any) -> int:
@@ -150,7 +148,7 @@ async def test_what_is_pending_is_fetched_and_stored(place: Place) -> None:
     with capture_logs() as lines:
         assert await place.fetch() == [("stored", None), ("stored", None)]
     content = [await place.database.read(stored.outgoing, n) for n in (1, 2)]
-    assert [each.file.content for each in content] == [b"hello", bytes(2_500_000)]
+    assert [each.content for each in content] == [b"hello", bytes(2_500_000)]
     assert sorted(line["bytes"] for line in lines) == [5, 2_500_000]
     assert {line["event"] for line in lines} == {"attachment_stored"}
 
@@ -398,7 +396,7 @@ async def test_a_crash_between_parts_leaves_no_half_file(place: Place) -> None:
     for n in range(3):
         await place.database.write(stored.store_part, 1, n, b"old")
     await place.fetch()
-    assert (await place.database.read(stored.outgoing, 1)).file.content == b"new"
+    assert (await place.database.read(stored.outgoing, 1)).content == b"new"
 
 
 async def test_a_file_of_a_chat_that_was_erased_meanwhile_is_dropped(place: Place) -> None:
@@ -421,7 +419,7 @@ async def test_a_picture_is_loaded_as_a_data_url(place: Place) -> None:
     place.platform.files = {"a": png(), "b": b"no picture"}
     conversation = await place.enter("a", "b")
     await place.fetch()
-    load = partial(load_image, place.large)
+    load = partial(load_image, place.database)
     url = await load(str(conversation), 1)
     assert url is not None
     assert url.startswith("data:image/png;base64,iVBORw0KGgo")

@@ -26,7 +26,6 @@ from adapters.web.platform import WebSettings
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.access import web_door
-from gateway.agent_ports.files import StoredFiles
 from gateway.app import assembled
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
@@ -331,8 +330,7 @@ FACTS = StatusFacts("claude-test", 1000, 500, "compressor", 10)
 
 
 def history_of(chat: Running) -> ChatHistory:
-    files = StoredFiles(chat.gateway.database)
-    return ChatHistory(chat.gateway.database, lambda _: FACTS, ChatLinks(None), files)
+    return ChatHistory(chat.gateway.database, lambda _: FACTS, ChatLinks(None))
 
 
 async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:

@@ -16,9 +16,6 @@ from sqlalchemy import Connection, insert, select, update
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice, Outgoing
 from gateway.access.policy import Access, Owners
-from gateway.agent_ports.files import StoredFiles
-from gateway.agent_ports.large_files import LargeFiles
-from gateway.errors import NotFound, ObjectsUnavailable
 from gateway.pipeline import delivery
 from gateway.pipeline.delivery import (
     DAY_S,
@@ -39,7 +36,6 @@ from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.queue.sending import Due
 from tests.support.engines import disk_is_full
 from tests.support.gateway import Running, running
-from tests.support.object_server import S3Server
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import Store, admit, inbound, part, statements_of
 
@@ -815,77 +811,3 @@ def test_a_retried_letter_that_dies_again_is_told_again(store: Store, burials: B
     assert due is not None
     store.run(burials.bury_message, due, "bug", "failed")
     assert texts_in(store, chat) == [UNSHOWN]
-
-
-async def shown_with_file(chat: Running) -> None:
-    """Have an answer be shown that has a file, which was moved to the object store."""
-    content = bytes(schema.LARGE_BYTES + 1)
-    asked = OutboxPart("k", "see", "see", content=content)
-
-    def enter(conn: Connection) -> int:
-        [place] = conn.scalars(select(schema.conversation.c.id))
-        outbox.append(conn, place, [asked], inbox_seq=1)
-        conn.execute(update(schema.attachment).values(at=schema.attachment.c.at - 1000))
-        return int(place)
-
-    place = await chat.gateway.database.write(enter)
-    objects = chat.gateway.delivery._enclosures.files.objects
-    if objects is not None:
-        assert isinstance(objects, LargeFiles)
-        await objects.sweep()
-    chat.gateway.delivery.notify(place)
-
-
-@pytest.mark.thorough
-async def test_a_file_of_the_object_store_is_shown(tmp_path: Path) -> None:
-    """While that is down its message waits; nothing was given to the platform then."""
-    async with (
-        S3Server().running() as s3,
-        running(tmp_path, storage=s3.settings()) as chat,
-    ):
-        await chat.ask("one")
-        await shown_with_file(chat)
-        await chat.until(lambda: len(chat.adapter.shown) == 2)
-        [shown] = [each.file for each in chat.adapter.shown if each.file is not None]
-        assert len(shown.content) == schema.LARGE_BYTES + 1
-
-
-async def test_a_file_that_cannot_be_had_now_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The row is put off, as when the platform takes nothing."""
-    async with running(tmp_path) as chat:
-        await chat.ask("one")
-        failures = iter([ObjectsUnavailable("the object store does not answer as it should")] * 2)
-        real = StoredFiles.outgoing
-
-        async def outgoing(self: StoredFiles, attachment: int) -> Any:
-            if failure := next(failures, None):
-                raise failure
-            return await real(self, attachment)
-
-        monkeypatch.setattr(StoredFiles, "outgoing", outgoing)
-        await shown_with_file(chat)
-        delayed = await chat.logged("send_delayed")
-        assert delayed["reason"] == "the object store does not answer as it should"
-        await chat.until(lambda: len(chat.adapter.shown) == 2)
-        assert not chat.adapter.shown[-1].outcome_unknown
-
-
-async def test_a_file_that_is_gone_makes_a_dead_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its chat is told; what stands behind it is shown."""
-
-    async def outgoing(_files: StoredFiles, _attachment: int) -> Any:
-        raise NotFound("ab/cd is not in the object store")
-
-    monkeypatch.setattr(StoredFiles, "outgoing", outgoing)
-    async with running(tmp_path) as chat:
-        await chat.ask("one")
-        await shown_with_file(chat)
-        buried = await chat.logged("message_buried")
-        assert buried["reason"] == "its file is gone: ab/cd is not in the object store"
-        await chat.say("two")
-        await chat.until(lambda: chat.texts()[-1:] == ["re: two"])
-        assert UNSHOWN in chat.texts()

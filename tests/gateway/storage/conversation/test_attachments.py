@@ -81,7 +81,7 @@ def test_what_came_with_its_bytes_is_stored_in_parts(store: Store, size: int) ->
     assert (row.state, row.size_bytes) == ("stored", size)
     assert row.sha256 == hashlib.sha256(content).hexdigest()
     assert len(store.rows(attachment_part)) == max(1, -(-size // PART_BYTES))
-    assert store.run(attachments.outgoing, row.id).file == OutgoingFile("a", "", content)
+    assert store.run(attachments.outgoing, row.id) == OutgoingFile("a", "", content)
     assert not is_waited_for(store, conversation)
 
 
@@ -98,7 +98,7 @@ def test_parts_of_an_attempt_that_was_cut_off_are_replaced(store: Store) -> None
     for n, body in [(0, b"old"), (1, b"old"), (0, b"new")]:
         assert store.run(attachments.store_part, 1, n, body)
     store.run(attachments.finish, 1, 3, "00")
-    assert store.run(attachments.outgoing, 1).file.content == b"new"
+    assert store.run(attachments.outgoing, 1).content == b"new"
 
 
 def test_a_finished_file_is_not_changed_any_more(store: Store) -> None:
@@ -107,7 +107,7 @@ def test_a_finished_file_is_not_changed_any_more(store: Store) -> None:
     assert not store.run(attachments.store_part, 1, 0, b"late")
     store.run(attachments.finish, 1, 4, "00")
     store.run(attachments.fail, 1, "late")
-    assert store.run(attachments.outgoing, 1).file.content == b"abc"
+    assert store.run(attachments.outgoing, 1).content == b"abc"
     assert not store.run(attachments.store_part, 4711, 0, b"of nobody")
 
 

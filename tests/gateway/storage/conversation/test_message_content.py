@@ -16,14 +16,11 @@ from gateway.storage.conversation import attachments
 from gateway.storage.conversation.message_content import (
     LEAST_CHARS,
     MAX_IMAGE_BYTES,
-    PROBE_BYTES,
     content_of,
     look_at,
-    needed_bytes,
     shares_of,
 )
 from gateway.storage.queue import inbox
-from gateway.storage.schema import attachment, attachment_part
 from tests.support.pictures import gif, jpeg, png, webp
 from tests.support.storage import Store, admit, inbound
 
@@ -299,29 +296,3 @@ def test_no_content_breaks_it(beginning: bytes, rest: bytes) -> None:
     """What strangers send is read without an exception."""
     found = look_at(beginning + rest)
     assert found is None or found.mime in MAKERS
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "least"),
-    [
-        (png() + bytes(900_000), "image", PROBE_BYTES),
-        (jpeg(7, 5, before=b"\xff\xe1\xff\xff" + bytes(0xFFFD)) + bytes(900_000), "image", 65_536),
-        ("ö".encode() * 400_000, "file", 4003),
-        (b"\x00\x01" * 400_000, "file", PROBE_BYTES),
-        (png() + bytes(900_000), "video", PROBE_BYTES),
-        (b"OggS" + bytes(900_000), "voice", PROBE_BYTES),
-        (b"short", "file", 5),
-    ],
-)
-def test_so_much_of_a_file_is_needed(store: Store, content: bytes, kind: str, least: int) -> None:
-    """With that much of it in the database the model reads the same as with all."""
-    kept = needed_bytes(content, kind, "", 1000)
-    assert least <= kept <= 2 * max(least, PROBE_BYTES)
-    before = read(store, file(content, kind=kind))
-    cut = content[:kept]
-    body = attachment_part.update().where(attachment_part.c.n == 0).values(body=cut)
-    store.run(lambda conn: conn.execute(body))
-    store.run(lambda conn: conn.execute(attachment_part.delete().where(attachment_part.c.n > 0)))
-    [conversation] = {row.conversation for row in store.rows(attachment)}
-    entries = store.run(inbox.queued, conversation)
-    assert store.run(content_of, conversation, entries, "see", 1000) == before

@@ -11,7 +11,6 @@ from pydantic import SecretStr
 from adapters.messages import Address
 from adapters.registry import BUILT_IN
 from gateway.access.web_door import hash_of
-from gateway.agent_ports.files import StoredFiles
 from gateway.commands.pair import INVITED
 from gateway.http.server import ChatHistory
 from gateway.storage import schema
@@ -86,8 +85,7 @@ async def test_the_web_chat_shows_it_in_its_own_chat_alone(tmp_path: Path) -> No
         await chat.ask(f"say {number}", "own", **fields)
         repeated = await chat.ask(f"say {number}", "other", **fields)
         assert secret not in repeated
-        files = StoredFiles(chat.gateway.database)
-        history = ChatHistory(chat.gateway.database, lambda _: pytest.fail("asked"), LINKS, files)
+        history = ChatHistory(chat.gateway.database, lambda _: pytest.fail("asked"), LINKS)
         items = await history.items(Address(BUILT_IN, "default", "own"))
         asked = [item.markdown for item in items if not item.outbox_seq]
         assert next(secret in item.markdown for item in items if item.outbox_seq)

@@ -40,7 +40,7 @@ def test_what_is_too_long_for_messages_is_whole_in_a_file(store: Store, chat: in
     store.run(outbox.append, chat, parts, inbox_seq=1)
     *shown, file, last = store.rows(table)
     assert [row.payload for row in shown] == text.split()[: MAX_MESSAGES - 2]
-    assert store.run(attachments.outgoing, file.attachment).file.content.decode() == text
+    assert store.run(attachments.outgoing, file.attachment).content.decode() == text
     assert WHOLE_ANSWER in last.markdown
     assert last.choices is not None
     assert len(parts) == MAX_MESSAGES
