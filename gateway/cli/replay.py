@@ -7,7 +7,7 @@ the platform are played (gateway/replay/).
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,14 +35,7 @@ from gateway.replay.player import (
     writer_in,
 )
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
-from gateway.replay.report import (
-    Conditions,
-    Replayed,
-    check_target,
-    costs_by_name,
-    show,
-    write_report,
-)
+from gateway.replay.report import Replayed, costs_by_name, show
 from gateway.settings.tree import BudgetSettings, Settings
 
 Summaries = Literal["extract", "model"]
@@ -57,9 +50,6 @@ replay_app = typer.Typer(add_completion=False)
 def replay(  # noqa: PLR0913 - an option each
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
-    report: Annotated[
-        Path | None, typer.Option(help="Write a page with charts and tables here.")
-    ] = None,
     window: Annotated[int | None, typer.Option(help="Context length of the model, tokens.")] = None,
     engine: Annotated[str | None, typer.Option(help="Instead of context.engine.")] = None,
     threshold: Annotated[
@@ -107,7 +97,6 @@ def replay(  # noqa: PLR0913 - an option each
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = loaded(context).settings
     options = ReplayOptions(
-        report=report,
         window=window,
         engine=engine,
         threshold=threshold,
@@ -128,7 +117,6 @@ class ReplayOptions:
     """What the command line gives; None leaves a setting as it is.
 
     Attributes:
-        report: Where to write the page; None for none.
         window: Context length of the model in tokens, instead of `model.context_length`.
         engine: Instead of `context.engine`; unlike there, it must exist.
         threshold: Instead of `compression.threshold`.
@@ -140,7 +128,6 @@ class ReplayOptions:
         summaries: Who writes them: the extractor, or a model that is played and paid.
     """
 
-    report: Path | None = None
     window: int | None = None
     engine: str | None = None
     threshold: float | None = None
@@ -156,33 +143,26 @@ class ReplayOptions:
 async def play_files(
     settings: Settings, files: Sequence[Path], console: Console, options: ReplayOptions
 ) -> bool:
-    """Play the conversations of the files, print a line for each, and write the report.
+    """Play the conversations of the files, and print what became of them.
 
     Returns:
         Whether every user message of every conversation got its recorded answer.
 
     Raises:
         SettingsError: An option is not allowed, a file cannot be read or has none of the known
-            formats, or the report cannot be written; all of that is known before anything runs.
+            formats; all of that is known before anything runs.
     """
     settings = overridden(settings, options)
     recordings = [it for file in files for it in _load(file, concatenate=options.concatenate)]
-    if options.report is not None:
-        # Before anything is played: that takes minutes.
-        check_target(options.report)
     results = await _play(settings, recordings, console, options)
-    conditions = _conditions(settings, files, options)
-    if _comparable(results, conditions.tariff):
+    tariff, comparison = _tariff(settings), None
+    if _comparable(results, tariff):
         plain = _with_value(settings, "compression", "early", value=False)
         others = await _play(plain, recordings, console, options, "without early")
-        comparison = _comparison(results, others, conditions.tariff)
-        conditions = replace(conditions, comparison=comparison)
-    show(results, conditions, console)
+        comparison = _comparison(results, others, tariff)
+    show(results, tariff, comparison, console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
-    if options.report is not None:
-        write_report(options.report, results, conditions)
-        console.print(f"report: {options.report}", markup=False, highlight=False, soft_wrap=True)
     return not failed
 
 
@@ -229,22 +209,6 @@ def _engine_problems(home: Path, name: str) -> list[str]:
         return []
     why = next((info.problem for info in found if info.name == name), "there is no such engine")
     return [f"--engine {name}: {why}; there are: {', '.join(usable)}"]
-
-
-def _conditions(settings: Settings, files: Sequence[Path], options: ReplayOptions) -> Conditions:
-    compression, engine = settings.compression, settings.context.engine
-    own = settings.context.rounds.threshold
-    return Conditions(
-        window_tokens=window_of(settings),
-        threshold=own if engine == "rounds" else compression.threshold,
-        target_ratio=compression.target_ratio,
-        protect_last_n=compression.protect_last_n,
-        engine=engine,
-        files=tuple(map(str, files)),
-        tariff=_tariff(settings),
-        pauses=options.gap,
-        restart_every=options.restart_every,
-    )
 
 
 def _tariff(settings: Settings) -> Tariff:

@@ -99,7 +99,7 @@ class GatewayIntake:
         moves: Sequence[Move] = (),
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
-        batch = _Batch(messages, cursors, poison, moves, self._fences(cursors))
+        batch = _Admissions(messages, cursors, poison, moves, self._fences(cursors))
         for pause_s in PAUSES_S:
             try:
                 return await self._commit(batch)
@@ -110,7 +110,7 @@ class GatewayIntake:
                 await asyncio.sleep(pause_s)
         return [done for each in batch.alone() for done in await self._commit_alone(each)]
 
-    async def _commit_alone(self, one: "_Batch") -> list[Admission]:
+    async def _commit_alone(self, one: "_Admissions") -> list[Admission]:
         """Commit one piece of a batch, or put it into quarantine with the reason."""
         try:
             return await self._commit(one)
@@ -121,7 +121,7 @@ class GatewayIntake:
             await self._commit(one.as_poison(in_words(exc, quoted=True)))
             return [Admission("ignored") for _ in one.messages]
 
-    async def _commit(self, batch: "_Batch") -> list[Admission]:
+    async def _commit(self, batch: "_Admissions") -> list[Admission]:
         """Commit a batch, and do what follows from it."""
         began = time.time()
         cleaned = [_cleaned(message) for message in batch.messages]
@@ -229,7 +229,7 @@ class GatewayIntake:
         return [each for each in fences if each is not None]
 
     def _admit_all(
-        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Batch"
+        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Admissions"
     ) -> tuple[list[Admission], AfterCommit]:
         for held in beside.fences:
             leases.fence_receiving(conn, held)
@@ -264,7 +264,7 @@ class GatewayIntake:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
+class _Admissions:
     """What is committed in one transaction."""
 
     messages: Sequence[InboundMessage] = ()
@@ -273,16 +273,16 @@ class _Batch:
     moves: Sequence[Move] = ()
     fences: Sequence[ReceivingFence] = ()
 
-    def alone(self) -> "list[_Batch]":
+    def alone(self) -> "list[_Admissions]":
         """Return a batch of its own for each piece, the cursors last: they confirm the others."""
         return [
-            *(_Batch(moves=[each], fences=self.fences) for each in self.moves),
-            *(_Batch(poison=[each], fences=self.fences) for each in self.poison),
-            *(_Batch([each], fences=self.fences) for each in self.messages),
-            *(_Batch(cursors=[each], fences=self.fences) for each in self.cursors),
+            *(_Admissions(moves=[each], fences=self.fences) for each in self.moves),
+            *(_Admissions(poison=[each], fences=self.fences) for each in self.poison),
+            *(_Admissions([each], fences=self.fences) for each in self.messages),
+            *(_Admissions(cursors=[each], fences=self.fences) for each in self.cursors),
         ]
 
-    def as_poison(self, reason: str) -> "_Batch":
+    def as_poison(self, reason: str) -> "_Admissions":
         """Return what goes into quarantine in place of these pieces."""
         kept = [
             *(
@@ -295,7 +295,7 @@ class _Batch:
                 for each in self.moves
             ),
         ]
-        return _Batch(poison=kept, fences=self.fences)
+        return _Admissions(poison=kept, fences=self.fences)
 
 
 def _recorded(message: InboundMessage, admission: Admission, began: float) -> str | None:

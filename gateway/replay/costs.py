@@ -1,12 +1,12 @@
-"""What a replay would have cost: bills side by side, and what compactions did to them."""
+"""What a replay would have cost: bills side by side."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from operator import add
 
-from agent.context.phases.payback import Rates, early_pays, payback_requests
+from agent.context.phases.payback import Rates, early_pays
 from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
 from agent.models.catalog import ModelFacts
@@ -14,8 +14,7 @@ from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
 from agent.usage import Summed, Usage
 from gateway.replay.recorded_model import Bill, Billed
-from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.timeline import Timeline
+from gateway.storage.reports.timeline import Shrinking, Timeline
 
 EARLY = "idle"
 """The trigger of a compaction that was made because the cache had died."""
@@ -103,7 +102,7 @@ def costs(timeline: Timeline, billed: Billed, tariff: Tariff, paid: Usage | None
     """
     if paid is not None:
         return Costs(billed.bills, tariff.summary_usd(paid))
-    summaries = (each.summary for each in economies(timeline, billed, tariff))
+    summaries = (summary_usage(each, billed, tariff) for each in timeline.compactions)
     return Costs(billed.bills, _sum(0.0, *map(tariff.summary_usd, summaries)))
 
 
@@ -138,83 +137,18 @@ def _bill_cells(bill: Bill, summaries_usd: float | None, tariff: Tariff) -> tupl
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Economy:
-    """What a compaction costs and saves, as if a model had written what the extractor did.
+def summary_usage(shrinking: Shrinking, billed: Billed, tariff: Tariff) -> Usage:
+    """Return what a compaction's summary takes, as if a model had written what the extractor did.
 
-    Attributes:
-        warm: Whether the cache still held the view.
-        warm_summary: What the summary costs while it does, `cold_summary` when it does not; both
-            are nothing for a compaction that needed none, and the same for an auxiliary model.
-        payback: After how many requests it is paid back with the model's summary in place of the
-            extractor's; may be inf.
-        later: Requests until the next compaction, or the end.
+    An auxiliary model reads the view at the full price; nothing where there was no summary.
     """
-
-    warm: bool
-    warm_summary: Usage
-    cold_summary: Usage
-    payback: float
-    later: int
-
-    @property
-    def summary(self) -> Usage:
-        """What the summary costs as it was."""
-        return self.warm_summary if self.warm else self.cold_summary
-
-
-def economies(
-    timeline: Timeline, billed: Billed, tariff: Tariff, extracts: Mapping[int, int] | None = None
-) -> list[Economy]:
-    """Return one for each compaction, in order.
-
-    Args:
-        extracts: Tokens of the extractor's summary, by the segment that begins with it; where it is
-            not known, it is taken to be as long as a model's.
-    """
-    found = timeline.compactions
-    known = extracts or {}
-    # What one compaction saves is saved until the next one, which makes the view smaller anyway.
-    ends = [*(each.before_call for each in found[1:]), len(timeline.calls)]
-    return [
-        _economy(
-            each.row,
-            tariff,
-            known.get(each.row.child_session_id, tariff.summary_tokens),
-            warm=_is_warm(each.before_call, billed, tariff.ttl),
-            later=end - each.before_call,
-        )
-        for each, end in zip(found, ends, strict=False)
-    ]
-
-
-def _economy(
-    row: CompactionRow, tariff: Tariff, extract_tokens: int, *, warm: bool, later: int
-) -> Economy:
+    row = shrinking.row
     # Only a compaction that has made a summary has a share of facts that were kept.
-    summarises = row.retained_share is not None
-    read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
-    cold_summary = Usage(input_tokens=read, output_tokens=written)
-    warm_summary = Usage(cache_read_tokens=read, output_tokens=written)
-    return Economy(
-        warm,
-        warm_summary=warm_summary if tariff.writer is None else cold_summary,
-        cold_summary=cold_summary,
-        payback=payback_requests(
-            row.tokens_before,
-            kept_tokens(row) + (written - extract_tokens if summarises else 0),
-            written,
-            tariff.rates,
-            warm=warm,
-            asks_model=summarises,
-        ),
-        later=later,
-    )
-
-
-def kept_tokens(row: CompactionRow) -> int:
-    """Return the size of the view after a compaction, as reported where that is known."""
-    return row.tokens_after if row.tokens_after_reported is None else row.tokens_after_reported
+    if row.retained_share is None:
+        return Usage()
+    if tariff.writer is None and _is_warm(shrinking.before_call, billed, tariff.ttl):
+        return Usage(cache_read_tokens=row.tokens_before, output_tokens=tariff.summary_tokens)
+    return Usage(input_tokens=row.tokens_before, output_tokens=tariff.summary_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sqlalchemy import Connection
 from typing_extensions import override
 
 from adapters.base import UNANNOUNCED, PreviewIntent
@@ -35,7 +34,6 @@ from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
 from agent.models.recovery import Recovery, RetryPolicy
 from agent.settings import CachingSettings, FactsSettings
-from agent.tokens.estimate import estimate_tokens
 from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
@@ -43,7 +41,6 @@ from gateway.replay.recorded_model import RecordedModel, RecordedTools, Recorded
 from gateway.replay.recordings import RecordedExchange, Recording
 from gateway.replay.report import Replayed
 from gateway.settings.tree import Settings
-from gateway.storage.conversation import sessions
 from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
@@ -298,16 +295,14 @@ class Player:
     ) -> Replayed:
         duration_s = time.monotonic() - started
         read = self.house.gateway.database.read
-        grown = await read(timeline.timeline, conversation_id)
         return Replayed(
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
             work=await read(timeline.work, conversation_id),
-            timeline=grown,
+            timeline=await read(timeline.timeline, conversation_id),
             billed=self.model.billed(str(conversation_id)),
             duration_s=duration_s,
             problem=problem,
-            extracts=await read(_extracts, grown),
             summaries=await read(timeline.summaries, conversation_id) if self.has_writer else None,
         )
 
@@ -316,16 +311,6 @@ class Player:
         while (text := await self.answers.next(conversation_id)) in NOTICES:
             continue
         return text
-
-
-def _extracts(conn: Connection, grown: timeline.Timeline) -> dict[int, int]:
-    """Return the tokens of each new summary, by the segment that begins with it."""
-    rows = [each.row for each in grown.compactions if each.row.retained_share is not None]
-    segments = [sessions.get(conn, row.child_session_id) for row in rows]
-    return {
-        segment.id: sum(estimate_tokens(summary.text) for summary in segment.plan.summaries)
-        for segment in segments
-    }
 
 
 def _inbound(chat: str, n: int, text: str) -> InboundMessage:

@@ -43,9 +43,7 @@ for platform in ("web", "telegram"):
 @cache
 def imports() -> grimp.ImportGraph:
     """Return who imports whom in the product, SDKs included."""
-    return grimp.build_graph(
-        "gateway", "agent", "adapters", include_external_packages=True
-    )
+    return grimp.build_graph("gateway", "agent", "adapters", include_external_packages=True)
 
 
 def folder_of(module: str) -> str:

@@ -9,23 +9,13 @@ from agent.money.cache_simulator import Tally
 from agent.usage import Prices, Usage
 from gateway.replay.costs import Tariff
 from gateway.replay.recorded_model import Bill, Billed, Placing
-from gateway.replay.report import Conditions, Replayed
+from gateway.replay.report import Replayed
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.reports.timeline import Call, ConversationTotals, Shrinking, Timeline
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
 FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")
 TARIFF = Tariff(FACTS, Limits(context_length=200_000))
-CONDITIONS = Conditions(
-    window_tokens=1000,
-    threshold=0.5,
-    target_ratio=0.2,
-    protect_last_n=20,
-    engine="compressor",
-    files=("talk.json",),
-    tariff=TARIFF,
-    pauses="busy",
-)
 
 
 def timeline_of(

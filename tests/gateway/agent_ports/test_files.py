@@ -81,9 +81,7 @@ class Place:
         """Fetch from these."""
         wakeups = Wakeups()
         wakeups.ready.listen(self.ready.append)
-        self.attachments = Attachments(
-            self.database, adapters, self.settings, wakeups, self._sleep
-        )
+        self.attachments = Attachments(self.database, adapters, self.settings, wakeups, self._sleep)
 
     async def enter(self, *refs: str, size_bytes: int | None = None, **where: Any) -> int:
         """Admit a message with files; returns its conversation."""

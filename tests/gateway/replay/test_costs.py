@@ -12,8 +12,8 @@ from gateway.replay.costs import (
     Tariff,
     costs,
     early,
-    economies,
     prices_text,
+    summary_usage,
     totals,
 )
 from gateway.replay.recorded_model import Bill
@@ -113,43 +113,15 @@ def test_prices_are_told_with_their_source() -> None:
     )
 
 
-def test_a_warm_compaction_is_dearer() -> None:
-    """What is left out would have been read at a tenth; a dead cache is written anew anyway."""
-    [warm] = economies(long_talk(idle(4)), STEADY, TARIFF)
-    [cold] = economies(long_talk(idle(4)), RESTED, TARIFF)
-    assert (warm.warm, cold.warm) == (True, False)
-    assert warm.payback > cold.payback
-
-
-def test_a_summary_is_priced_warm_and_cold() -> None:
-    """It reads the view: from the cache, or at the full price."""
-    [found] = economies(long_talk(idle(4)), STEADY, TARIFF)
-    assert found.warm_summary == Usage(cache_read_tokens=80_000, output_tokens=2_000)
-    assert found.cold_summary == Usage(input_tokens=80_000, output_tokens=2_000)
-
-
-def test_a_prune_needs_no_summary() -> None:
-    """It costs what is written anew."""
-    [found] = economies(long_talk(shrinking(4, retained_share=None)), STEADY, TARIFF)
-    assert (found.warm_summary, found.cold_summary) == (Usage(), Usage())
-
-
-def test_the_model_s_summary_takes_the_place_of_the_extract() -> None:
-    """The extractor writes more than a model would, which the next requests would not read."""
-    talk = long_talk(idle(4))
-    [as_it_was] = economies(talk, RESTED, TARIFF)
-    [longer] = economies(talk, RESTED, TARIFF, {2: 12_000})
-    [smaller] = economies(long_talk(idle(4, 70_000)), RESTED, TARIFF, {2: 12_000})
-    assert longer.payback < as_it_was.payback
-    saved, rewritten = 0.1 * 60_000, 1.25 * 60_000
-    assert as_it_was.payback == pytest.approx((80_000 + 10_000 - rewritten) / saved)
-    assert smaller.payback == pytest.approx((80_000 - 1.25 * 60_000) / saved)
-
-
-def test_a_compaction_lasts_until_the_next() -> None:
-    """So long its savings count."""
-    found = economies(long_talk(idle(2), idle(5)), STEADY, TARIFF)
-    assert [each.later for each in found] == [3, 3]
+def test_a_summary_reads_the_view() -> None:
+    """From the cache while that is warm, else at the full price; a prune needs none."""
+    [told] = long_talk(idle(4)).compactions
+    assert summary_usage(told, STEADY, TARIFF) == Usage(
+        cache_read_tokens=80_000, output_tokens=2_000
+    )
+    cold = Usage(input_tokens=80_000, output_tokens=2_000)
+    assert summary_usage(told, RESTED, TARIFF) == cold
+    assert summary_usage(shrinking(4, retained_share=None), STEADY, TARIFF) == Usage()
 
 
 def test_turns_that_found_a_dead_cache_are_counted() -> None:
