@@ -46,7 +46,7 @@ from gateway.setup.draft import (
 )
 from gateway.setup.hermes import Import
 from gateway.setup.hermes_home import HermesHome, Line
-from gateway.setup.writing import SECRETS, Written, refuse_unwritable, write
+from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import arrivals
@@ -122,7 +122,9 @@ async def _check_all(found: Loaded) -> list[Checked]:
     return [model, *accounts]
 
 
-def _report(checked: Sequence[Checked], draft: Answers, written: Written | None) -> dict[str, Any]:
+def _report(
+    checked: Sequence[Checked], draft: Answers, written: WrittenSettings | None
+) -> dict[str, Any]:
     return {
         "written": None if written is None else str(written.file),
         "keys": [*draft.values],
@@ -155,7 +157,7 @@ def _show(checked: Sequence[Checked]) -> None:
         say(f"  {line}", STYLES.get(line.strip()[0], ""))
 
 
-def _tell(written: Written) -> None:
+def _tell(written: WrittenSettings) -> None:
     say(f"\nWritten: {written.file}", "green")
     if written.is_closed:
         say(f"  it {OWNER_ONLY}")

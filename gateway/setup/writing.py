@@ -42,7 +42,7 @@ _OFFERED = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSettings:
     """What was written.
 
     Attributes:
@@ -69,7 +69,7 @@ def refuse_unwritable(target: Target) -> None:
         raise SettingsError(f"{folder} cannot be written: choose another home with --home")
 
 
-def write(target: Target, draft: Answers) -> Written:
+def write(target: Target, draft: Answers) -> WrittenSettings:
     """Write the answers; not in a thread in which a loop runs.
 
     Raises:
@@ -102,7 +102,7 @@ def write(target: Target, draft: Answers) -> Written:
             elif file.read_bytes() != held:
                 _write_secret(file, held)
         raise
-    return Written(target.file, tuple(files), variables, is_closed)
+    return WrittenSettings(target.file, tuple(files), variables, is_closed)
 
 
 def _write_secret(file: Path, secret: bytes) -> None:

@@ -27,7 +27,7 @@ from gateway.setup.checks import (
     mixed_up_key,
 )
 from gateway.setup.draft import OWN_SERVER, PROVIDERS, Answers, Target
-from gateway.setup.writing import Written, refuse_unwritable, write
+from gateway.setup.writing import WrittenSettings, refuse_unwritable, write
 
 SETUP = f"{HOME}/setup"
 DEMO = OfflineModel.provider
@@ -197,6 +197,6 @@ async def _written(ask: Ask, target: Target, draft: Answers, checked: Checked) -
     return Moved(SETUP, " ".join([*parts, told(done)]))
 
 
-def _kept(target: Target, draft: Answers) -> Written:
+def _kept(target: Target, draft: Answers) -> WrittenSettings:
     refuse_unwritable(target)
     return write(target, draft)
