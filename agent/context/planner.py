@@ -180,18 +180,15 @@ class Planner:
         if self._look_ahead(view, tokens) and await self.compact(view, "price") is None:
             self.turn.unpriced = tokens
 
-    async def fit(self, view: View, model: ChatModel) -> None:
+    async def fit(self, view: View, model: ChatModel, *, compacts: bool = True) -> bool:
         """Make the view one that this model takes; compacts it first where its window is smaller.
 
         A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
         own window: what is left out for it is left out of the main model's view too.
-        """
-        is_narrowed = self._narrow(model)
-        if is_narrowed and self.rules.enabled and await self._is_over(view):
-            await self.compact(view, "fallback")
 
-    def _narrow(self, model: ChatModel) -> bool:
-        """Have engine and meter use this model's window; whether it is smaller than the last."""
+        Returns:
+            Whether the window is smaller than the last and the view is under its threshold.
+        """
         limits, window = self.engine.limits, model.context_length
         fallback = self.meter.model != model.name
         if fallback:
@@ -200,10 +197,11 @@ class Planner:
             return False
         narrower = limits.within(window) if fallback else replace(limits, context_length=window)
         self.engine.update_model(narrower)
-        return True
-
-    async def _is_over(self, view: View) -> bool:
-        return self.engine.should_compress((await self.measured(view)).tokens)
+        if not self.engine.should_compress((await self.measured(view)).tokens):
+            return True
+        if compacts and self.rules.enabled:
+            await self.compact(view, "fallback")
+        return False
 
     async def repair(self, view: View) -> bool:
         """Leave out what the model thought so far; False where there is nothing of it.
@@ -227,7 +225,7 @@ class Planner:
         A view that is under the threshold of a window that the refusal has told stays: it was the
         believed window, or the length of the answer, that was too large.
         """
-        if self._narrow(model) and not await self._is_over(view):
+        if await self.fit(view, model, compacts=False):
             return True
         self.turn.overflows += 1
         if not self.rules.enabled or self.turn.overflows > MAX_OVERFLOWS:
