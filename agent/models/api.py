@@ -6,6 +6,7 @@ What a stream of many small events brings is bounded where it is read: agent/mod
 
 import asyncio
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -30,6 +31,7 @@ from agent.models.base import (
     Completion,
     ModelInfo,
     ModelRequest,
+    TellsOfTrickle,
     TextSink,
     can_be_key,
     checked_key,
@@ -49,6 +51,10 @@ LOOK_UP_TIMEOUT_S = 5.0
 """Longest question about a model: start-up waits for it."""
 PING_PATIENCE = 5
 """So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
+TRICKLE_PATIENCE = 1.5
+"""So many times `idle_timeout_s` a stream may trickle untold. Silence is cut before."""
+TRICKLE_S = 5
+"""A stream that brings less than one event in this time is as good as silent to the person."""
 
 CHARS_PER_TOKEN = 32
 """How many characters an answer may have for each token that was asked for (`answer_chars`)."""
@@ -188,7 +194,7 @@ class ApiModel(ABC, Generic[A]):
         return False
 
     async def _complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        clock = StreamClock(self._settings)
+        clock = StreamClock(self._settings, request.on_trickle)
         max_chars = answer_chars(self._settings, request.max_output_tokens)
         answer = self._begun(AnswerDraft(sink, request.messages, max_chars), clock)
         try:
@@ -336,11 +342,13 @@ def answer_chars(settings: ModelSettings, max_output_tokens: int) -> int:
 class StreamClock:
     """Ends a stream that brings nothing but pings, or that never ends.
 
-    The read timeout sees only silence.
+    The read timeout sees only silence. Of a stream that trickles it tells, once.
     """
 
-    def __init__(self, settings: ModelSettings) -> None:
-        """Take the limits of one call from the settings."""
+    def __init__(self, settings: ModelSettings, tell: TellsOfTrickle | None) -> None:
+        """Take the limits of one call from the settings; `tell` is `ModelRequest.on_trickle`."""
+        self._tell = tell
+        self._noted = 0
         self._step_s = settings.idle_timeout_s
         self._whole_s = settings.request_timeout_s
         self._deadline = asyncio.timeout(None)
@@ -355,6 +363,7 @@ class StreamClock:
             ModelUnreachable: Nothing was noted for 4 to 5 times the idle timeout, or the time for
                 the whole call is over.
         """
+        telling = asyncio.ensure_future(self._tell_of_trickle())
         try:
             async with self._deadline:
                 now = asyncio.get_running_loop().time()
@@ -367,9 +376,21 @@ class StreamClock:
                 raise ModelUnreachable(f"no end within {self._whole_s:g} s") from exc
             limit_s = PING_PATIENCE * self._step_s
             raise ModelUnreachable(f"no content for {limit_s:g} s") from exc
+        finally:
+            if not telling.cancel():
+                telling.result()
+
+    async def _tell_of_trickle(self) -> None:
+        patience_s, before = TRICKLE_PATIENCE * self._step_s, -math.inf
+        while self._noted - before >= patience_s / TRICKLE_S:
+            before = self._noted
+            await asyncio.sleep(patience_s)
+        if self._tell is not None:
+            await self._tell()
 
     def note(self) -> None:
         """Take note of content. Costs next to nothing: the timer is moved once a step."""
+        self._noted += 1
         now = asyncio.get_running_loop().time()
         if now - self._set_at > self._step_s:
             self._start_anew(now)

@@ -1,6 +1,7 @@
 """The protocol every model implements, and what goes in and comes out of one call."""
 
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import SecretStr
@@ -13,6 +14,14 @@ from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
 """Why an answer ended; "endless": Parley left it, it went beyond `model.max_answer_chars`."""
+
+
+class TellsOfTrickle(Protocol):
+    """Tells whoever waits that hardly anything comes of an answer."""
+
+    def __call__(self) -> Awaitable[None]:
+        """Tell it; the call goes on."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +37,7 @@ class ModelRequest:
         allow_tools: False forbids calls while the tools stay in the request (prefix stability).
         conversation: Stable id of the conversation, for models that keep state by it and for the
             provider's abuse reports.
+        on_trickle: Is called once if hardly anything comes for long.
     """
 
     messages: list[ChatMessage]
@@ -35,6 +45,7 @@ class ModelRequest:
     max_output_tokens: int = 8192
     allow_tools: bool = True
     conversation: str = ""
+    on_trickle: TellsOfTrickle | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

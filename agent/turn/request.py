@@ -7,6 +7,7 @@ and has another price.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -214,6 +215,7 @@ class LoopRequest:
             max_output_tokens=output,
             allow_tools=self.allow_tools,
             conversation=self.ports.conversation,
+            on_trickle=partial(self.ports.on_trouble, None),
         )
 
     async def _can_ask_for_less(self, model: ChatModel) -> bool:

@@ -85,7 +85,8 @@ class TurnPorts:
         tools: Returns what the turn's tools may use; asked where one is called, since most turns
             call none.
         spending: The budgets that the calls count for.
-        on_trouble: Is told of a failure before a wait for the next attempt.
+        on_trouble: Is told of a failure before a wait for the next attempt; None: an answer comes,
+            but hardly anything of it.
     """
 
     journal: TurnJournal
@@ -93,7 +94,7 @@ class TurnPorts:
     sink: TextSink
     tools: MakesTools
     spending: Spending
-    on_trouble: Callable[[ModelError], Awaitable[None]]
+    on_trouble: Callable[[ModelError | None], Awaitable[None]]
     conversation: str
 
 

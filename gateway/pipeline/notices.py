@@ -43,7 +43,7 @@ TROUBLE_NOTICE_AFTER = 3
 LONG_WAIT_S = 15
 """A wait that is told at once."""
 
-TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
+TROUBLE = "The model is slow or cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (
     "I had to give up on this message: it failed at every attempt. It is kept for the operator."
     " You can send /retry to try again."
@@ -191,11 +191,12 @@ class TurnChat:
             key = f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
         await self._say(key, CONTEXT[what])
 
-    async def tell_of_trouble(self, failure: ModelError) -> None:
-        """Say, once it lasts, that the model is in trouble."""
+    async def tell_of_trouble(self, failure: ModelError | None) -> None:
+        """Say, once it lasts, that the model is in trouble; None: its answer trickles."""
         self.waits += 1
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
-        if self.waits == TROUBLE_NOTICE_AFTER or (asked_s or 0) >= LONG_WAIT_S:
+        has_lasted = failure is None or self.waits == TROUBLE_NOTICE_AFTER
+        if has_lasted or (asked_s or 0) >= LONG_WAIT_S:
             await self._say(f"turn:{self.turn.id}:trouble", TROUBLE)
 
     async def _say(self, key: str, text: str) -> None:

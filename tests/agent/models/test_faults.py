@@ -15,6 +15,7 @@ from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
+from tests.support.virtual_time import run_virtually
 
 PAGE = "<html><body><h1>502 Bad Gateway</h1>cloudflare</body></html>"
 REPORT = {"input_tokens": 3, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 70}
@@ -74,6 +75,60 @@ async def test_slow_content_is_no_silence(double: Double) -> None:
     async with double() as server:
         server.script(Reply(text="x" * 20, piece=1, pause_s=0.25))
         assert (await ask(server, idle_timeout_s=4)).message["content"] == "x" * 20
+
+
+async def tellings(double: Double, reply: Reply | Fault, *, bytewise: bool = False) -> list[str]:
+    """Return what is told of a stream that trickles, and how its call ends, in their order."""
+    told: list[str] = []
+
+    async def tell() -> None:
+        told.append("told")
+
+    async with double() as server:
+        whole = server.frames
+        if bytewise:
+            server.frames = lambda body, reply: [  # type: ignore[method-assign]
+                bytes([byte]) for byte in b"".join(whole(body, reply))
+            ]
+        server.script(reply)
+        try:
+            await ask(server, ModelRequest(ASK, on_trickle=tell), idle_timeout_s=60)
+        except ModelUnreachable as exc:
+            return [*told, str(exc)]
+        return [*told, "answered"]
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("fields", [{"text": "x" * 30}, {"thinking": "x" * 30, "text": "y"}])
+def test_a_stream_that_trickles_is_told_once_and_goes_on(
+    double: Double, fields: dict[str, str]
+) -> None:
+    """A piece in ten seconds, said or thought, is as good as silence to the person."""
+    trickle = Reply(piece=1, pause_s=10, **fields)  # type: ignore[arg-type]
+    assert run_virtually(tellings(double, trickle)) == ["told", "answered"]
+
+
+@pytest.mark.parametrize("double", BOTH)
+def test_bytes_that_make_no_event_are_a_trickle(double: Double) -> None:
+    """The person hears of it long before the call is given up."""
+    told = run_virtually(tellings(double, Reply(text="x", pause_s=10), bytewise=True))
+    assert told == ["told", "no content for 300 s"]
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(text="x" * 100, piece=1, pause_s=3),
+        Reply(thinking="x" * 100, text="y", piece=1, pause_s=3),
+        Reply(text="x", pause_s=8),
+        Reply(text="Well", trouble="stall"),
+    ],
+    ids=["slow", "slow thoughts", "soon over", "cut as silent"],
+)
+def test_what_is_slow_or_silent_is_no_trickle(double: Double, reply: Reply) -> None:
+    """A slow answer is seen to grow; of silence recovery tells, as of other failures."""
+    assert "told" not in run_virtually(tellings(double, reply))
 
 
 @pytest.mark.thorough

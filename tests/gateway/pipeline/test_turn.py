@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from sqlalchemy import insert, update
+from typing_extensions import override
 
 from adapters.messages import Attachment
 from agent.errors import (
@@ -24,7 +25,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.messages import assistant_message, text_of
-from agent.models.base import Completion, ModelRequest
+from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.recovery import RetryPolicy
 from agent.ports import Effect
 from agent.tools.builtin.history import READ_CONVERSATION
@@ -822,6 +823,24 @@ async def test_trouble_is_told_once_and_the_answer_still_comes(tmp_path: Path) -
     """After three failures the user hears of it; five failures later there is the answer."""
     failures: list[Step] = [ModelUnreachable("cut")] * 5
     async with running(tmp_path, [*failures, "at last"]) as chat:
+        await chat.say("one")
+        assert await chat.answers(2) == [notices.TROUBLE, "at last"]
+
+
+class TricklingModel(ScriptedModel):
+    """Tells twice of a stream that trickles before it answers."""
+
+    @override
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        assert request.on_trickle is not None
+        for _ in range(2):
+            await request.on_trickle()
+        return await super().complete(request, sink)
+
+
+async def test_an_answer_that_trickles_is_trouble_at_once(tmp_path: Path) -> None:
+    """The user hears of it once, however many calls trickle, and the answer still comes."""
+    async with running(tmp_path, TricklingModel(["at last"])) as chat:
         await chat.say("one")
         assert await chat.answers(2) == [notices.TROUBLE, "at last"]
 
