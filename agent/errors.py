@@ -90,7 +90,8 @@ class BadRequest(ModelError):
 
     Attributes:
         output_tokens: The longest answer that may be asked for, if the refusal says so.
-        is_unexplained: Nothing known says what it was refused for; it may be its size.
+        is_unexplained: Nothing known says what it was refused for; it may be its size. Of a turn's
+            request: and it is a large one.
     """
 
     output_tokens: int | None = None

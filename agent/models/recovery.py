@@ -88,7 +88,7 @@ class Attempt(Protocol[T_co]):
         ...
 
     async def suspect_size(self, model: ChatModel, /) -> bool:
-        """Compress the request if it is a large one; return False if it is not."""
+        """Compress the request; return False if that is not possible."""
         ...
 
     async def repair(self) -> bool:
@@ -115,10 +115,15 @@ class Failing:
 
 
 class Rests:
-    """How models stand in this process: which fail, and which are left alone for a while."""
+    """How models stand in this process: which fail, and which are left alone for a while.
+
+    Attributes:
+        newest: The last failure, of any kind, of each model that has not answered since, by label.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self.newest: dict[str, ModelError] = {}
         self._until: dict[int, float] = {}
         self._failures: dict[str, tuple[float, Failing]] = {}
         self._answered: set[str] = set()
@@ -140,7 +145,8 @@ class Rests:
         return frozenset(self._accepted)
 
     def note_failure(self, label: str, failure: ModelError) -> None:
-        """Take note that a model failed, where that says something about the model itself."""
+        """Take note of a failure; it counts where it says something about the model itself."""
+        self.newest[label] = failure
         if not isinstance(failure, _OF_THE_MODEL):
             return
         now = self._now()
@@ -162,6 +168,7 @@ class Rests:
         """Take note that a model answered: it neither fails nor rests."""
         self.clear(model)
         self._failures.pop(model.label, None)
+        self.newest.pop(model.label, None)
         self._answered.add(model.label)
         self._accepted.add(model.label)
 

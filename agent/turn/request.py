@@ -119,6 +119,7 @@ class LoopRequest:
                     answer = await self._make(model, suspects)
                     images.note_refused(suspects, model)
                     return answer
+            exc.is_unexplained = exc.is_unexplained and await self._is_large()
             raise
 
     async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
@@ -155,11 +156,8 @@ class LoopRequest:
         return smaller or await self._can_ask_for_less(model)
 
     async def suspect_size(self, model: ChatModel) -> bool:
-        """Compact a large view, if an earlier request of the conversation was answered."""
-        planner, view = self.ports.planner, self.view
-        own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
-        was_answered = any(each["role"] == "assistant" for each in view.messages)
-        return was_answered and own >= LARGE_TOKENS and await planner.shrink(view, model)
+        """Compact the view."""
+        return await self.ports.planner.shrink(self.view, model)
 
     async def repair(self) -> bool:
         """Leave out what the model thought."""
@@ -168,6 +166,14 @@ class LoopRequest:
     async def on_trouble(self, failure: ModelError) -> None:
         """Tell the user if it takes long."""
         await self.ports.on_trouble(failure)
+
+    async def _is_large(self) -> bool:
+        """Whether the view is or was large, and a request of the conversation was answered."""
+        planner, view = self.ports.planner, self.view
+        if planner.turn.overflows:
+            return True
+        own = (await planner.measured(view)).tokens - planner.meter.fixed_tokens(view.messages[0])
+        return own >= LARGE_TOKENS and any(each["role"] == "assistant" for each in view.messages)
 
     async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
         conversation = self.ports.conversation

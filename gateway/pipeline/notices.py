@@ -13,6 +13,7 @@ from adapters.messages import Choice, Reaction
 from adapters.rendering import rendered
 from agent import messages, spans
 from agent.errors import (
+    BadRequest,
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
@@ -199,6 +200,10 @@ class TurnChat:
         if has_lasted or (asked_s or 0) >= LONG_WAIT_S:
             await self._say(f"turn:{self.turn.id}:trouble", TROUBLE)
 
+    async def tell_of_fallback(self, text: str, since: int) -> None:
+        """Say that the chosen model failed; once after the turn `since`, in which it worked."""
+        await self._say(f"conversation:{self.turn.lease.conversation}:fallback:{since}", text)
+
     async def _say(self, key: str, text: str) -> None:
         """Say something while the turn goes on; once for each key."""
         parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
@@ -266,11 +271,32 @@ def failure_text(failure: ModelError) -> str:
     """Return what the person reads when no model answered. Holds nothing from the provider."""
     if isinstance(failure, ModelRefused):
         return REFUSED
+    return f"I could not answer: {_explained(failure)}."
+
+
+def fallback_text(chosen: str, answered: str, failure: ModelError | None) -> str:
+    """Return what the person reads when another model answered than the one that they chose."""
+    why, _, _ = _explained(failure).partition(". ")
+    return (
+        f"The model chosen here, {messages.quoted(chosen)}, did not answer: {why}."
+        f" {messages.quoted(answered)} answers until it works again."
+    )
+
+
+def _explained(failure: ModelError | None) -> str:
+    """Return why a model did not answer, and in a second sentence what the person can do."""
     if isinstance(failure, ContextOverflow):
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
             " or /new to start afresh"
         )
+    elif isinstance(failure, BadRequest) and failure.is_unexplained:
+        why = (
+            "the provider refuses the request, perhaps because this conversation has grown too"
+            " long. Send /compress to condense it, or /new to start afresh"
+        )
+    elif isinstance(failure, BadRequest):
+        why = "the provider refuses the request. Send /retry to try again"
     # Before its base class: the key is good, so another thing is to be done.
     elif isinstance(failure, CreditUsedUp):
         why = (
@@ -291,7 +317,7 @@ def failure_text(failure: ModelError) -> str:
         why = f"the model is overloaded. Send /retry {when}"
     else:
         why = "the model could not be reached or failed. Send /retry to try again"
-    return f"I could not answer: {why}."
+    return why
 
 
 def spend_limit_text(limit: SpendLimitReached) -> str:

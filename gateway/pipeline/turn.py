@@ -10,6 +10,7 @@ import structlog
 from agent import spans
 from agent.errors import AgentError, ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage, text_of
+from agent.models.base import ChatModel
 from agent.models.factory import choices
 from agent.ports import ModelCall
 from agent.tools.context import ToolContext
@@ -298,10 +299,27 @@ class TurnWork:
             with spans.span("hygiene"):
                 await hygiene.clean(planner, view, chat.tell_of_hygiene)
             result = await run_turn(state, agent, ports)
+        if turn.model is not None:
+            await self._tell_of_fallback(chat, turn.model, state.model)
         end = TurnEnd(result.outcome, result.call)
         return TurnToCommit(
             notices.answer_text(result), end, [result.message] if result.message else []
         )
+
+    async def _tell_of_fallback(
+        self, chat: TurnChat, choice: str, answered: ChatModel | None
+    ) -> None:
+        """Say that another model answered than the one that `/model` has chosen."""
+        known = choices(self.agent.models)
+        others = [name for name, models in known.items() if name != choice and answered in models]
+        if choice not in known or not others:
+            return
+        model, place = known[choice][0], chat.turn.lease.conversation
+        failure = self.agent.recovery.rests.newest.get(model.label)
+        since = await self.database.read(
+            ledger.chosen_or_answered, place, model.provider, model.name
+        )
+        await chat.tell_of_fallback(notices.fallback_text(choice, others[0], failure), since)
 
     async def _used_tokens(self, turn: Turn, agent: Agent) -> int:
         """Return what earlier attempts at a turn read and wrote; 0 where there is no limit."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agent.errors import (
+    BadRequest,
     ContextOverflow,
     CredentialsRefused,
     CreditUsedUp,
@@ -42,6 +43,7 @@ BACKOFF_S = [1, 2, 4, 8, 16, 30, 30]
 """All that fit into 120 seconds."""
 MOST_WAITED_S = 120
 
+MALFORMED = notices.failure_text(BadRequest(""))
 CREDENTIALS = notices.failure_text(CredentialsRefused(""))
 MONEY = notices.failure_text(CreditUsedUp(""))
 NOT_FOUND = notices.failure_text(ModelNotFound(""))
@@ -104,7 +106,7 @@ THRICE = ("retry", "retry", "next_model")
 passing = partial(Row, alone=RETRIED, waits=BACKOFF_S, instead=THRICE)
 
 MATRIX: dict[str, Row] = {
-    "400": Row(http(400, "invalid_request_error"), ["give_up"], UNREACHABLE, alert=""),
+    "400": Row(http(400, "invalid_request_error"), ["give_up"], MALFORMED, alert=""),
     "400 too long": Row(
         {
             "anthropic": Fault(

@@ -339,6 +339,17 @@ def totals_in(row: Any) -> Totals:
     )
 
 
+def chosen_or_answered(conn: Connection, conversation_id: int, provider: str, model: str) -> int:
+    """Return the newest turn in which `/model` chose a model or this one answered; 0 for none."""
+    calls = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
+    answers = and_(
+        ledger.c.provider == provider, ledger.c.model == model, ledger.c.purpose == "answer"
+    )
+    query = select(turn.c.id).select_from(turn.outerjoin(ledger, calls))
+    here = (turn.c.conversation == conversation_id, (turn.c.outcome == "model_chosen") | answers)
+    return conn.scalar(query.where(*here).order_by(turn.c.id.desc()).limit(1)) or 0
+
+
 @built_once
 def _of_turn(conversation_id: int, turn_id: int) -> Any:
     sums = sums_of_turn(conversation_id, turn_id).subquery("sums")

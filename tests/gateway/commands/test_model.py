@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from agent.errors import CredentialsRefused
+from agent.errors import BadRequest, CredentialsRefused, ModelError, ModelNotFound
 from agent.messages import text_of
+from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts
 from agent.models.factory import choices
 from agent.usage import FREE, Prices
 from gateway.commands.model import NO_ROOM, found, price_text
-from gateway.pipeline.notices import CONTEXT
+from gateway.pipeline.notices import CONTEXT, fallback_text
 from gateway.storage import schema
 from tests.support.gateway import RecordingModel, Running, agent_of, running
-from tests.support.scripted_model import ScriptedModel
+from tests.support.scripted_model import ScriptedModel, Step
 from tests.support.turns import lose_the_first_answer
 
 WINDOW = 200_000
@@ -87,7 +88,89 @@ async def test_the_others_stay_as_fallbacks(tmp_path: Path) -> None:
     broken = RecordingModel([CredentialsRefused("no")], name="other")
     async with running(tmp_path, agent_of(main, broken)) as chat:
         await chat.ask("/model other")
-        assert await chat.ask("hi") == "I am main"
+        told = await asked(chat, "hi")
+        assert told == [fallback_text("other", "main", CredentialsRefused("")), "I am main"]
+    assert len(broken.requests) == 1
+
+
+async def asked(chat: Running, text: str, where: str = "c1") -> list[str]:
+    """Ask something; return everything that the chat is shown up to the answer."""
+    before = len(chat.texts(where))
+    await chat.say(text, where)
+    await chat.until(lambda: any(each.startswith("I am") for each in chat.texts(where)[before:]))
+    return chat.texts(where)[before:]
+
+
+def failing(*answers: str) -> RecordingModel:
+    """Return a model whose requests are refused, but for these questions; it does not rest."""
+
+    def script(request: ModelRequest) -> Step:
+        is_answered = text_of(request.messages[-1]) in answers
+        return "I am other" if is_answered else BadRequest("missing field: secret")
+
+    return RecordingModel(script, name="other")
+
+
+NOTICE = (
+    "The model chosen here, `other`, did not answer: the provider refuses the request."
+    " `main` answers until it works again."
+)
+
+
+async def test_a_chosen_model_that_fails_is_told_once(tmp_path: Path) -> None:
+    """Also across a restart; each conversation that chose it hears of it, and none that did not."""
+    async with running(tmp_path, agent_of(named("main"), failing())) as chat:
+        for where in ("c1", "c2"):
+            await chat.ask("/model other", chat=where)
+            assert await asked(chat, "one", where) == [NOTICE, "I am main"]
+            assert await asked(chat, "two", where) == ["I am main"]
+        assert await asked(chat, "one", "c3") == ["I am main"]
+        await chat.gateway.delivery.wait_idle()
+    async with running(tmp_path, agent_of(named("main"), failing())) as chat:
+        assert await asked(chat, "three") == ["I am main"]
+
+
+async def test_it_is_told_again_once_the_model_has_worked(tmp_path: Path) -> None:
+    """A second outage is news."""
+    async with running(tmp_path, agent_of(named("main"), failing("works"))) as chat:
+        await chat.ask("/model other")
+        assert await asked(chat, "one") == [NOTICE, "I am main"]
+        assert await asked(chat, "works") == ["I am other"]
+        assert await asked(chat, "two") == [NOTICE, "I am main"]
+        assert await asked(chat, "three") == ["I am main"]
+
+
+async def test_it_is_told_again_after_another_choice(tmp_path: Path) -> None:
+    """Whoever chooses it anew expects that it answers; the default's fall-back is not told."""
+    async with running(tmp_path, agent_of(failing(), named("main"))) as chat:
+        assert await asked(chat, "zero") == ["I am main"]
+        for _ in range(2):
+            await chat.ask("/model other")
+            assert await asked(chat, "one") == [NOTICE, "I am main"]
+            await chat.ask("/model")
+            assert await asked(chat, "two") == ["I am main"]
+
+
+@pytest.mark.parametrize("failure", [CredentialsRefused("no"), ModelNotFound("no")])
+async def test_a_chosen_model_that_rests_is_told_with_its_reason(
+    tmp_path: Path, failure: ModelError
+) -> None:
+    """It failed in another conversation, and is not asked in this one."""
+    broken = RecordingModel([failure], name="other")
+    async with running(tmp_path, agent_of(named("main"), broken)) as chat:
+        for where in ("c1", "c2"):
+            await chat.ask("/model other", chat=where)
+            told = await asked(chat, "hi", where)
+            assert told == [fallback_text("other", "main", failure), "I am main"]
+    assert len(broken.requests) == 1
+
+
+async def test_another_key_of_the_chosen_model_is_no_fallback(tmp_path: Path) -> None:
+    """The person gets the model that they chose."""
+    broken = RecordingModel([CredentialsRefused("no")], name="other")
+    async with running(tmp_path, agent_of(named("main"), broken, named("other"))) as chat:
+        await chat.ask("/model other")
+        assert await asked(chat, "hi") == ["I am other"]
     assert len(broken.requests) == 1
 
 

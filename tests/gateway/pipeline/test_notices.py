@@ -80,7 +80,7 @@ def test_an_answer_is_never_empty(outcome: Outcome, text: str) -> None:
         (RateLimited(SECRET, 30), "/retry in a few minutes"),
         (RateLimited(SECRET, 3600), "/retry in about 60 minutes"),
         (ModelUnreachable(SECRET), "/retry"),
-        (BadRequest(SECRET), "/retry"),
+        (BadRequest(SECRET), "refuses the request. Send /retry"),
         (ModelRefused(SECRET), "declined"),
     ],
 )
@@ -89,6 +89,24 @@ def test_a_failure_says_what_to_do(failure: ModelError, hint: str) -> None:
     text = notices.failure_text(failure)
     assert hint in text
     assert SECRET not in text
+
+
+def test_a_refusal_that_may_be_of_the_size_advises_to_condense() -> None:
+    """To ask the same again would not help."""
+    failure = BadRequest(SECRET)
+    failure.is_unexplained = True
+    text = notices.failure_text(failure)
+    assert ("/compress" in text, "/new" in text, "/retry" in text) == (True, True, False)
+
+
+@pytest.mark.parametrize("failure", [None, BadRequest(SECRET), ModelUnreachable(SECRET)])
+def test_a_fall_back_names_both_models_in_one_line(failure: ModelError | None) -> None:
+    """And why, without a word of the provider's."""
+    text = notices.fallback_text("vendor/kimi", "claude", failure)
+    assert "`vendor/kimi`, did not answer: the " in text
+    assert "`claude` answers" in text
+    assert SECRET not in text
+    assert "\n" not in text
 
 
 def test_a_stopped_answer_is_marked() -> None:

@@ -65,6 +65,11 @@ def asked(request: ModelRequest) -> list[str]:
     return [text_of(message) for message in request.messages[1:]]
 
 
+def newest(request: ModelRequest) -> str:
+    """Return the text of the last message that a model was given."""
+    return text_of(request.messages[-1])
+
+
 def model_of(chat: Running) -> ScriptedModel:
     model = chat.agent.models[0]
     assert isinstance(model, ScriptedModel)
@@ -794,7 +799,7 @@ FINAL: list[tuple[Callable[[], ModelError], str]] = [
     (lambda: CreditUsedUp("402 balance of sk-1"), "no credit left"),
     (lambda: ContextOverflow("413"), "too long for the model. Send /compress"),
     (lambda: ModelNotFound("404"), "does not know the model"),
-    (lambda: BadRequest("400"), "could not be reached or failed"),
+    (lambda: BadRequest("400"), "refuses the request. Send /retry"),
     (lambda: ModelRefused("policy"), notices.REFUSED),
 ]
 
@@ -817,6 +822,38 @@ async def test_the_user_is_told_why_there_is_no_answer(
         assert finished["trace"] == admitted["trace"]
         assert await states(chat) == [("done", outcome)]
         assert (await chat.logged("turn_finished"))["error"] == str(failure())
+
+
+LONG = "The parcel of Ada Lovelace went from Rome to Oslo on 2026-05-07. " * 250
+
+
+@pytest.mark.parametrize(
+    ("earlier", "question", "sent", "advised"),
+    [
+        (["one"], "last", 1, "Send /retry"),
+        (["one"], f"last {LONG}", 1, "Send /compress"),
+        (["one", *(f"{n} {LONG}" for n in range(12))], "last", 2, "Send /compress"),
+    ],
+    ids=["small", "a large question", "a large conversation"],
+)
+async def test_a_large_request_that_is_refused_in_unknown_words(
+    tmp_path: Path, earlier: list[str], question: str, sent: int, advised: str
+) -> None:
+    """A shorter one helps, if anything does; so it is also where one compaction did not do."""
+
+    def script(request: ModelRequest) -> Step:
+        refused = BadRequest("HTTP 400: E4711")
+        refused.is_unexplained = True
+        return refused if newest(request).startswith("last") else "fine"
+
+    model = ScriptedModel(script)
+    async with running(tmp_path, agent_of(model)) as chat:
+        for text in earlier:
+            assert await chat.ask(text) == "fine"
+        told = await chat.ask(question)
+        assert told.startswith("I could not answer: the provider refuses the request")
+        assert advised in told
+    assert sum(newest(request).startswith("last") for request in model.requests) == sent
 
 
 async def test_trouble_is_told_once_and_the_answer_still_comes(tmp_path: Path) -> None:

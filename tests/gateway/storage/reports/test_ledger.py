@@ -208,6 +208,23 @@ def test_each_turn_has_its_own_sum(store: Store, current: Turn) -> None:
     assert finish(store, second, LOST).usd == 0.25
 
 
+def test_the_newest_turn_that_a_model_answered(store: Store, current: Turn) -> None:
+    """A lost call, a summary or another model's answer is none; a choice counts for all models."""
+
+    def newest() -> int:
+        place = current.lease.conversation
+        return store.run(books.chosen_or_answered, place, "anthropic", "model-1")
+
+    book(store, current, LOST, SUMMARY, model_call(USAGE, model="other"))
+    assert newest() == 0
+    finish(store, current, model_call(USAGE))
+    assert newest() == current.id
+    store.run(admit, inbound("again"))
+    second = store.run(begin_turn, current.lease)
+    store.run(turn_journal.commit, second, [], parts(second), TurnEnd("model_chosen"))
+    assert newest() == second.id
+
+
 def test_a_commit_is_booked_once(store: Store, current: Turn) -> None:
     """Repeating it has no effect, and tells the same."""
     first = finish(store, current, model_call(USAGE))
