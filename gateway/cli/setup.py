@@ -43,6 +43,7 @@ from gateway.setup.draft import (
     changed_keys,
     is_secret,
     read_answers,
+    secrets_to_move,
 )
 from gateway.setup.hermes import Import
 from gateway.setup.hermes_home import HermesHome, Line
@@ -184,10 +185,10 @@ class _Wizard:
             if platform.name != BUILT_IN:
                 self._ask_for_account(platform)
         self._ask_for_owner()
-        if not self._draft.values:
+        self._ask_for_keeping()
+        if not self._draft.values and self._draft.keeping == "yaml":
             say("\nNothing was changed.")
             return
-        self._ask_for_keeping()
         if not _agreed(self._target, self._draft):
             say("Nothing was written.")
             return
@@ -300,12 +301,18 @@ class _Wizard:
         return asyncio.run(check_account(platform.name, block))
 
     def _ask_for_owner(self) -> None:
-        if self._target.load().settings.access.owners or not self._greetings:
+        now = self._target.load(self._draft.values)
+        owners = " ".join(now.settings.access.owners)
+        if not owners and not now.settings.platforms.is_any_on:
             return
         say("\nThe owner", "bold")
-        say("  Who sends the code of the next start to the bot becomes its owner.", "dim")
-        while owner := _ask("Or name yourself, as PLATFORM:ID"):
-            self._draft.values["access.owners"] = [owner]
+        if owners:
+            say(f"  now: {owners} ({now.origins['access.owners']}); spaces between several", "dim")
+        else:
+            say("  Who sends the code of the next start to the bot becomes its owner.", "dim")
+        question = "Who, as PLATFORM:ID" if owners else "Or name yourself, as PLATFORM:ID"
+        while (text := _ask(question, owners)) != owners:
+            self._draft.values["access.owners"] = text.split()
             try:
                 self._target.load(self._draft.values)
             except GatewayError as exc:
@@ -315,7 +322,8 @@ class _Wizard:
                 return
 
     def _ask_for_keeping(self) -> None:
-        if not any(is_secret(name) for name in self._draft.values):
+        kept = secrets_to_move(self._target, replace(self._draft, keeping="files"))
+        if not any(is_secret(name) for name in (*self._draft.values, *kept)):
             return
         folder = self._target.home / SECRETS
         say("\nWhere keys and tokens are kept", "bold")
@@ -323,9 +331,16 @@ class _Wizard:
         say(f"  2  in a file each in {folder}")
         say("  3  in environment variables, which you set yourself")
         ways: dict[str, Keeping] = {"1": "yaml", "2": "files", "3": "env"}
-        while (text := _ask("Which one", "1")) not in ways:
-            say("  a number from 1 to 3")
-        self._draft.keeping = ways[text]
+        while True:
+            try:
+                self._draft.keeping = ways[_ask("Which one", "1")]
+                secrets_to_move(self._target, self._draft)
+            except KeyError:
+                say("  a number from 1 to 3")
+            except GatewayError as exc:
+                say(f"  ✗ {exc}", "red")
+            else:
+                return
 
     def _tell_start(self) -> None:
         say(f"\nStart it: {sys.argv[0]} run", "bold")

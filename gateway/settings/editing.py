@@ -124,7 +124,8 @@ def _draft_with(
 def _told(key: KeyPath, value: Any) -> str:
     """Return a value as an error message may show it."""
     known = all_keys().find(all_keys().complete(key)[0])
-    return MASK if known is None or known.secret else written(value)
+    is_hidden = known is None or known.secret or _holds_secret(key, value)
+    return MASK if is_hidden else written(value)
 
 
 def changed(text: str, key: KeyPath, value: str) -> str:

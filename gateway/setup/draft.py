@@ -14,7 +14,8 @@ from pydantic import SecretStr
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
-from gateway.settings.sources import path_of, read_yaml
+from gateway.settings.references import argument, is_reference
+from gateway.settings.sources import PREFIX, path_of, read_yaml
 from gateway.settings.tree import KeyPath, all_keys
 
 Keeping = Literal["yaml", "files", "env"]
@@ -66,11 +67,6 @@ class Target:
                 given[name] = value
         return load_settings(config=self.config, overrides=given, known=self.known)
 
-    @property
-    def is_named(self) -> bool:
-        """Whether it is not the file of the home, so that commands have to name it."""
-        return self.file != self.home / CONFIG_NAME
-
 
 @dataclass(slots=True)
 class Answers:
@@ -113,6 +109,48 @@ def is_secret(name: str) -> bool:
     return key is not None and key.secret and key.kind == "value"
 
 
+def variable_of(name: str) -> str:
+    """Return the variable of the environment that a dotted key is read from."""
+    return PREFIX + name.replace(".", "__").upper()
+
+
+def secrets_to_move(target: Target, draft: Answers) -> dict[str, str]:
+    """Return the secrets in the file by dotted key that are to be kept elsewhere from now on.
+
+    Raises:
+        SettingsError: The environment, where they are to be, lacks some: they would be lost.
+    """
+    if draft.keeping == "yaml" or not target.file.exists():
+        return {}
+    given = {all_keys().complete(path_of(name))[0] for name in draft.values}
+    found = {}
+    for name, secret in _secrets_in(read_yaml(target.file, str(target.file))):
+        path, _ = all_keys().complete(path_of(name))
+        if not any(path[:end] in given for end in range(1, len(path) + 1)):
+            found[name] = secret
+    lacking = [variable_of(name) for name in found if not _is_in_environment(name, found[name])]
+    if draft.keeping == "env" and lacking:
+        told = f"set {', '.join(lacking)} to what {target.file} holds, and try again"
+        raise SettingsError(f"the secrets there would be lost: {told}")
+    return found
+
+
+def _is_in_environment(name: str, secret: str) -> bool:
+    try:
+        return argument(f"env:{variable_of(name)}") == secret.rstrip("\r\n")
+    except SettingsError:
+        return False
+
+
+def _secrets_in(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in _leaves(tree, above):
+        if isinstance(value, list):
+            blocks = {str(number): block for number, block in enumerate(value)}
+            yield from _secrets_in(blocks, f"{name}.")
+        elif isinstance(value, str) and value and is_secret(name) and not is_reference(value):
+            yield name, value
+
+
 def read_answers(file: Path) -> Answers:
     """Return the answers of a file: parts of parley.yaml, and `setup: {secrets}`.
 
@@ -147,10 +185,13 @@ def changed_keys(target: Target, draft: Answers) -> list[str]:
     found = []
     for name, new in draft.values.items():
         old = values.get(name)
+        old = list(old) if isinstance(old, tuple) else old
         if is_secret(name):
             same = isinstance(old, SecretStr) and old.get_secret_value() == new
             if not same:
                 found.append(f"{name}: {'another one' if old else 'new'}")
         elif old != new:
-            found.append(f"{name}: {new}" if old is None else f"{name}: {old} → {new}")
-    return found
+            is_new = old is None or old == []
+            found.append(f"{name}: {new}" if is_new else f"{name}: {old} → {new}")
+    moved = secrets_to_move(target, draft)
+    return [*found, *(f"{name}: no longer in this file" for name in moved)]

@@ -15,8 +15,8 @@ from gateway.errors import SettingsError
 from gateway.lifecycle.home import prepare_home
 from gateway.settings.editing import set_values, written
 from gateway.settings.references import is_reference
-from gateway.settings.sources import PREFIX, path_of
-from gateway.setup.draft import Answers, Target, is_secret
+from gateway.settings.sources import path_of
+from gateway.setup.draft import Answers, Target, is_secret, secrets_to_move, variable_of
 from gateway.wiring import refuse_unusable
 
 SECRETS = "secrets"
@@ -76,7 +76,8 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
         SettingsError: They cannot be written, or a start would refuse them; nothing was changed.
     """
     prepare_home(target.home)
-    values = dict(draft.values)
+    moved = secrets_to_move(target, draft)
+    values: dict[str, Any] = {**moved, **draft.values}
     given = {name: str(value) for name, value in values.items() if value and is_secret(name)}
     # A reference says itself where its secret is kept.
     secrets = {name: text for name, text in given.items() if not is_reference(text)}
@@ -85,10 +86,13 @@ def write(target: Target, draft: Answers) -> WrittenSettings:
     for name, secret in secrets.items():
         if draft.keeping == "files":
             file = target.home / SECRETS / name
+            while name in moved and file.exists():
+                # It may be that of an account which had this number.
+                file = file.with_name(f"{file.name}.next")
             files[file], values[name] = secret, f"file:{file}"
         elif draft.keeping == "env":
-            variables[name] = PREFIX + name.replace(".", "__").upper()
-            del values[name]
+            variables[name] = variable_of(name)
+            values[name] = f"env:{variables[name]}"
     before = {file: file.read_bytes() if file.exists() else None for file in files}
     try:
         for file, secret in files.items():

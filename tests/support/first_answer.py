@@ -100,7 +100,6 @@ EVERYTHING = (
     ("OAuth Token (not shown", ""),
     ("Or name yourself", ""),
     ("Which one", "1"),
-    ("Install and start it?", "n"),
 )
 
 

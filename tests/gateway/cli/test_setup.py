@@ -163,6 +163,31 @@ async def test_a_file_that_is_there_is_changed_only_after_a_yes(stranger: Strang
     assert written(stranger)["model"]["api_key"] == KEY
 
 
+async def test_a_second_run_sets_owner_and_keeping(stranger: Stranger) -> None:
+    """With nothing else answered; Enter keeps the owner that is there."""
+    stranger.home.mkdir()
+    file = stranger.home / "parley.yaml"
+    file.write_text(f"# mine\nplatforms: {{telegram: {{token: '{TOKEN}'}}}} # here\n")
+    skipped = (("Which one (number or name)", ""), ("bot token (not shown", ""))
+    skipped += NO_DISCORD_AND_SLACK
+    owner = (("Or name yourself", "somebody"), ("Or name yourself", "telegram:4711"))
+    assert await talk(stranger, *skipped, *owner, ("Which one", ""), ("Write that?", "y")) == 0
+    assert "must be PLATFORM:ID" in stranger.seen
+    assert written(stranger)["access"] == {"owners": ["telegram:4711"]}
+    turns = (("Who, as PLATFORM:ID [telegram:4711]", ""), ("Which one", "3"), ("Which one", "2"))
+    assert await talk(stranger, *skipped, *turns, ("Write that?", "y")) == 0
+    assert "set PARLEY_PLATFORMS__TELEGRAM__TOKEN to what" in stranger.seen
+    assert "platforms.telegram.token: no longer in this file" in stranger.seen
+    assert TOKEN not in stranger.seen + file.read_text()
+    assert file.read_text().startswith("# mine\n")
+    kept = stranger.home / "secrets" / "platforms.telegram.token"
+    assert kept.read_text() == f"{TOKEN}\n"
+    after = (("Who, as PLATFORM:ID [telegram:4711]", "telegram:1 telegram:2"),)
+    assert await talk(stranger, *skipped, *after, ("Write that?", "y")) == 0
+    assert "['telegram:4711'] → ['telegram:1', 'telegram:2']" in stranger.seen
+    assert written(stranger)["access"] == {"owners": ["telegram:1", "telegram:2"]}
+
+
 @pytest.mark.thorough
 async def test_without_a_network_a_key_may_be_kept(stranger: Stranger, api: BotApi) -> None:
     """It could not be tried, which is said."""
@@ -205,6 +230,19 @@ async def test_answers_from_a_file_are_tried_and_written(stranger: Stranger) -> 
     assert len(report["secrets"]) == 2
     assert KEY not in json.dumps(report)
     assert TOKEN not in json.dumps(report)
+
+
+async def test_a_second_run_from_a_file_moves_secrets(stranger: Stranger) -> None:
+    """Those that the file of answers does not name, too."""
+    await unattended(stranger, ANSWERS)
+    second = "access: {owners: ['telegram:1']}\nsetup: {secrets: files}\n"
+    code, report = await unattended(stranger, second)
+    assert (code, len(report["secrets"])) == (0, 2)
+    text = (stranger.home / "parley.yaml").read_text()
+    assert not [each for each in (KEY, TOKEN) if each in text + json.dumps(report)]
+    assert written(stranger)["access"] == {"owners": ["telegram:1"]}
+    assert (await unattended(stranger, second))[0] == 0
+    assert (stranger.home / "parley.yaml").read_text() == text
 
 
 @pytest.mark.thorough

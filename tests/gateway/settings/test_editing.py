@@ -249,3 +249,12 @@ def test_a_secret_closes_a_file_that_everybody_reads(
     path.chmod(before)
     assert set_value(path, path_of(key), value) is (before != after)
     assert stat.S_IMODE(path.stat().st_mode) == after
+
+
+def test_what_is_to_be_written_by_hand_is_told_without_secrets(tmp_path: Path) -> None:
+    """Also where they stand inside of a list of accounts."""
+    path = tmp_path / "parley.yaml"
+    path.write_text("platforms: &all {}\nother: *all\n")
+    with pytest.raises(SettingsError, match="by hand") as refused:
+        set_value(path, ("platforms", "telegram"), [{"token": "12345:a-token"}])
+    assert "a-token" not in str(refused.value)

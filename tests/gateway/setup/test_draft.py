@@ -12,6 +12,7 @@ from gateway.setup.draft import (
     changed_keys,
     is_secret,
     read_answers,
+    secrets_to_move,
 )
 
 
@@ -78,6 +79,14 @@ def test_what_changes_is_told_without_secrets(target: Target) -> None:
     target.file.write_text("model: {provider: openai, name: a, api_key: old-key}\n")
     draft = Answers({"model.provider": "openai", "model.name": "b", "model.api_key": "new-key"})
     assert changed_keys(target, draft) == ["model.name: a → b", "model.api_key: another one"]
+
+
+def test_secrets_that_move_are_told_by_name(target: Target) -> None:
+    """So that the question before the change is asked; owners that stay are no change."""
+    target.file.write_text("model: {api_key: old-key}\naccess: {owners: ['telegram:1']}\n")
+    draft = Answers({"access.owners": ["telegram:1"]}, "files")
+    assert secrets_to_move(target, draft) == {"model.api_key": "old-key"}
+    assert changed_keys(target, draft) == ["model.api_key: no longer in this file"]
 
 
 def test_answers_are_parts_of_the_settings(tmp_path: Path) -> None:

@@ -175,3 +175,93 @@ def test_a_known_secret_is_not_read_again(target: Target, tmp_path: Path) -> Non
     assert again is not None
     assert again.get_secret_value() == "sk-ant-secret"
     assert ran.read_text() == "ran\n"
+
+
+FILE = """\
+# mine
+model: {provider: anthropic, api_key: sk-ant-secret} # the key
+platforms:
+  telegram:
+    - name: one # the first
+      token: "12345:abcdefgh"
+    - name: two
+      token: 12345:other-bot
+  discord: {token: "file:KEPT"}
+"""
+
+
+@pytest.fixture
+def second(target: Target, monkeypatch: pytest.MonkeyPatch) -> Target:
+    """A home with secrets in its file, and one elsewhere."""
+    target.home.mkdir()
+    (target.home / "discord").write_text("kept.elsewhere.token")
+    target.file.write_text(FILE.replace("KEPT", str(target.home / "discord")))
+    monkeypatch.delenv("PARLEY_MODEL__API_KEY", raising=False)
+    return target
+
+
+def secrets(target: Target) -> list[str]:
+    """Return the secrets that a start finds."""
+    settings = target.load().settings
+    held = [
+        settings.model.api_key,
+        *(each.token for each in settings.platforms.accounts("telegram")),
+    ]
+    held += [each.token for each in settings.platforms.accounts("discord")]
+    return [each.get_secret_value() for each in held if each]
+
+
+HELD = ["sk-ant-secret", "12345:abcdefgh", "12345:other-bot", "kept.elsewhere.token"]
+
+
+def test_secrets_that_are_there_move_into_files(second: Target) -> None:
+    """Of each account; comments, and what is kept elsewhere already, stay."""
+    file = second.home / "secrets" / "platforms.telegram.1.token"
+    file.parent.mkdir()
+    file.write_text("of another account")
+    moved = write(second, Answers(keeping="files"))
+    text = second.file.read_text()
+    assert [each for each in HELD if each in text] == []
+    assert [text.count(each) for each in ("# mine", "# the key", "# the first")] == [1, 1, 1]
+    assert f'discord: {{token: "file:{second.home}/discord"}}' in text
+    assert secrets(second) == HELD
+    assert len(moved.secrets) == 3
+    assert file.read_text() == "of another account"
+    assert write(second, Answers(keeping="files")).secrets == ()
+
+
+def test_a_move_that_fails_leaves_all_as_it_was(second: Target) -> None:
+    """Neither file of a secret nor a change."""
+    before = second.file.read_text()
+    with pytest.raises(SettingsError, match="must be PLATFORM:ID"):
+        write(second, Answers({"access.owners": ["x"]}, "files"))
+    assert second.file.read_text() == before
+    assert list((second.home / "secrets").glob("*")) == []
+
+
+def test_a_new_secret_is_not_replaced_by_the_one_that_is_there(second: Target) -> None:
+    """Nor by one of the list of accounts that it replaces."""
+    accounts = [{"token": "12345:new-token"}]
+    write(second, Answers({"model.api_key": "sk-ant-2", "platforms.telegram": accounts}, "files"))
+    assert secrets(second) == ["sk-ant-2", "12345:new-token", HELD[-1]]
+
+
+def test_what_the_environment_lacks_is_not_taken_out(
+    second: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be lost; what is to be set is said, without the secrets."""
+    before = second.file.read_text()
+    monkeypatch.setenv("PARLEY_MODEL__API_KEY", "another")
+    with pytest.raises(
+        SettingsError, match="would be lost: set PARLEY_MODEL__API_KEY, "
+    ) as refused:
+        write(second, Answers(keeping="env"))
+    assert not [each for each in HELD if each in str(refused.value)]
+    assert second.file.read_text() == before
+    monkeypatch.setenv("PARLEY_MODEL__API_KEY", HELD[0])
+    monkeypatch.setenv("PARLEY_PLATFORMS__TELEGRAM__0__TOKEN", HELD[1])
+    monkeypatch.setenv("PARLEY_PLATFORMS__TELEGRAM__1__TOKEN", HELD[2])
+    write(second, Answers(keeping="env"))
+    assert 'api_key: "env:PARLEY_MODEL__API_KEY"} # the key' in second.file.read_text()
+    assert not [each for each in HELD if each in second.file.read_text()]
+    assert secrets(second) == HELD
