@@ -1,4 +1,8 @@
 # syntax=docker/dockerfile:1
+# The server's version, as in docker-compose.yml: an older pg_dump refuses it.
+ARG POSTGRES=18
+FROM postgres:${POSTGRES}-bookworm AS postgres
+
 FROM python:3.13-slim-bookworm AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
 RUN python -m venv /opt/parley
@@ -17,7 +21,7 @@ COPY migrations migrations
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && /opt/parley/bin/pip install --no-deps /wheels/*.whl
 
-FROM python:3.13-slim-bookworm
+FROM python:3.13-slim-bookworm AS alone
 RUN useradd --system --uid 10001 --home-dir /data --no-create-home parley \
  && install -d -o parley -g parley -m 0700 /data /shared /shared/workspaces
 COPY --from=build /opt/parley /opt/parley
@@ -34,3 +38,18 @@ HEALTHCHECK --interval=30s --timeout=3s --start-period=15s --retries=3 \
   CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/healthz', timeout=2)"]
 ENTRYPOINT ["parley"]
 CMD ["run"]
+
+# What replicas run: with pg_dump and pg_restore, from where the server's own image has the server.
+FROM alone AS cluster
+ARG POSTGRES
+USER 0
+COPY --from=postgres /usr/local/share/keyrings/postgres.gpg.asc /usr/local/share/keyrings/
+COPY --from=postgres /etc/apt/sources.list.d/pgdg.list /etc/apt/sources.list.d/
+# hadolint ignore=DL3008
+RUN apt-get update \
+ && apt-get install --yes --no-install-recommends "postgresql-client-$POSTGRES" \
+ && rm -rf /var/lib/apt/lists/* \
+ && pg_dump --version && pg_restore --version
+USER 10001
+
+FROM alone

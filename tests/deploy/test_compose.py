@@ -150,6 +150,23 @@ def test_the_image_has_what_the_cluster_needs() -> None:
     assert f"!{name}" in (ROOT / ".dockerignore").read_text().split()
 
 
+def test_the_image_of_the_cluster_can_dump_the_server_s_version() -> None:
+    """An older pg_dump refuses a newer server: both have one major version and one Debian."""
+    replica, dockerfile = services()["replica"], (ROOT / "Dockerfile").read_text()
+    target = replica["build"]["target"]
+    [major] = re.findall(r"^ARG POSTGRES=(\d+)$", dockerfile, re.MULTILINE)
+    [release] = re.findall(r"^FROM postgres:\$\{POSTGRES\}-(\w+) AS postgres$", dockerfile, re.M)
+    assert services()["postgres"]["image"] == f"postgres:{major}-{release}"
+    stages = re.split(r"^FROM ", dockerfile, flags=re.MULTILINE)
+    [alone] = (each for each in stages if each.partition("\n")[0].endswith(" AS alone"))
+    [cluster] = (each for each in stages if each.startswith(f"alone AS {target}\n"))
+    assert f"python:3.13-slim-{release} " in alone
+    assert '"postgresql-client-$POSTGRES"' in cluster
+    assert "COPY --from=postgres" in cluster
+    # Who builds without a target gets the image of one machine, without them.
+    assert stages[-1].split() == ["alone"]
+
+
 def test_the_lock_of_the_cluster_is_that_of_one_machine_and_more() -> None:
     """In the same versions: the image differs by the extras alone."""
     alone, cluster = (_pinned(ROOT / f"requirements{end}.lock") for end in ("", "-cluster"))
@@ -190,5 +207,5 @@ def test_hadolint_has_nothing_to_say_of_the_dockerfile() -> None:
 def test_the_image_s_user_is_a_number() -> None:
     """That of the home in every compose file and manifest."""
     users = re.findall(r"^USER (.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
-    assert users == ["10001"]
+    assert users == ["10001", "0", "10001"]
     assert "uid=10001,gid=10001" in (ROOT / "docker-compose.yml").read_text()
