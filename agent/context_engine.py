@@ -328,13 +328,13 @@ class ContextEngine(ABC):
     """Whether such a summary stands for the oldest messages behind those in the plan, not for all
     that is cut."""
 
-    def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
+    def __init__(self, limits: Limits | None = None, options: Mapping[str, Any] = {}) -> None:
         """Take the limits of the model, and the engine's options.
 
         Those of a built-in engine are its block under `context:`, a plugin's are
-        `context.options`.
+        `context.options`. An engine of lists, which Hermes makes without any, is told later.
         """
-        self.limits = limits
+        self.limits = limits or Limits(0)
         self.options = options
         self.prompt_tokens = 0
 

@@ -35,6 +35,13 @@ MOST_NEIGHBOURS = 4
 SHORT_ARGUMENTS_CHARS = 200
 LEAST_CLIP_CHARS = 100
 """Of an edit `clip`; see agent/view/edits.py."""
+STATE = {
+    **dict.fromkeys(("last_prompt_tokens", "last_completion_tokens", "last_total_tokens"), 0),
+    "compression_count": 0,
+    "protect_first_n": 3,
+    "protect_last_n": 6,
+}
+"""What Hermes' base class gives its engines, before anything is known."""
 
 
 class ListRefused(AgentError):
@@ -71,6 +78,9 @@ class ListEngine(ContextEngine):
         """Make the engine: options are its arguments, as far as it takes them."""
         super().__init__(limits, options)
         self._inner = _made(type(self).offered(), limits, options)
+        for name, value in {**STATE, "threshold_percent": limits.threshold}.items():
+            if not hasattr(self._inner, name):
+                setattr(self._inner, name, value)
         self.update_model(limits)
 
     @override
@@ -96,19 +106,21 @@ class ListEngine(ContextEngine):
     def update_from_response(self, usage: Usage) -> None:
         """Tell the engine what the model reported, in the words of Hermes."""
         super().update_from_response(usage)
-        self._inner.update_from_response({
+        told = {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.output_tokens,
             "total_tokens": usage.prompt_tokens + usage.output_tokens,
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "cache_read_tokens": usage.cache_read_tokens,
-        })
+        }
+        self._told("update_from_response", told)
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
-        return bool(self._inner.should_compress(tokens))
+        wants = self._own("should_compress")
+        return bool(wants(tokens)) if wants else super().should_compress(tokens)
 
     @override
     def on_session_start(self, session_id: str) -> None:
@@ -134,18 +146,27 @@ class ListEngine(ContextEngine):
 
     @override
     def get_status(self) -> Mapping[str, Any]:
-        return {**super().get_status(), **(self._told("get_status") or {})}
+        fires_at = {"threshold_tokens": self._inner.threshold_tokens}
+        return {**fires_at, **(self._told("get_status") or {})}
 
     @override
     def update_model(self, limits: Limits) -> None:
         """Set the numbers that engines of this kind keep: window and threshold."""
         super().update_model(limits)
-        self._inner.context_length = limits.context_length
-        self._inner.threshold_tokens = limits.threshold_tokens
+        for name in ("context_length", "threshold_tokens"):
+            # An engine may compute its own.
+            if not isinstance(getattr(type(self._inner), name, None), property):
+                setattr(self._inner, name, getattr(limits, name))
 
     def _told(self, method: str, *arguments: Any) -> Any:
-        found = getattr(self._inner, method, None)
+        found = self._own(method)
         return None if found is None else found(*arguments)
+
+    def _own(self, method: str) -> Callable[..., Any] | None:
+        """Return a method that the engine does not have from our class, which keeps limits."""
+        found = getattr(self._inner, method, None)
+        inherited = getattr(ContextEngine, method)
+        return None if getattr(found, "__func__", None) is inherited else found
 
 
 def _made(offered: Any, limits: Limits, options: Mapping[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from math import inf
 
 import structlog
 
@@ -123,7 +124,9 @@ def _facts(agent: Agent, context: ContextParts, prompts: Prompts, limits: Limits
 def _fires_at(engine: ContextEngine) -> int | None:
     """Return where an engine compresses, if it tells."""
     tokens = engine.get_status().get("threshold_tokens")
-    return tokens if isinstance(tokens, int) else None
+    if isinstance(tokens, int | float) and tokens is not True and 1 <= tokens < inf:
+        return int(tokens)
+    return None
 
 
 def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[str, ...]:

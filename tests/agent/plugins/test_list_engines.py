@@ -347,3 +347,68 @@ def test_whatever_is_returned_the_host_decides(data: st.DataObject) -> None:
         found = engine_of(scramble).compress(request)
         accepted = None if found is None else checked(found, request)
     assert accepted is None or faults(shown(accepted, entries)) == []
+
+
+WITHOUT = HERMES_PLUGIN.replace("    def __init__(self):\n        self.seen = 0\n", "")
+
+
+def told_by(before: str, source: str = HERMES_PLUGIN) -> str:
+    """Return a plugin of Hermes' with more methods."""
+    return source.replace("    def update_from", f"{before}\n    def update_from")
+
+
+@pytest.mark.parametrize(
+    ("source", "tokens"),
+    [
+        (HERMES_PLUGIN, 2_000),
+        (HERMES_PLUGIN.replace("Own())", "Own)"), 2_000),
+        (HERMES_PLUGIN.replace("(ContextEngine)", ""), 2_000),
+        (WITHOUT, 2_000),
+        (WITHOUT.replace("Own())", "Own)"), 2_000),
+        (
+            told_by(
+                "    @property\n    def threshold_tokens(self):\n"
+                "        return int(self.context_length * self.threshold_percent * 1.2)\n"
+            ),
+            2_400,
+        ),
+        (
+            told_by("    def get_status(self):\n        return {'threshold_tokens': 1500.0}\n"),
+            1_500,
+        ),
+        (
+            told_by(
+                "    def get_status(self):\n"
+                "        return {'last_prompt_tokens': self.last_prompt_tokens,\n"
+                "                'compression_count': self.compression_count}\n"
+            ),
+            2_000,
+        ),
+        (told_by("    def get_status(self):\n        return {'threshold_tokens': 0}\n"), None),
+        (told_by("    def get_status(self):\n        return {'threshold_tokens': None}\n"), None),
+    ],
+)
+def test_the_status_is_the_engine_s_before_any_answer(
+    tmp_path: Path, source: str, tokens: int | None
+) -> None:
+    """What it inherits is not asked for numbers that it was never told; nothing fails."""
+    write_plugin(tmp_path, "own", source)
+    with capture_logs() as logs:
+        engine = resolve("own", tmp_path, {})(Limits(4_000))
+        told = engine.get_status()["threshold_tokens"]
+    assert (engine.name, logs) == ("own", [])
+    assert (told or None) == tokens
+
+
+def test_an_engine_that_only_compresses_has_the_rest_from_here(tmp_path: Path) -> None:
+    """Hermes asks for two methods more, of which ours has its own."""
+    own = HERMES_PLUGIN.partition("    def update_from")[0]
+    source = f"{own}    def compress(self, messages):\n        return messages\n\n\n"
+    source += "def register(ctx):\n    ctx.register_context_engine(Own())\n"
+    write_plugin(tmp_path, "own", source)
+    with capture_logs() as logs:
+        engine = resolve("own", tmp_path, {})(Limits(4_000))
+        engine.on_session_start("s")
+        engine.update_from_response(Usage(input_tokens=2_500, output_tokens=9))
+        wants = engine.should_compress(), engine.should_compress(1_000), engine.get_tool_schemas()
+    assert (wants, logs) == ((True, False, ()), [])
