@@ -91,6 +91,7 @@ def found_in(home: HermesHome, accepted: Collection[str] = ()) -> SettingsFound:
     found = SettingsFound()
     _model(home, found)
     _fallbacks(home, found)
+    _summaries(home, found)
     _servers(home.settings.get("mcp_servers"), found)
     _groups(home.settings, found)
     _rest(home.settings, found)
@@ -145,6 +146,9 @@ def _model(home: HermesHome, found: SettingsFound) -> None:
     for key, mine in (("context_length", "context_length"), ("max_tokens", "max_output_tokens")):
         if block.get(key):
             found.put(f"model.{mine}", block[key], of=f"model.{key}")
+    caching = _section(home.settings.get("prompt_caching")).get("cache_ttl")
+    for of, value in _newest("prompt_caching.cache_ttl", caching, block, "model.cache_ttl", found):
+        found.put("prompt_caching.cache_ttl", value, of=of)
     provider = found.tree.get("model", {}).get("provider", "auto")
     for each, variable in MODEL_KEYS.items():
         fits = provider in {each, "auto"} and ("model", "api_key") not in found.secrets
@@ -199,6 +203,42 @@ def _fallbacks(home: HermesHome, found: SettingsFound) -> None:
         found.put("fallbacks", made, of="fallback_providers")
 
 
+def _summaries(home: HermesHome, found: SettingsFound) -> None:
+    """Take over who writes summaries; older versions of Hermes say it under `compression`."""
+    new = _section(_section(home.settings.get("auxiliary")).get("compression"))
+    old = _section(home.settings.get("compression"))
+    given = {
+        key: told
+        for key in ("model", "provider", "base_url")
+        for told in _newest(
+            f"auxiliary.compression.{key}", new.get(key), old, f"compression.summary_{key}", found
+        )
+    }
+    block = {key: value for key, (_, value) in given.items()}
+    if block.get("provider") != "main":
+        named = block.pop("provider", None)
+        server = _provider(home, block | {"provider": named}, "auxiliary.compression", found)
+        if not server and "model" in block:
+            found.leave(given["model"][0], "Parley does not know its provider")
+            return
+        block |= server
+    for key, value in block.items():
+        if value != "auto":
+            mine = f"auxiliary.compression.{key}"
+            found.put(mine, value, of=given.get(key, (mine,))[0])
+
+
+def _newest(
+    key: str, value: Any, older: Mapping[str, Any], former: str, found: SettingsFound
+) -> Iterator[tuple[str, Any]]:
+    """Yield what is set, and by which of two names: the former one counts where only it is set."""
+    told = {key: value, former: older.get(former.rpartition(".")[2])}
+    given = [each for each in told.items() if each[1] not in ("", None, "auto")]
+    yield from given[:1]
+    for name, _ in given[1:]:
+        found.leave(name, f"`{key}` is set as well")
+
+
 def _servers(told: Any, found: SettingsFound) -> None:
     """Take MCP servers over: variables and headers of theirs count as secrets."""
     for name, server in _section(told).items():
@@ -241,7 +281,9 @@ def _listed(value: Any) -> list[str]:
 ENGINES = frozenset({"compressor", "rounds", "lcm"})
 _DONE = frozenset({
     *("model", "fallback_providers", "fallback_model", "custom_providers", "providers"),
-    *("mcp_servers", "_config_version"),
+    *("mcp_servers", "_config_version", "prompt_caching.cache_ttl"),
+    *(f"auxiliary.compression.{key}" for key in ("model", "provider", "base_url")),
+    *(f"compression.summary_{key}" for key in ("model", "provider", "base_url")),
     *("telegram.require_mention", "discord.require_mention", "slack.require_mention"),
     *("telegram.free_response_channels", "discord.free_response_channels"),
     "slack.free_response_channels",
@@ -368,7 +410,10 @@ def _checked(found: SettingsFound) -> None:
             wrong = exc.errors(include_url=False, include_input=False)[0]
             path = [step for step in wrong["loc"] if isinstance(step, str)]
             _drop(found.tree, path)
-            found.leave(".".join(path), f"not allowed here: {wrong['msg']}")
+            key = ".".join(path)
+            taken = [e for e in found.lines if (e.outcome, e.note) == ("taken", key)]
+            found.lines = [each for each in found.lines if each not in taken]
+            found.leave(taken[0].what if taken else key, f"not allowed here: {wrong['msg']}")
         else:
             break
     whole = Settings.model_validate({**_with_blocks(found.tree), "home": Path("/")})

@@ -57,6 +57,85 @@ def left_out(told: SettingsFound) -> dict[str, str]:
         ),
         ({"compression": {"threshold": 0.7}}, {"compression": {"threshold": 0.7}}),
         (
+            {"compression": {"summary_model": "small"}},
+            {"auxiliary": {"compression": {"model": "small"}}},
+        ),
+        (
+            {
+                "compression": {
+                    "summary_model": "google/gemini-3-flash-preview",
+                    "summary_provider": "openrouter",
+                    "summary_base_url": None,
+                }
+            },
+            {
+                "auxiliary": {
+                    "compression": {
+                        "model": "google/gemini-3-flash-preview",
+                        "provider": "openrouter",
+                    }
+                }
+            },
+        ),
+        (
+            {
+                "compression": {
+                    "summary_model": "small",
+                    "summary_provider": "custom",
+                    "summary_base_url": "http://box:8000/v1",
+                }
+            },
+            {
+                "auxiliary": {
+                    "compression": {
+                        "model": "small",
+                        "base_url": "http://box:8000/v1",
+                        "provider": "openai",
+                    }
+                }
+            },
+        ),
+        (
+            {
+                "compression": {"summary_provider": "custom:box", "summary_model": "small"},
+                "custom_providers": [{"name": "box", "base_url": "http://box/v1"}],
+            },
+            {
+                "auxiliary": {
+                    "compression": {
+                        "model": "small",
+                        "provider": "openai",
+                        "base_url": "http://box/v1",
+                    }
+                }
+            },
+        ),
+        (
+            {
+                "compression": {"summary_model": "old", "summary_provider": "openrouter"},
+                "auxiliary": {"compression": {"model": "new", "provider": "auto", "timeout": 90}},
+            },
+            {
+                "auxiliary": {
+                    "compression": {"model": "new", "provider": "openrouter", "timeout_s": 90}
+                }
+            },
+        ),
+        (
+            {"compression": {"summary_model": "small", "summary_provider": "main"}},
+            {"auxiliary": {"compression": {"model": "small", "provider": "main"}}},
+        ),
+        ({"compression": {"summary_model": "", "summary_provider": "auto"}}, {}),
+        (
+            {"model": {"default": "m", "cache_ttl": "1h"}},
+            {"model": {"name": "m", "provider": "auto"}, "prompt_caching": {"cache_ttl": "1h"}},
+        ),
+        ({"prompt_caching": {"cache_ttl": "1h"}}, {"prompt_caching": {"cache_ttl": "1h"}}),
+        (
+            {"model": {"cache_ttl": "1h"}, "prompt_caching": {"cache_ttl": "5m"}},
+            {"prompt_caching": {"cache_ttl": "5m"}},
+        ),
+        (
             {"session_reset": {"mode": "daily", "at_hour": 5}},
             {"sessions": {"reset": "daily", "at_hour": 5}},
         ),
@@ -102,6 +181,16 @@ def test_what_means_the_same_is_taken(
         ({"context": {"engine": "own"}}, "context.engine"),
         ({"compression": {"target_ratio": 7}}, "compression.target_ratio"),
         ({"model": {"provider": "copilot"}}, "model.provider: copilot"),
+        ({"model": {"cache_ttl": "30m"}}, "model.cache_ttl"),
+        ({"model": {"cache_ttl": 300}}, "model.cache_ttl"),
+        ({"model": {"cache_ttl": ["1h"]}}, "model.cache_ttl"),
+        ({"prompt_caching": {"cache_ttl": "24h"}}, "prompt_caching.cache_ttl"),
+        ({"compression": {"summary_model": {"a": 1}}}, "compression.summary_model"),
+        (
+            {"compression": {"summary_model": "gemini-2.5-flash", "summary_provider": "gemini"}},
+            "compression.summary_model",
+        ),
+        ({"compression": {"summary_timeout": 180}}, "compression.summary_timeout"),
         ({"nonsense": {"a": 1, "b": 2}}, "nonsense: 2 settings"),
     ],
 )
@@ -112,6 +201,33 @@ def test_what_has_no_counterpart_is_named(
     told = found(tmp_path, settings)
     assert left_out(told)[what]
     assert told.tree in ({"model": {"provider": "auto"}}, {})
+
+
+def test_what_is_left_out_is_not_said_to_be_taken(tmp_path: Path) -> None:
+    """Neither a value that is not allowed, nor an older name beside the newer one."""
+    told = found(
+        tmp_path,
+        {
+            "model": {"cache_ttl": "24h"},
+            "compression": {"summary_model": "old"},
+            "auxiliary": {"compression": {"model": "new"}},
+        },
+    )
+    assert set(left_out(told)) == {"model.cache_ttl", "compression.summary_model"}
+    assert {line.what for line in told.lines if line.outcome == "taken"} == {
+        "model.provider",
+        "auxiliary.compression.model",
+    }
+
+
+def test_an_address_for_summaries_is_a_question(tmp_path: Path) -> None:
+    """Under its older name, too: everything that was said would go there."""
+    (tmp_path / "config.yaml").write_text(
+        "compression: {summary_model: small, summary_base_url: 'http://box:8000/v1'}"
+    )
+    told = found_in(HermesHome.of(tmp_path))
+    assert list(told.questions) == ["http://box:8000/v1"]
+    assert "auxiliary" not in told.tree
 
 
 def test_secrets_are_found_wherever_they_stand(tmp_path: Path) -> None:
