@@ -247,15 +247,6 @@ class Door(Protocol):
         """
         ...
 
-    async def proxied(self, name: str, caller: Requester) -> Visitor | None:
-        """Return the user of this name, of whom a trusted proxy says that they ask; None for none.
-
-        Args:
-            name: Of an invited user, or "owner".
-            caller: Where from.
-        """
-        ...
-
     async def sign_out(self, caller: Requester) -> None:
         """End the caller's session."""
         ...

@@ -6,7 +6,6 @@ this machine (DNS rebinding), by a foreign Origin, by a form without our mark. T
 files hold nothing secret, so that there is something to sign in with.
 """
 
-import hmac
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -56,7 +55,6 @@ log = structlog.get_logger()
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-PROXY_SECRET = "X-Parley-Proxy"  # noqa: S105 - a header's name
 OLD_COOKIE = "parley_session"
 """Of version 0.5: one value for everybody, which opens nothing any more."""
 COOKIE_S = 400 * 86_400
@@ -88,7 +86,6 @@ OF_SETTINGS = frozenset({
     "host_refused",
     "origin_refused",
     "proxy_not_trusted",
-    "proxy_secret_wrong",
 })
 """Refusals that a wrong setting of a proxy, or of Parley beside it, causes for everybody."""
 WARNED_EVERY_S = 600.0
@@ -132,10 +129,6 @@ class Guard:
         self._door = door
         self._trusted = settings.trusted
         self._public_port = settings.public_port
-        secret = settings.proxy_secret if settings.auth == "proxy" else None
-        self._proxy_secret = secret.get_secret_value().encode() if secret else None
-        self._proxy_header = settings.proxy_header
-        self._proxy_users = settings.proxy_users
         self._warned: dict[str, float] = {}
 
     def protect(self, handler: Handler, *, public: bool = False, forms: bool = False) -> Handler:
@@ -278,9 +271,7 @@ class Guard:
             return
         if not caller.proxied:
             check_loopback(request, self._public_port)
-        if not public and caller.proxied and self._proxy_secret is not None:
-            visit.visitor = await self._by_proxy(request, caller, self._proxy_secret)
-        elif not public:
+        if not public:
             visit.visitor = await self._by_session(request, visit)
 
     async def _by_token(self, offered: str, caller: Requester) -> Visitor:
@@ -288,23 +279,6 @@ class Guard:
             return await self._door.token(offered, caller)
         except SignInRefused as exc:
             raise _refusal(exc, "wrong_token") from exc
-
-    async def _by_proxy(self, request: web.Request, caller: Requester, secret: bytes) -> Visitor:
-        # Its address alone proves nothing: any process of its machine has the same one.
-        shown = request.headers.get(PROXY_SECRET, "").encode(errors="replace")
-        if not hmac.compare_digest(shown, secret):
-            text = f"The proxy has to show web.proxy_secret in the header {PROXY_SECRET}."
-            raise Refusal(403, "proxy_secret_wrong", text)
-        told = request.headers.getall(self._proxy_header, [])
-        name = self._proxy_users.get(told[0]) if len(told) == 1 else None
-        visitor = None if name is None else await self._door.proxied(name, caller)
-        if visitor is None:
-            text = (
-                f"Nobody here is whom the proxy names in {self._proxy_header}. web.proxy_users in"
-                " parley.yaml says who that is; parley web invite makes a user."
-            )
-            raise Refusal(403, "not_invited", text)
-        return visitor
 
     def _report(self, request: web.Request, refusal: Refusal) -> None:
         address, proxy, visit = request.remote or "", None, request.get(VISIT)

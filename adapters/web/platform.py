@@ -73,9 +73,7 @@ class WebSettings(PlatformSection):
     `webhook_host`, `webhook_port`: webhooks and health pages alone; null: on the port of the page.
     `trusted_proxies`: addresses and networks whose forwarding headers are believed. `public_url`:
     what links to the chat begin with; null: host and port.
-    `auth`: "proxy" has a trusted proxy say who somebody is, in the header `proxy_header`, if it
-    shows the `proxy_secret`. `proxy_users`: by what the header says, the name of the web user.
-    "oidc": who has no session can get one from the identity provider `oidc`.
+    `auth`: "oidc": who has no session can get one from the identity provider `oidc`.
     `admin`: owners find the console below /admin.
     """
 
@@ -90,10 +88,7 @@ class WebSettings(PlatformSection):
     webhook_port: int | None = Field(default=None, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
     public_url: str | None = None
-    auth: Literal["sign_in", "proxy", "oidc"] = "sign_in"
-    proxy_header: str = Field(default="Remote-User", pattern=r"[A-Za-z0-9-]{1,64}")
-    proxy_secret: SecretStr | None = None
-    proxy_users: Mapping[str, str] = Field(default={})
+    auth: Literal["sign_in", "oidc"] = "sign_in"
     oidc: OidcSettings = OidcSettings()
 
     @field_validator("trusted_proxies")

@@ -193,7 +193,6 @@ class WebDoor:
         self._known_for_s = KNOWN_FOR_S if database.server is None else KNOWN_AMONG_REPLICAS_S
         self._tries = Tries(clock)
         self._on_record = SlidingWindow(TRIES_PER_MIN, MINUTE_S, clock)
-        self._arrived: Recent[tuple[str, str], bool] = Recent(REMEMBERED)
         self._seen: Recent[str, tuple[Visitor, float]] = Recent(REMEMBERED)
 
     @property
@@ -296,24 +295,6 @@ class WebDoor:
         if self._provider is None:
             raise ProviderUnreachable("There is no identity provider.")
         return self._provider
-
-    async def proxied(self, name: str, caller: Requester) -> Visitor | None:
-        """Return the user of this name, of whom a trusted proxy says that they ask; None for none.
-
-        The first time from an address is on record as a sign-in.
-        """
-        sender = FIRST_OWNER if name == OWNER.name else name
-        role = await self._database.read(self._access.web_role, sender)
-        if role == "stranger" or name == FIRST_OWNER:
-            return None
-        if (name, caller.address) not in self._arrived:
-            self._arrived[name, caller.address] = True
-            entry = AuditEntry(
-                "web_signed_in", f"{BUILT_IN}:{sender}", caller.address, subject="proxy"
-            )
-            await self._database.write(audit_log.append, entry)
-            log.info("web_signed_in", user=name, by="proxy", address=caller.address)
-        return Visitor(sender, name, role)
 
     async def sign_out(self, caller: Requester) -> None:
         """End the caller's session."""

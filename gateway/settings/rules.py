@@ -39,7 +39,6 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _wrong_urls(values)
     yield from _auxiliary_server(settings)
     yield from _weak_token(settings)
-    yield from _proxy_identity(settings)
     yield from _identity_provider(settings)
     yield from _accounts(settings)
     yield from _owners(settings)
@@ -156,22 +155,6 @@ def _weak_token(settings: Settings) -> Iterator[Contradiction]:
             " it lets whoever knows it in as the owner. Leave it out, and Parley makes one"
         )
         yield "web.token", text
-
-
-def _proxy_identity(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what would let others than the proxy say who somebody is, or the proxy say nothing."""
-    web = settings.web
-    if web.auth != "proxy":
-        return
-    if not web.trusted_proxies:
-        yield "web.trusted_proxies", "is required by web.auth: proxy"
-    secret = web.proxy_secret
-    if secret is None or is_weak_token(secret.get_secret_value()):
-        text = (
-            f"must have at least {MIN_TOKEN_CHARS} characters, {MIN_TOKEN_KINDS} of them different,"
-            " with web.auth: proxy: whoever knows it says who somebody is"
-        )
-        yield "web.proxy_secret", text
 
 
 def _identity_provider(settings: Settings) -> Iterator[Contradiction]:

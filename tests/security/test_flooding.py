@@ -18,7 +18,7 @@ from gateway.access.rate_limits import BODY_BYTES_OF_USER, REQUESTS_PER_SPAN, ST
 from gateway.logging.setup import predecessors
 from tests.e2e.conftest import bot_settings
 from tests.support.bot_api import BotApi
-from tests.support.door import bearer
+from tests.support.door import bearer, sign_in_link
 from tests.support.gateway import serving
 from tests.support.nginx import NGINX, nginx
 from tests.support.process import ParleyProcess
@@ -196,38 +196,45 @@ def _commits(conn: Any) -> int:
     return int(conn.exec_driver_sql("SELECT commits FROM identity").scalar_one())
 
 
-SECRET = "s3cret-of-the-proxy"
 HOOK = "https://parley.example/telegram/default"
 STREAMS = amount(200, 1_000)
-GUESTS = {f"guest{n}@example.org": f"guest{n}" for n in range(5)}
+COOKIES: dict[int, str] = {}
+"""Of the guests who are signed in."""
 
 
 def behind_a_proxy(api: BotApi, **web: Any) -> dict[str, Any]:
-    """Return settings of a gateway behind a proxy that names users; Telegram calls it."""
+    """Return settings of a gateway behind a proxy; Telegram calls it."""
     settings = bot_settings(api)
     settings["platforms"]["telegram"] |= {
         "mode": "webhook",
         "webhook_url": HOOK,
         "webhook_secret": "hook-s3cret",
     }
-    proxy = {"auth": "proxy", "proxy_secret": SECRET, "proxy_users": GUESTS}
-    return settings | {"web": {"trusted_proxies": ["127.0.0.1"], **proxy, **web}}
+    return settings | {"web": {"trusted_proxies": ["127.0.0.1"], **web}}
 
 
 def from_proxy(guest: int = 0, address: str = "203.0.113.7") -> dict[str, str]:
-    """Return the headers that the proxy adds to a guest's request."""
+    """Return the headers of a guest's request, with what the proxy adds to it."""
     return {
-        "Remote-User": f"guest{guest}@example.org",
-        "X-Parley-Proxy": SECRET,
+        "Cookie": COOKIES[guest],
         "X-Forwarded-For": address,
         "X-Forwarded-Proto": "https",
     }
 
 
 async def let_in(parley: ParleyProcess, *guests: int) -> None:
-    """Invite guests."""
+    """Invite guests, who sign in."""
+    proxied = {"X-Forwarded-For": "192.0.2.9", "X-Forwarded-Proto": "https"}
     for each in guests:
-        await parley.run("web", "invite", f"guest{each}", "--role", "guest")
+        invited = await parley.run("web", "invite", f"guest{each}", "--role", "guest")
+        secret = sign_in_link(invited.stdout.splitlines()).partition("#sign-in=")[2]
+        async with (
+            aiohttp.ClientSession(parley.url, headers=proxied) as http,
+            http.post("/api/sign-in", json={"link": secret}) as response,
+        ):
+            assert response.status == 204
+            [cookie] = response.cookies.values()
+            COOKIES[each] = f"{cookie.key}={cookie.value}"
 
 
 class Streams:

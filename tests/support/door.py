@@ -118,10 +118,6 @@ class MemoryDoor:
         fresh = self.begin(Visitor("ann", "ann", "member"))
         return SignedIn(self.sessions[fresh], fresh)
 
-    async def proxied(self, name: str, caller: Requester) -> Visitor | None:
-        self.callers.append(caller)
-        return {"owner": OWNER, "ann": Visitor("ann", "ann", "member")}.get(name)
-
     async def sign_out(self, caller: Requester) -> None:
         self.sessions.pop(caller.session, None)
 

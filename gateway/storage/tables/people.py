@@ -39,7 +39,7 @@ web_session = Table(
     id_column(),
     Column("hash", Text, nullable=False, unique=True),
     Column("sender", Text, nullable=False),
-    Column("signed_in_by", Text, nullable=False),  # link | token | proxy | oidc
+    Column("signed_in_by", Text, nullable=False),  # link | token | oidc
     Column("address", Text, nullable=False),
     Column("browser", Text, nullable=False),  # as it calls itself
     Column("at", Double, nullable=False),

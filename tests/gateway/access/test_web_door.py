@@ -390,20 +390,6 @@ async def kinds_of(at: Doors) -> list[str]:
     return [orjson.loads(row.said)[2] for row in rows]
 
 
-async def test_whom_a_proxy_names_must_be_a_user(at: Doors) -> None:
-    """As long as they are one; who came is on record once."""
-    await at.invited("ann", "guest")
-    for _ in range(2):
-        assert await at.door.proxied("ann", HERE) == Visitor("ann", "ann", "guest")
-    assert await at.door.proxied("owner", HERE) == OWNER
-    assert await at.door.proxied("web", HERE) is None
-    await at.database.write(web_door.remove, "ann")
-    assert await at.door.proxied("ann", HERE) is None
-    rows = await at.database.read(lambda conn: list(conn.execute(schema.audit_rows.select())))
-    came = [orjson.loads(row.said)[:3] for row in rows if row.kind == "web_signed_in"]
-    assert came[:2] == [["web:ann", "192.0.2.1", "proxy"], ["web:web", "192.0.2.1", "proxy"]]
-
-
 async def test_without_a_token_none_is_right(tmp_path: Path) -> None:
     """Also not an empty one."""
     async with open_database(tmp_path / "parley.db") as database:

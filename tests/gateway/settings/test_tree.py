@@ -988,16 +988,6 @@ class TestBetweenKeys:
         """A start makes one."""
         assert load(tmp_path, f"web: {{host: '{host}'}}").settings.web.token is None
 
-    def test_a_proxy_that_says_who_somebody_is_needs_a_secret(self, tmp_path: Path) -> None:
-        """And to be trusted at all."""
-        lines = problems(tmp_path, "web: {auth: proxy, proxy_secret: short}")
-        assert [line.split(": ")[0] for line in lines] == [
-            "web.trusted_proxies",
-            "web.proxy_secret",
-        ]
-        web = "web: {auth: proxy, trusted_proxies: ['::1'], proxy_secret: 0123456789abcdef}"
-        assert load(tmp_path, web).settings.web.auth == "proxy"
-
     def test_trusted_proxies_are_addresses_and_networks(self, tmp_path: Path) -> None:
         """A name could lead anywhere."""
         loaded = load(tmp_path, "web: {trusted_proxies: [127.0.0.1, 10.0.0.0/8, '::1']}")
