@@ -199,7 +199,7 @@ def test_a_check_that_breaks_says_so(tmp_path: Path) -> None:
 
     found = made(check_of(breaks), Examined(tmp_path))
     assert found.level == "unknown"
-    assert "OSError: no such device" in found.seen[0].text
+    assert found.seen[0].text == "the check itself failed: no such device"
 
 
 def test_what_a_check_needs_is_there_or_told(tmp_path: Path) -> None:
