@@ -420,9 +420,9 @@ if NGINX is not None:
     @pytest.mark.timeout(120)
     async def test_attack_20_through_nginx(api: BotApi, tmp_path: Path) -> None:
         """It adds the address; streams that Parley ends also end in the browser."""
-        shown = [f"proxy_set_header {name} {value};" for name, value in from_proxy().items()]
         async with ParleyProcess(tmp_path / "home", behind_a_proxy(api)) as parley:
             await let_in(parley, 0)
+            shown = [f"proxy_set_header {name} {value};" for name, value in from_proxy().items()]
             rules = " ".join(["proxy_http_version 1.1; proxy_buffering off;", *shown])
             async with (
                 nginx(tmp_path / "nginx", parley.port, rules) as port,
