@@ -832,4 +832,5 @@ async def test_a_rolled_back_request_is_made_again(tmp_path: Path) -> None:
         broken = [message("hi", "dm7", sender="7"), message("x", sender="1", chat=None)]  # type: ignore[arg-type]
         await chat.gateway.intake.accept(broken)
         assert len(await told(chat, "dm7")) == 1
-        assert len(await chat.rows(schema.quarantine)) == 1
+        reasons = [row.reason for row in await chat.rows(schema.quarantine)]
+        assert (len(reasons), reasons[0]) == (2, "stranger")
