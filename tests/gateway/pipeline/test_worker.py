@@ -330,8 +330,6 @@ async def test_a_claim_that_begins_nothing_is_logged_and_waits_longer_each_time(
     async with running(tmp_path) as chat:
         failed = await chat.logged("turn_failed", 2)
         assert failed["conversation"] == 1
-        [place] = await chat.rows(schema.conversation)
-        assert (place.owner, place.ready_no is None) == (None, False)
         await chat.execute(update(schema.conversation).values(active_session_id=1))
         chat.gateway.worker.wake()
         assert await chat.answers(1) == ["re: one"]
