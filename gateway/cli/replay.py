@@ -23,7 +23,7 @@ from agent.settings import AuxiliarySettings
 from gateway.cli.common import loaded
 from gateway.cli.output import out
 from gateway.errors import SettingsError
-from gateway.replay.costs import Comparison, Tariff, early, totals
+from gateway.replay.costs import Tariff
 from gateway.replay.player import (
     Gap,
     Player,
@@ -35,7 +35,7 @@ from gateway.replay.player import (
     writer_in,
 )
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
-from gateway.replay.report import Replayed, costs_by_name, show
+from gateway.replay.report import Replayed, show
 from gateway.settings.tree import BudgetSettings, Settings
 
 Summaries = Literal["extract", "model"]
@@ -71,9 +71,7 @@ def replay(  # noqa: PLR0913 - an option each
     ] = "recorded",
     early: Annotated[
         bool,
-        typer.Option(
-            "--early", help="Turn compression.early on; where it acts, play without it too."
-        ),
+        typer.Option("--early", help="Turn compression.early on."),
     ] = False,
     restart_every: Annotated[
         int | None,
@@ -121,7 +119,7 @@ class ReplayOptions:
         engine: Instead of `context.engine`; unlike there, it must exist.
         threshold: Instead of `compression.threshold`.
         strategy: Instead of `prompt_caching.strategy`; `ttl` instead of `prompt_caching.cache_ttl`.
-        early: Turns `compression.early` on. What it makes is compared with a second play, without.
+        early: Turns `compression.early` on.
         gap: Which pauses are played; see gateway/replay/player.py.
         restart_every: The gateway is started again after so many requests; None for never.
         concatenate: All conversations of a file are played as one.
@@ -155,12 +153,7 @@ async def play_files(
     settings = overridden(settings, options)
     recordings = [it for file in files for it in _load(file, concatenate=options.concatenate)]
     results = await _play(settings, recordings, console, options)
-    tariff, comparison = _tariff(settings), None
-    if _comparable(results, tariff):
-        plain = _with_value(settings, "compression", "early", value=False)
-        others = await _play(plain, recordings, console, options, "without early")
-        comparison = _comparison(results, others, tariff)
-    show(results, tariff, comparison, console)
+    show(results, _tariff(settings), console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
     return not failed
@@ -219,34 +212,8 @@ def _tariff(settings: Settings) -> Tariff:
         target_ratio=compression.target_ratio,
         protect_last_n=compression.protect_last_n,
     )
-    return Tariff(
-        facts_in(settings),
-        limits,
-        settings.prompt_caching.cache_ttl,
-        compression.payback_requests,
-        compression.early,
-        writer_in(settings),
-    )
-
-
-def _comparable(results: Sequence[Replayed], tariff: Tariff) -> bool:
-    """Whether early compaction made a difference, and its worth can be told."""
-    made = any(early(each.timeline, each.billed, tariff).made for each in results)
-    return made and _spent(results, tariff) is not None
-
-
-def _comparison(
-    results: Sequence[Replayed], others: Sequence[Replayed], tariff: Tariff
-) -> Comparison | None:
-    early_usd, plain_usd = _spent(results, tariff), _spent(others, tariff)
-    return None if early_usd is None or plain_usd is None else Comparison(early_usd, plain_usd)
-
-
-def _spent(results: Sequence[Replayed], tariff: Tariff) -> float | None:
-    """Return what all would have cost; None if a price or an answer is missing."""
-    if any(result.problem for result in results):
-        return None
-    return totals([found for _, found in costs_by_name(results, tariff)]).usd(tariff)
+    ttl = settings.prompt_caching.cache_ttl
+    return Tariff(facts_in(settings), limits, ttl, writer_in(settings))
 
 
 def _load(file: Path, *, concatenate: bool) -> list[Recording]:
@@ -262,7 +229,6 @@ async def _play(
     recordings: Sequence[Recording],
     console: Console,
     options: ReplayOptions,
-    title: str = "conversations",
 ) -> list[Replayed]:
     """Play everything in a home that is gone afterwards."""
     at_once = AT_ONCE if options.restart_every is None else 1
@@ -273,7 +239,7 @@ async def _play(
             writer = writer_in(settings) or "main"
         stage = Stage(own, recordings, options.gap, options.restart_every, writer)
         async with playing(stage) as player:
-            return await _play_all(player, recordings, console, at_once, title)
+            return await _play_all(player, recordings, console, at_once)
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
@@ -295,12 +261,12 @@ def _for_replay(settings: Settings, home: Path) -> Settings:
 
 
 async def _play_all(
-    player: Player, recordings: Sequence[Recording], console: Console, at_once: int, title: str
+    player: Player, recordings: Sequence[Recording], console: Console, at_once: int
 ) -> list[Replayed]:
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     places = asyncio.Semaphore(at_once)
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(title, total=len(recordings))
+        bar = progress.add_task("conversations", total=len(recordings))
 
         async def one(number: int, recording: Recording) -> Replayed:
             async with places:

@@ -3,21 +3,16 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import groupby
 from operator import add
 
-from agent.context.phases.payback import Rates, early_pays
 from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
 from agent.models.catalog import ModelFacts
 from agent.models.prefix import LIFETIMES_S
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
-from agent.usage import Summed, Usage
+from agent.usage import Usage
 from gateway.replay.recorded_model import Bill, Billed
 from gateway.storage.reports.timeline import Shrinking, Timeline
-
-EARLY = "idle"
-"""The trigger of a compaction that was made because the cache had died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +23,13 @@ class Tariff:
         facts: Of the model that is played.
         limits: When it is compacted for and what is kept.
         ttl: How long its cache entries live.
-        most_requests: In how many requests an early compaction has to pay.
-        early: Whether early compaction is played.
         writer: Of the auxiliary model that would write summaries; None for the one that is played.
     """
 
     facts: ModelFacts
     limits: Limits
     ttl: str = "5m"
-    most_requests: float = 6
-    early: bool = False
     writer: ModelFacts | None = None
-
-    @property
-    def rates(self) -> Rates:
-        """The prices in units of the input's."""
-        return Rates.of(self.facts.prices, self.ttl)
 
     @property
     def summary_tokens(self) -> int:
@@ -149,80 +135,6 @@ def summary_usage(shrinking: Shrinking, billed: Billed, tariff: Tariff) -> Usage
     if tariff.writer is None and _is_warm(shrinking.before_call, billed, tariff.ttl):
         return Usage(cache_read_tokens=row.tokens_before, output_tokens=tariff.summary_tokens)
     return Usage(input_tokens=row.tokens_before, output_tokens=tariff.summary_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Early(Summed):
-    """Turns that found a dead cache.
-
-    Attributes:
-        cold_turns: How many there were.
-        made: Early compactions there.
-        due: Others of these turns where nothing was compacted and the payback rule asks for it.
-    """
-
-    cold_turns: int = 0
-    made: int = 0
-    due: int = 0
-
-    def text(self, tariff: Tariff) -> str:
-        """Return it for people."""
-        told = f"{_turns(self.cold_turns)} found a dead cache."
-        if tariff.early:
-            return f"{told} Compacted early: {_turns(self.made)}."
-        rule = f"the rule (paid back within {tariff.most_requests:g} requests)"
-        try_it = "; --early plays that, and one compaction serves several" if self.due else ""
-        return f"{told} Early compaction is off; {rule} is met at {self.due:,} of them{try_it}."
-
-
-def _turns(count: int) -> str:
-    return "1 turn" if count == 1 else f"{count:,} turns"
-
-
-def early(timeline: Timeline, billed: Billed, tariff: Tariff) -> Early:
-    """Return what early compaction did, or would begin with, in a conversation."""
-    cold = [at for at in _first_calls(timeline) if at and not _is_warm(at, billed, tariff.ttl)]
-    taken = {each.before_call for each in timeline.compactions}
-    sizes = (timeline.calls[at].usage.prompt_tokens for at in cold if at not in taken)
-    return Early(
-        len(cold),
-        sum(each.row.trigger == EARLY for each in timeline.compactions),
-        sum(_pays(tokens, billed, tariff) for tokens in sizes),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same conversations played with early compaction and without, summaries included."""
-
-    early_usd: float
-    plain_usd: float
-
-    def text(self) -> str:
-        """Return it for people."""
-        less = self.plain_usd - self.early_usd
-        early_usd, plain_usd, difference = (
-            format_usd(it, estimated=True) for it in (self.early_usd, self.plain_usd, abs(less))
-        )
-        told = f"{difference} {'less' if less >= 0 else 'more'}"
-        return f"Played without: {plain_usd}; with it: {early_usd}, {told}, summaries included."
-
-
-def _pays(view_tokens: int, billed: Billed, tariff: Tariff) -> bool:
-    return early_pays(
-        view_tokens,
-        tariff.limits,
-        tariff.rates,
-        fixed_tokens=billed.fixed_tokens,
-        asks_model=True,
-        most_requests=tariff.most_requests,
-    )
-
-
-def _first_calls(timeline: Timeline) -> Iterator[int]:
-    """Yield the position of each turn's first call."""
-    for _, calls in groupby(enumerate(timeline.calls), key=lambda pair: pair[1].turn_id):
-        yield next(calls)[0]
 
 
 def _is_warm(call: int, billed: Billed, ttl: str) -> bool:

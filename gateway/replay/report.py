@@ -11,12 +11,9 @@ from rich.text import Text
 from agent.usage import Usage
 from gateway.replay.costs import (
     BILL_COLUMNS,
-    Comparison,
     Costs,
-    Early,
     Tariff,
     costs,
-    early,
     totals,
 )
 from gateway.replay.recorded_model import Billed
@@ -47,22 +44,15 @@ class Replayed:
     summaries: Usage | None = None
 
 
-def show(
-    results: Sequence[Replayed], tariff: Tariff, comparison: Comparison | None, console: Console
-) -> None:
-    """Print how the conversations went, their compactions if there were any, and the bills.
-
-    Args:
-        comparison: With the same replay without early compaction; None where none was made.
-    """
+def show(results: Sequence[Replayed], tariff: Tariff, console: Console) -> None:
+    """Print how the conversations went, their compactions if there were any, and the bills."""
     console.print(_conversations_table(results))
     if any(result.timeline.compactions for result in results):
         console.print()
         console.print(_compactions_table(results))
     console.print()
     console.print(_costs_table(results, tariff))
-    for line in (_early_text(results, tariff, comparison), tariff.prices_text()):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(tariff.prices_text(), markup=False, highlight=False, soft_wrap=True)
     console.print()
 
 
@@ -127,12 +117,6 @@ def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str
 
 def _total(each: Sequence[tuple[str, Costs]]) -> list[tuple[str, Costs]]:
     return [("all conversations", totals([found for _, found in each]))]
-
-
-def _early_text(results: Iterable[Replayed], tariff: Tariff, comparison: Comparison | None) -> str:
-    """Return what early compaction did or would do, for people."""
-    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
-    return " ".join((found.text(tariff), *([comparison.text()] if comparison else ())))
 
 
 def _compaction_cells(shrinking: Shrinking) -> tuple[str, ...]:

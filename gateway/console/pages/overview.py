@@ -42,6 +42,7 @@ PLACES: Mapping[str, str] = {
     "budget-used-up": f"{HOME}/budgets",
     "answer-dead": f"{HOME}/dead-letters",
     "message-dead": f"{HOME}/dead-letters",
+    "update-set-aside": _LOG,
     "disk-full": f"{HOME}/doctor",
     "database-down": f"{HOME}/doctor",
     "outbox-old": f"{_LISTED}unsent",

@@ -229,33 +229,16 @@ async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: in
 
 @pytest.mark.thorough
 async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
-    """Its rows are told from the others, and the same is played without it to compare."""
+    """Its rows are told from the others; it has to earn back a model's summary."""
     file = recording(tmp_path, [*long_talk(15), *TALK * 20])
     patient = settings_of(tmp_path, compression={"payback_requests": 20})
     _, late = await play_with(patient, file, window=64_000, gap="chat")
     good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
     assert good, printed
-    assert re.search(r"Early compaction is off; the rule .* is met at [1-9]", late)
-    compared = re.search(
-        r"Compacted early: [1-9]\d* turns?\. Played without: (\S+); with it: (\S+),", printed
-    )
-    assert compared is not None
-    assert compared[1] == bills(late)["system_and_3"][-1]
-    assert compared[2] == bills(printed)["system_and_3"][-1]
     assert " idle " in printed
     assert " idle " not in late
-
-
-@pytest.mark.thorough
-async def test_early_compaction_has_to_earn_back_a_model_s_summary(tmp_path: Path) -> None:
-    """As it does where a model writes it: where the rule is not met, the two plays are one."""
-    file = recording(tmp_path, [*long_talk(13), *TALK * 20])
-    _, late = await play(tmp_path, file, window=64_000, gap="chat")
-    _, printed = await play(tmp_path, file, window=64_000, gap="chat", early=True)
-    assert "is met at 0 of them." in late
-    assert "Compacted early: 0 turns." in printed
-    assert "Played without" not in printed
-    assert bills(printed) == bills(late)
+    _, dear = await play(tmp_path, file, window=64_000, gap="chat", early=True)
+    assert " idle " not in dear
 
 
 @pytest.mark.thorough
@@ -295,20 +278,6 @@ async def test_a_model_that_writes_summaries_can_be_played(tmp_path: Path) -> No
     assert 0 < found[0][0] == found[1][0] < found[2][0]
     assert "claude-fable-5" in found[2][1]
     assert "extractor" not in found[0][1]
-
-
-@pytest.mark.thorough
-async def test_what_was_not_answered_is_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its cost would be that of something else."""
-    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
-    monkeypatch.setattr("gateway.pipeline.turn.notices.answer_text", lambda _: "something else")
-    patient = settings_of(tmp_path, compression={"payback_requests": 20})
-    good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
-    assert not good
-    assert re.search(r"Compacted early: [1-9]", printed)
-    assert "Played without" not in printed
 
 
 async def test_a_file_can_be_played_as_one_conversation(tmp_path: Path) -> None:

@@ -6,12 +6,9 @@ import pytest
 
 from agent.usage import Usage
 from gateway.replay.costs import (
-    Comparison,
     Costs,
-    Early,
     Tariff,
     costs,
-    early,
     prices_text,
     summary_usage,
     totals,
@@ -122,60 +119,3 @@ def test_a_summary_reads_the_view() -> None:
     cold = Usage(input_tokens=80_000, output_tokens=2_000)
     assert summary_usage(told, RESTED, TARIFF) == cold
     assert summary_usage(shrinking(4, retained_share=None), STEADY, TARIFF) == Usage()
-
-
-def test_turns_that_found_a_dead_cache_are_counted() -> None:
-    """Not the first one, which had none."""
-    assert early(long_talk(), RESTED, TARIFF).cold_turns == 2
-    assert early(long_talk(), STEADY, TARIFF).cold_turns == 0
-
-
-def test_a_longer_life_leaves_fewer() -> None:
-    """The pauses were 1,000 and 4,000 seconds."""
-    assert early(long_talk(), RESTED, replace(TARIFF, ttl="1h")).cold_turns == 1
-
-
-def test_where_early_compaction_would_pay_is_told() -> None:
-    """By the rule that the planner goes by."""
-    assert early(long_talk(), RESTED, TARIFF).due == 2
-    assert early(long_talk(), RESTED, replace(TARIFF, most_requests=0.1)).due == 0
-
-
-def test_a_turn_that_was_compacted_for_is_no_longer_offered() -> None:
-    """It is made, or another trigger came first."""
-    found = early(long_talk(idle(4)), RESTED, TARIFF)
-    assert (found.cold_turns, found.made, found.due) == (2, 1, 1)
-
-
-ON = replace(TARIFF, early=True)
-
-
-OFF = "Early compaction is off; the rule (paid back within 6 requests) is met at"
-MORE = "--early plays that, and one compaction serves several."
-
-
-@pytest.mark.parametrize(
-    ("found", "tariff", "told"),
-    [
-        (Early(2, 0, 0), TARIFF, f"2 turns found a dead cache. {OFF} 0 of them."),
-        (Early(2, 0, 1), TARIFF, f"2 turns found a dead cache. {OFF} 1 of them; {MORE}"),
-        (Early(1, 1), ON, "1 turn found a dead cache. Compacted early: 1 turn."),
-        (Early(3, 0), ON, "3 turns found a dead cache. Compacted early: 0 turns."),
-    ],
-)
-def test_early_compactions_are_told_in_words(found: Early, tariff: Tariff, told: str) -> None:
-    """How often it was done, or would begin; not what that saves, which a second play tells."""
-    assert found.text(tariff) == told
-
-
-def test_findings_are_summed() -> None:
-    """Over conversations."""
-    assert Early(1, 2, 3) + Early(10, 20, 30) == Early(11, 22, 33)
-
-
-@pytest.mark.parametrize(("early_usd", "told"), [(1.5, "~$0.50 less"), (2.25, "~$0.25 more")])
-def test_early_and_late_are_compared(early_usd: float, told: str) -> None:
-    """Whichever was cheaper."""
-    text = Comparison(early_usd, 2.0).text()
-    assert text.startswith("Played without: ~$2.00; with it: ~$")
-    assert text.endswith(f"{told}, summaries included.")

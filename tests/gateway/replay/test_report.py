@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gateway.replay.costs import Comparison, Tariff
+from gateway.replay.costs import Tariff
 from gateway.replay.report import MOST_SHOWN, Replayed, show, summarised_by
 from tests.gateway.replays import (
     FACTS,
@@ -21,12 +21,10 @@ from tests.gateway.replays import (
 )
 
 
-def shown(
-    results: Iterable[Replayed], tariff: Tariff = TARIFF, comparison: Comparison | None = None
-) -> list[str]:
+def shown(results: Iterable[Replayed], tariff: Tariff = TARIFF) -> list[str]:
     """Return what is printed, by line."""
     written = StringIO()
-    show([*results], tariff, comparison, Console(file=written, width=400))
+    show([*results], tariff, Console(file=written, width=400))
     return written.getvalue().splitlines()
 
 
@@ -93,13 +91,6 @@ def test_unknown_prices_are_told() -> None:
     lines = shown([replayed()], replace(TARIFF, facts=replace(FACTS, prices=None)))
     assert "claude-x: unknown price" in lines
     assert cells_of(lines, "talk")[1][-2:] == ["unknown", "price"]
-
-
-def test_a_comparison_is_told() -> None:
-    """What the same conversations would have cost without early compaction."""
-    told = "Played without: ~$2.00; with it: ~$1.50"
-    assert any(told in line for line in shown([replayed()], comparison=Comparison(1.5, 2.0)))
-    assert not any("Played without" in line for line in shown([replayed()]))
 
 
 @pytest.mark.parametrize(
