@@ -115,14 +115,14 @@ def _draft_with(
         _verify(draft, meant)
     except SettingsError as exc:
         wanted = (
-            f"`{key[0]}: {_nested(key[1:], _told(key, value))}`" for key, value in values.items()
+            f"`{key[0]}: {_nested(key[1:], told(key, value))}`" for key, value in values.items()
         )
         by_hand = f"write {', '.join(wanted)} into it by hand"
         raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
 
 
-def _told(key: KeyPath, value: Any) -> str:
-    """Return a value as an error message may show it."""
+def told(key: KeyPath, value: Any) -> str:
+    """Return a value as a message may show it."""
     known = all_keys().find(all_keys().complete(key)[0])
     is_hidden = known is None or known.secret or _holds_secret(key, value)
     return MASK if is_hidden else written(value)

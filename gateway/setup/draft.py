@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from agent.settings import ReferencedSecret
 from gateway.errors import SettingsError
+from gateway.settings.editing import told
 from gateway.settings.loading import CONFIG_NAME, Loaded, load_settings
 from gateway.settings.references import argument, is_reference
 from gateway.settings.sources import PREFIX, path_of, read_yaml
@@ -191,7 +192,7 @@ def changed_keys(target: Target, draft: Answers) -> list[str]:
             if not same:
                 found.append(f"{name}: {'another one' if old else 'new'}")
         elif old != new:
-            is_new = old is None or old == []
-            found.append(f"{name}: {new}" if is_new else f"{name}: {old} → {new}")
+            was = "" if old is None or old == [] else f"{told(path_of(name), old)} → "
+            found.append(f"{name}: {was}{told(path_of(name), new)}")
     moved = secrets_to_move(target, draft)
     return [*found, *(f"{name}: no longer in this file" for name in moved)]

@@ -184,7 +184,7 @@ async def test_a_second_run_sets_owner_and_keeping(stranger: Stranger) -> None:
     assert kept.read_text() == f"{TOKEN}\n"
     after = (("Who, as PLATFORM:ID [telegram:4711]", "telegram:1 telegram:2"),)
     assert await talk(stranger, *skipped, *after, ("Write that?", "y")) == 0
-    assert "['telegram:4711'] → ['telegram:1', 'telegram:2']" in stranger.seen
+    assert '["telegram:4711"] → ["telegram:1", "telegram:2"]' in stranger.seen
     assert written(stranger)["access"] == {"owners": ["telegram:1", "telegram:2"]}
 
 

@@ -123,3 +123,14 @@ def test_answers_that_cannot_be_read_are_refused(tmp_path: Path, text: str, told
     file.write_text(text)
     with pytest.raises(SettingsError, match=told):
         read_answers(file)
+
+
+def test_no_token_of_a_list_of_accounts_is_shown(tmp_path: Path) -> None:
+    """Also where the list stands in the answers as a whole."""
+    (tmp_path / "parley.yaml").write_text(
+        "platforms:\n  telegram:\n    - {name: a, token: old-1}\n    - {name: b, token: old-2}\n"
+    )
+    accounts = [{"name": "a", "token": "new-1"}, {"name": "b", "token": "new-2"}]
+    lines = changed_keys(Target(tmp_path), Answers({"platforms.telegram": accounts}))
+    assert lines
+    assert not any(word in "".join(lines) for word in ("old-", "new-"))
