@@ -166,7 +166,7 @@ class ApiModel(ABC, Generic[A]):
     @property
     def context_length(self) -> int:
         """The window in tokens; a refusal may have told that it is smaller than believed."""
-        return int(min(self._window, self.mode.limit("window")))
+        return int(min(self._window, self.mode.limit("window", self._window)))
 
     @context_length.setter
     def context_length(self, tokens: int) -> None:
@@ -187,7 +187,7 @@ class ApiModel(ABC, Generic[A]):
         """Keep the sizes that a refusal tells; whether a shorter answer can be asked for now."""
         if isinstance(error, ContextOverflow) and error.window_tokens:
             if LEAST_WINDOW_TOKENS <= error.window_tokens < self.context_length:
-                self.mode.keep_limit("window", error.window_tokens)
+                self.mode.keep_limit("window", error.window_tokens, self._window)
         elif isinstance(error, BadRequest) and error.output_tokens and not error.written_tokens:
             self.mode.keep_limit("output", error.output_tokens)
             return error.output_tokens < request.max_output_tokens

@@ -66,7 +66,7 @@ async def test_a_delayed_file_is_tried_again(crashes: Crashes, api: BotApi, poin
     assert rows(crashes, "SELECT state FROM attachment") == [("stored",)]
 
 
-@pytest.mark.parametrize("point", around("fail"))
+@pytest.mark.parametrize("point", around("give_up"))
 async def test_a_lost_file_is_told_to_the_model(crashes: Crashes, api: BotApi, point: str) -> None:
     """The message is answered without it."""
     api.fail("getFile", GONE, GONE)

@@ -17,7 +17,7 @@ from discord.gateway import DiscordWebSocket
 from discord.http import Route
 
 from adapters.base import Share
-from adapters.discord import shards
+from adapters.discord import client as shards
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import LIMITS
 from adapters.discord.platform import DiscordSettings

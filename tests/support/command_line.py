@@ -1,5 +1,6 @@
 """Commands of `parley` in the test's own process: their environment, and what they leave behind."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 import structlog
 
 from gateway.cli import main
+from gateway.logging.setup import LibraryHandler
 
 
 class Result(NamedTuple):
@@ -31,6 +33,7 @@ def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     The priority of the tests' process stays: it could not be taken back.
     """
     before = structlog.get_config()
+    _leave_libraries_alone()
     for name in os.environ:
         if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
@@ -39,6 +42,14 @@ def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None)
     yield
     structlog.configure(**before)
+    _leave_libraries_alone()
+
+
+def _leave_libraries_alone() -> None:
+    """Take what a command that was cut off has left on the root logger away."""
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if isinstance(each, LibraryHandler)]:
+        root.removeHandler(handler)
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:

@@ -198,7 +198,7 @@ class ModeFile:
         """`path` is read when the first server is asked about; None keeps nothing."""
         self._path = path
         self._modes: dict[str, dict[Quirk, float]] | None = None
-        self._limits: dict[str, dict[Limit, tuple[int, float]]] = {}
+        self._limits: dict[str, dict[Limit, tuple[int, float, int]]] = {}
 
     def of(self, server: str) -> dict[Quirk, float]:
         """Return what is known of a server and model, with when it was seen last; may be changed.
@@ -209,7 +209,7 @@ class ModeFile:
             self._modes = self._read()
         return self._modes.setdefault(server, {})
 
-    def limits(self, server: str) -> dict[Limit, tuple[int, float]]:
+    def limits(self, server: str) -> dict[Limit, tuple[int, float, int]]:
         """Return the sizes in tokens that refusals have told, likewise."""
         self.of(server)
         return self._limits.setdefault(server, {})
@@ -258,9 +258,10 @@ def _known(quirks: Mapping[str, float]) -> dict[Quirk, float]:
     return {_KNOWN[name]: float(seen) for name, seen in quirks.items() if name in _KNOWN}
 
 
-def _sizes(told: Mapping[str, tuple[int, float]]) -> dict[Limit, tuple[int, float]]:
+def _sizes(told: Mapping[str, tuple[int, float, int]]) -> dict[Limit, tuple[int, float, int]]:
     sizes: tuple[Limit, ...] = get_args(Limit)
-    return {each: (int(told[each][0]), float(told[each][1])) for each in sizes if each in told}
+    found = {each: told[each] for each in sizes if each in told}
+    return {each: (int(size), float(at), int(of)) for each, (size, at, of) in found.items()}
 
 
 @dataclass(slots=True)
@@ -283,14 +284,14 @@ class ServerMode:
         """What the next request keeps to."""
         return _with(self.usual, self.file.of(self.server))
 
-    def limit(self, limit: Limit) -> float:
-        """Return the tokens that a refusal of the last day has told; infinity for none."""
-        tokens, seen = self.file.limits(self.server).get(limit, (0, 0.0))
-        return tokens if self.now() - seen < LOOK_AGAIN_S else math.inf
+    def limit(self, limit: Limit, believed: int = 0) -> float:
+        """Return the tokens that a refusal of the last day told while this was believed; or inf."""
+        tokens, seen, then = self.file.limits(self.server).get(limit, (0, 0.0, 0))
+        return tokens if then == believed and self.now() - seen < LOOK_AGAIN_S else math.inf
 
-    def keep_limit(self, limit: Limit, tokens: int) -> None:
-        """Keep requests within so many tokens from now on."""
-        self.file.limits(self.server)[limit] = tokens, self.now()
+    def keep_limit(self, limit: Limit, tokens: int, believed: int = 0) -> None:
+        """Keep requests within so many tokens from now on; `believed` were allowed so far."""
+        self.file.limits(self.server)[limit] = tokens, self.now(), believed
         log.warning("server_mode_learned", server=self.server, quirk=limit, tokens=tokens)
         self.file.keep()
 

@@ -232,14 +232,14 @@ async def test_switched_off_nothing_is_compacted() -> None:
     view = view_of()
     reported(planner, view, WINDOW)
     await planner.keep_within(view)
-    assert await planner.shrink(view) is False
+    assert await planner.shrink(view, ScriptedModel([])) is False
     assert (engine.requests, store_of(planner).asked_ahead) == ([], 0)
 
 
 async def test_a_refused_view_is_shrunk_three_times_in_a_turn() -> None:
     """The fourth time it cannot help."""
     planner = planner_of(engine := Engine(claiming(100)))
-    answers = [await planner.shrink(view_of()) for _ in range(MAX_OVERFLOWS + 1)]
+    answers = [await planner.shrink(view_of(), ScriptedModel([])) for _ in range(MAX_OVERFLOWS + 1)]
     assert answers == [True, True, True, False]
     assert engine.triggers == ["overflow"] * 3
 
@@ -247,13 +247,13 @@ async def test_a_refused_view_is_shrunk_three_times_in_a_turn() -> None:
 async def test_an_overflow_is_not_held_back() -> None:
     """Anti-thrash saves money; a request that was refused saves none."""
     planner = planner_of(Engine(claiming(100)), state=PlannerState(2, WINDOW))
-    assert await planner.shrink(view_of())
+    assert await planner.shrink(view_of(), ScriptedModel([]))
 
 
 async def test_a_view_that_cannot_be_shrunk_says_so() -> None:
     """The caller then gives up."""
     planner = planner_of(Engine(nothing))
-    assert await planner.shrink(view_of()) is False
+    assert await planner.shrink(view_of(), ScriptedModel([])) is False
     assert store_of(planner).committed == []
 
 
