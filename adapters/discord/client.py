@@ -101,7 +101,7 @@ class Shard:
     of: int = 1
 
     def tells_of(self, guild: str | None) -> bool:
-        """Whether events of a server come over it; None for what belongs to none."""
+        """Whether this connection receives a server's events; None where an event has no server."""
         its = (int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0
         return self.number == its
 

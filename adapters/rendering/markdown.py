@@ -36,8 +36,8 @@ _MATH = re.compile(
     r"|\$(?![\s$])(?:[^$\\\n]|\\.)+(?<!\s)\$(?!\d)"
     r"|\\begin\{(\w{1,20}\*?)\}(?s:.{0,2000}?)\\end\{\1\}"
 )
-"""LaTeX, whose signs are no markdown. A sum of money is not followed by a closing `$`; brackets
-of an escaped link are none of a formula.
+"""LaTeX, whose characters are not markdown. A sum of money is not followed by a closing `$`; the
+brackets of an escaped link do not begin a formula.
 """
 _AFTER_MATH = re.compile(r"[.,;:]?[ \t]*(?:\n|$)")
 _MOST_MATH_LINES = 100
@@ -117,7 +117,7 @@ def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markd
 
 
 def _math(state: StateInline, silent: bool) -> bool:  # noqa: FBT001
-    """Keep LaTeX as it is written."""
+    """Keep LaTeX unchanged."""
     found = _MATH.match(state.src, state.pos, state.posMax)
     if not found:
         return False

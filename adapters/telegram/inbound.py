@@ -367,7 +367,7 @@ def addressed(message: Message, bot: BotIdentity) -> Addressing:
 
 
 def spoken(message: Message, bot: BotIdentity) -> str:
-    """Return the text as it is meant: without the bot's name, behind what it replies to.
+    """Return the text for the agent: without the bot's name, behind what it replies to.
 
     What is forwarded is a quote, whole.
     """

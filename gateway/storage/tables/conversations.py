@@ -318,8 +318,7 @@ todo = Table(
 )
 
 
-# Files that came with a message or that a tool made; their bytes are the parts, in order. Where
-# those lie in the object store the parts are their beginning.
+# Files that came with a message or that a tool made; their bytes are the parts, in order.
 attachment = Table(
     "attachment",
     metadata,
