@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from tests.support.answers import longest_answers
 from tests.support.renderers import DISCORD, HOSTILE, LONG, PLATFORMS, SLOW, Platform
 from tests.support.shared import SHARED
-from tests.support.shown_text import COMMONMARK, bare, markdown_text
+from tests.support.shown_text import COMMONMARK, bare
 from tests.support.thorough import amount, sampled
 
 every_platform = pytest.mark.parametrize("platform", PLATFORMS, ids=lambda it: it.name)
@@ -36,9 +36,7 @@ if SHARED is not None:
         assert len(ANSWERS) == 300
         for answer in ANSWERS[:: amount(5, 1)]:
             payloads = check(platform, answer)
-            tokens = COMMONMARK.parse(answer)
-            text = markdown_text(tokens, platform.shows_any_target, platform.number_sign)
-            assert platform.shown(payloads) == bare(text)
+            assert platform.shown(payloads) == platform.text_of(COMMONMARK.parse(answer))
 
     @every_platform
     def test_previews_of_real_answers(platform: Platform) -> None:

@@ -1,12 +1,13 @@
 """The renderers of all platforms, each with what its payloads must keep, and texts to try."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
 
 import orjson
 from hypothesis import strategies as st
+from markdown_it.token import Token
 
 from adapters.discord import render as discord
 from adapters.rendering.markdown import parse
@@ -24,6 +25,7 @@ class Platform:
         size: Length of a payload in the platform's unit, at most `limit`.
         faults: What the platform would refuse or show wrongly in a payload.
         number_sign: What stands behind the numbers of lists; None for what was written.
+        table_columns: Wider tables are lists of records; None where every table is one.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Platform:
     faults: Callable[[str], list[str]]
     shows_target: ShowsTarget
     number_sign: str | None = None
+    table_columns: int | None = None
 
     def shown(self, payloads: list[str]) -> str:
         """Return what a reader sees of all payloads, comparable with `expected`."""
@@ -42,7 +45,13 @@ class Platform:
 
     def expected(self, markdown: str) -> str:
         """Return the text of the markdown tree, comparable with `shown`."""
-        return bare(markdown_text(parse(markdown), self.shows_any_target, self.number_sign))
+        return self.text_of(parse(markdown))
+
+    def text_of(self, tokens: Sequence[Token]) -> str:
+        """Return the text of parsed markdown, comparable with `shown`."""
+        return bare(
+            markdown_text(tokens, self.shows_any_target, self.number_sign, self.table_columns)
+        )
 
     def shows_any_target(self, label: str, target: str) -> bool:
         """Whether the target of a link is part of the text; very long ones always are."""
@@ -98,6 +107,7 @@ TELEGRAM = Platform(
     read=telegram_text,
     faults=_telegram_faults,
     shows_target=lambda label, target: not re.fullmatch(r"(?i)(https?|ftp|tg|ton)://\S+", target),
+    table_columns=40,
 )
 DISCORD = Platform(
     "discord",
@@ -139,7 +149,10 @@ _LONG_PARTS = [
     "x" * 700, "😀" * 600, "long line " * 90, "**bold `code` [link](https://e.org)** " * 30,
     "\\*" * 300,
     "```\n" + "let x = 1;\n" * 300 + "```\n", "> quoted @everyone\n" * 80, "- item\n" * 120,
-    "| n | text |\n|---|---|\n" + "| 1 | some words |\n" * 90 + "\n", "`" * 400, "<!here> & " * 90,
+    "| n | text |\n|---|---|\n" + "| 1 | some words |\n" * 90 + "\n", "`" * 400,
+    "\n\n| module | what it is **for** | |\n|---|---|---|\n"
+    + "| `cli/args.py` | [reads](https://e.org) arguments of 中 | |\n| | |\n| c |\n" * 9 + "\n",
+    "<!here> & " * 90,
     "👩‍👩‍👧" * 300, "e\u0301" * 900, "1. a\n   - b\n     - c\n" * 60,
     "![a](https://e.org/_x_) " * 60, "https://e.org/" + "x_*y" * 900,
     "[t](https://e.org/" + "_x" * 1200 + ")",

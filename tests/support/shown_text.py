@@ -7,6 +7,7 @@ unchanged CommonMark parser, Discord's with the rules of its client.
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile, zip_longest
 
 import orjson
 from markdown_it import MarkdownIt
@@ -29,21 +30,28 @@ def bare(text: str) -> str:
 
 
 def markdown_text(
-    tokens: Sequence[Token], shows_target: ShowsTarget, number_sign: str | None = None
+    tokens: Sequence[Token],
+    shows_target: ShowsTarget,
+    number_sign: str | None = None,
+    table_columns: int | None = None,
 ) -> str:
     """Return the text of parsed markdown, with the numbers of lists; tables show all targets.
 
-    `number_sign` stands behind these numbers, None for what was written.
+    `number_sign` stands behind these numbers, None for what was written. Tables wider than
+    `table_columns` are read as lists of records, each value behind its heading.
     """
-    return "".join(_block_text(tokens, shows_target, number_sign))
+    return "".join(_block_text(tokens, shows_target, number_sign, table_columns))
 
 
 def _block_text(
-    tokens: Sequence[Token], shows_target: ShowsTarget, number_sign: str | None
+    tokens: Sequence[Token],
+    shows_target: ShowsTarget,
+    number_sign: str | None,
+    table_columns: int | None,
 ) -> Iterator[str]:
     numbers: list[int | None] = []
-    rule = shows_target
-    for token in tokens:
+    rest = iter(tokens)
+    for token in rest:
         if token.type == "ordered_list_open":
             numbers.append(int(token.attrs.get("start", 1)))
         elif token.type == "bullet_list_open":
@@ -56,13 +64,34 @@ def _block_text(
         elif token.type in {"fence", "code_block"}:
             yield f"{token.content}\n"
         elif token.type == "inline":
-            yield inline_text(token.children or [], rule) + "\n"
-        elif token.type.startswith("table_"):
-            rule = _always if token.nesting > 0 else shows_target
+            yield inline_text(token.children or [], shows_target) + "\n"
+        elif token.type == "table_open":
+            yield from _table_text(
+                takewhile(lambda inner: inner.type != "table_close", rest), table_columns
+            )
 
 
-def _always(_label: str, _target: str) -> bool:
-    return True
+def _table_text(tokens: Iterator[Token], columns: int | None) -> Iterator[str]:
+    rows: list[list[str]] = []
+    for token in tokens:
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline":
+            rows[-1].append(inline_text(token.children or [], lambda label, target: True))
+    widths = [max(map(_columns, column)) for column in zip_longest(*rows, fillvalue="")]
+    if columns is None or len(rows) == 1 or sum(widths) + 3 * (len(widths) - 1) <= columns:
+        yield from ("".join(row) + "\n" for row in rows)
+        return
+    for row in rows[1:]:
+        for heading, value in zip(rows[0], row, strict=False):
+            if value:
+                yield f"{heading}: {value}\n" if heading else f"{value}\n"
+
+
+def _columns(text: str) -> int:
+    """Return how wide a text is in a fixed-width font."""
+    wide = sum(unicodedata.east_asian_width(char) in {"W", "F"} for char in text)
+    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
 
 
 def inline_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> str:
