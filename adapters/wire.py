@@ -7,11 +7,12 @@ text. What cannot be decoded is kept as poison, and the cursor moves on.
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterable, Collection, Iterable
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
 
+from adapters.errors import FetchRejected
 from adapters.messages import UNKNOWN_AUTHOR, AttachmentKind
 
 MAX_QUOTE_CHARS = 500
@@ -86,6 +87,28 @@ def others(authors: Iterable[str | None], known: Collection[str]) -> tuple[str, 
     """
     named = (author or UNKNOWN_AUTHOR for author in authors)
     return tuple(dict.fromkeys(author for author in named if author not in known))
+
+
+def file_name(name: str) -> str:
+    """Return a file's name without the folders in front of it, "" if nothing is left."""
+    # A sender's program may have put folders in front of it, in either way of writing.
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    return "" if last in {".", ".."} else last
+
+
+async def read_within(chunks: AsyncIterable[bytes], limit_bytes: int) -> bytes:
+    """Return a file that comes in chunks.
+
+    Raises:
+        FetchRejected: It has more bytes than the limit.
+    """
+    content = bytearray()
+    async for chunk in chunks:
+        content += chunk
+        # Counted while it comes: the size that was announced is the sender's word.
+        if len(content) > limit_bytes:
+            raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
+    return bytes(content)
 
 
 def file_kind(mime: str) -> AttachmentKind:

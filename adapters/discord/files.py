@@ -11,6 +11,7 @@ from adapters.discord.client import Api
 from adapters.discord.errors import mapped_call
 from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
 from adapters.messages import Attachment
+from adapters.wire import read_within
 from agent.network import in_words
 
 _HOSTS = {"cdn.discordapp.com", "media.discordapp.net"}
@@ -34,7 +35,7 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
         FetchRejected: It cannot be had any more, or it is too large.
     """
     if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
-        raise FetchRejected(f"the file has more than {limit_bytes} bytes")
+        raise FetchRejected(f"the file is larger than {limit_bytes} bytes")
     location = _location(attachment.ref)
     try:
         return await _download(api, location["url"], limit_bytes, api_url)
@@ -71,7 +72,7 @@ async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -
 
     async def taken(answer: aiohttp.ClientResponse) -> bytes:
         check_status(answer.status)
-        return await _read(answer, limit_bytes)
+        return await read_within(answer.content.iter_chunked(_CHUNK_BYTES), limit_bytes)
 
     try:
         return await api.download(url, taken)
@@ -90,15 +91,6 @@ def check_status(status: int) -> None:
         raise Expired
     if status != HTTPStatus.OK:
         raise FetchDelayed(f"Discord's file server answered with status {status}")
-
-
-async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    content = bytearray()
-    async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
-        content += chunk
-        if len(content) > limit_bytes:
-            raise FetchRejected(f"the file has more than {limit_bytes} bytes")
-    return bytes(content)
 
 
 async def _fresh_url(api: Api, location: dict[str, str]) -> str:

@@ -26,13 +26,13 @@ from adapters.wire import (
     Text,
     WirePart,
     file_kind,
+    file_name,
     flaw,
     key_of_bytes,
     others,
     quote,
     quoted_lines,
     raw_json,
-    storable,
 )
 
 MAX_TITLE_CHARS = 60
@@ -297,11 +297,6 @@ def title_of(text: str) -> str:
     return PLAIN_TITLE if is_blank(words) else words
 
 
-def file_name(name: str) -> str:
-    """Return a file's name without any path."""
-    return storable(name).replace("\\", "/").rsplit("/", 1)[-1] or "file"
-
-
 def _is_edit(data: Any) -> bool:
     """Updates without an author are partial; without a time they are Discord's own additions."""
     return isinstance(data, dict) and bool(data.get("edited_timestamp")) and "author" in data
@@ -505,23 +500,15 @@ def _authors_replied_to(text: str, message: Message) -> list[str | None]:
     return [None if replied.author is None else replied.author.id, *forwarded]
 
 
-def _parts(message: Message) -> list[Content]:
-    return [message, *(each.message for each in message.message_snapshots)]
-
-
 def _attachment(
     file: AttachedFile, message: Message, number: str, authors: tuple[str, ...]
 ) -> Attachment:
     """Return a file of the message with this number, which is the message or in its channel."""
     mime = (file.content_type or "").partition(";")[0].strip()
-    location = {
-        "channel": message.channel_id,
-        "message": number,
-        "id": file.id,
-        "url": file.url,
-    }
+    channel = message.channel_id
+    location = {"channel": channel, "message": number, "id": file.id, "url": file.url}
     return Attachment(
-        name=file_name(file.filename),
+        name=file_name(file.filename) or "file",
         kind=_kind(file, mime, message),
         mime=mime,
         size_bytes=file.size,
@@ -537,9 +524,8 @@ def _kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
 
 
 def _unreadable(message: Message, text: str, files: list[Attachment]) -> str | None:
-    for said in _parts(message):
-        if said.sticker_items:
-            return "a sticker"
+    if any(it.sticker_items for it in (message, *(s.message for s in message.message_snapshots))):
+        return "a sticker"
     if message.poll is not None:
         return "a poll"
     if message.activity is not None:

@@ -19,6 +19,7 @@ from adapters.slack.errors import (
     send_error,
 )
 from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
+from adapters.wire import read_within
 
 RESENT_MARK = "(re-sent)\n"
 _CHUNK_BYTES = 1 << 16
@@ -141,13 +142,7 @@ async def _content(
     response: aiohttp.ClientResponse, attachment: Attachment, limit_bytes: int
 ) -> bytes:
     check_download(response.status, response.content_type, attachment)
-    content = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        content += chunk
-        # Counted while it comes: the size that was announced is the sender's word.
-        if len(content) > limit_bytes:
-            raise FetchRejected(f"the file has more than {limit_bytes} bytes")
-    return bytes(content)
+    return await read_within(response.content.iter_chunked(_CHUNK_BYTES), limit_bytes)
 
 
 def check_download(status: int, content_type: str, attachment: Attachment) -> None:

@@ -21,6 +21,7 @@ from adapters.messages import (
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import Host
+from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import Client, RateLimits
 from adapters.telegram.files import FileFetcher
@@ -90,9 +91,10 @@ class TelegramAdapter:
         self._previews = Previews(client, pacer, rate_limits, drafts=drafts, clock=clock)
         self._under_way = UnderWay()
         self._reactions = Reactions(client, pacer, rate_limits)
-        self._files = FileFetcher(client, local=settings.base_url is not None)
+        albums = Albums(clock)
+        self._files = FileFetcher(client, albums, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
-        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons)
+        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons, albums)
         self._receiver = Receiver(
             settings, self._ingest, commands, poll_timeout_s=poll_timeout_s, clock=clock
         )

@@ -9,9 +9,11 @@ import structlog
 
 from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
+from adapters.telegram.albums import Albums
 from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_fetch
-from adapters.telegram.inbound import file_id_of
+from adapters.telegram.inbound import handle_of
+from adapters.wire import read_within
 
 log = structlog.get_logger()
 
@@ -23,19 +25,24 @@ class FileFetcher:
 
     Args:
         client: The bot; closed by its owner.
+        albums: Their files are fetched once they are complete.
         local: The server is the operator's own: its files may lie on this machine's disk.
     """
 
-    def __init__(self, client: Client, *, local: bool) -> None:
+    def __init__(self, client: Client, albums: Albums, *, local: bool) -> None:
         self._client = client
+        self._albums = albums
         self._local = local
 
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file; see `Adapter.fetch`."""
+        file_id, album = handle_of(attachment)
+        if album:
+            await self._albums.complete(address.chat, album)
         try:
             async with asyncio.timeout(_LONGEST_S):
                 with mapped_fetch(self._client.token):
-                    content = await self._fetch(file_id_of(attachment), limit_bytes)
+                    content = await self._fetch(file_id, limit_bytes)
         except TimeoutError as exc:
             raise FetchDelayed("the download took too long") from exc
         log.debug("telegram_file_fetched", chat=address.chat, size_bytes=len(content))
@@ -68,12 +75,8 @@ class FileFetcher:
 
     async def _download(self, path: str, limit_bytes: int) -> bytes:
         async def taken(answer: httpx.Response) -> bytes:
-            body = bytearray()
             _check_status(answer)
-            async for chunk in answer.aiter_bytes():
-                body += chunk
-                _check(len(body), limit_bytes)
-            return bytes(body)
+            return await read_within(answer.aiter_bytes(), limit_bytes)
 
         return await self._client.downloads.read(self._client.files_root + quote(path), taken)
 

@@ -12,7 +12,6 @@ import orjson
 import structlog
 from pydantic import ValidationError
 
-from adapters.base import Recent
 from adapters.messages import (
     Address,
     Addressing,
@@ -23,6 +22,7 @@ from adapters.messages import (
     Move,
     Poison,
 )
+from adapters.telegram.albums import Albums
 from adapters.telegram.wire import (
     CallbackQuery,
     Content,
@@ -38,6 +38,7 @@ from adapters.telegram.wire import (
 )
 from adapters.wire import (
     file_kind,
+    file_name,
     filled,
     flaw,
     key_of_bytes,
@@ -53,7 +54,6 @@ PLATFORM = "telegram"
 PRESS_PREFIX = "cb:"
 """Begins the dedupe key of a pressed button."""
 _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
-_REMEMBERED_ALBUMS = 256
 
 Inbound = InboundMessage | Move | Poison | None
 # A venue holds a location too: the more telling one comes first.
@@ -141,31 +141,29 @@ class BotIdentity:
 class UpdateReader:
     """Reads the updates of one account.
 
-    An album comes as several messages, of which only one has a caption: what that one says to the
-    bot is said with all of them. So the last few albums are remembered, and a batch is looked
-    through for them before it is read.
-
     Args:
         allow_bots: Ids of bots that are listened to like people.
     """
 
     def __init__(
-        self, account: str, bot: BotIdentity, allow_bots: frozenset[str] = frozenset()
+        self, account: str, bot: BotIdentity, allow_bots: frozenset[str], albums: Albums
     ) -> None:
         self._account = account
         self.bot = bot
         self._allow_bots = allow_bots
-        self._albums: Recent[tuple[int, str | None], None] = Recent(_REMEMBERED_ALBUMS)
+        self._albums = albums
 
-    def read(self, updates: Sequence[Any]) -> list[Inbound]:
-        """Return what each update says: Poison if it cannot be decoded, None if nobody spoke."""
-        decoded = [self._decode(update) for update in updates]
-        for each in decoded:
-            if isinstance(each, Update) and each.message is not None:
-                self._note_album(each.message)
+    def read(self, updates: Sequence[Any]) -> list[tuple[Any, Inbound]]:
+        """Return updates, each with what it says: Poison if it cannot be decoded, None for nothing.
+
+        What was overheard of an album comes once more, in front, with the caption for the bot.
+        """
+        decoded = [(update, self._decode(update)) for update in updates]
+        earlier = [update for _, each in decoded for update in self._note_album(each)]
+        decoded = [*((update, self._decode(update)) for update in earlier), *decoded]
         return [
-            self._item(update, each) if isinstance(each, Update) else each
-            for update, each in zip(updates, decoded, strict=True)
+            (update, self._item(update, each) if isinstance(each, Update) else each)
+            for update, each in decoded
         ]
 
     def _decode(self, update: Any) -> Update | Poison:
@@ -174,10 +172,16 @@ class UpdateReader:
         except ValidationError as exc:
             return poison(update, self._account, flaw(exc))
 
-    def _note_album(self, message: Message) -> None:
-        if message.media_group_id is None or addressed(message, self.bot) != "direct":
-            return
-        self._albums[message.chat.id, message.media_group_id] = None
+    def _note_album(self, decoded: Update | Poison) -> list[Any]:
+        """Note a picture of an album; return the earlier ones if its caption is for the bot."""
+        message = decoded.message if isinstance(decoded, Update) else None
+        if message is None or not message.media_group_id:
+            return []
+        album = self._albums.grown(str(message.chat.id), message.media_group_id)
+        if addressed(message, self.bot) != "direct":
+            return []
+        album.is_direct = True
+        return album.overheard
 
     def _item(self, update: Any, decoded: Update) -> Inbound:
         if decoded.callback_query is not None:
@@ -203,7 +207,7 @@ class UpdateReader:
             return None
         # A message's number is its own only within its chat.
         key = f"{message.chat.id}:{message.message_id}"
-        told = self._addressed(message)
+        told = self._addressed(update, message)
         known = {who[0], str(self.bot.id)}
         files = _files(message, told, known)
         return InboundMessage(
@@ -268,9 +272,15 @@ class UpdateReader:
             return None
         return str(user.id), user.name
 
-    def _addressed(self, message: Message) -> Addressing:
-        album = message.chat.id, message.media_group_id
-        return "direct" if album in self._albums else addressed(message, self.bot)
+    def _addressed(self, update: Any, message: Message) -> Addressing:
+        told = addressed(message, self.bot)
+        if told == "direct" or not message.media_group_id:
+            return told
+        album = self._albums.of(str(message.chat.id), message.media_group_id)
+        if album.is_direct:
+            return "direct"
+        album.overheard.append(update)
+        return told
 
     def _address(self, message: Message) -> Address:
         thread = None if message.thread is None else str(message.thread)
@@ -445,15 +455,9 @@ def is_live_location(content: dict[str, Any]) -> bool:
     return "location" in content
 
 
-def attachments(message: Content | None) -> tuple[Attachment, ...]:
-    """Return the file of a message; there is at most one, an album is several messages."""
-    file = None if message is None else _file(message)
-    return () if file is None else (file,)
-
-
 def unreadable(content: dict[str, Any], message: Message) -> str | None:
     """Name what a message carries that is neither words nor a file; None if there is nothing."""
-    if _file(message) is not None:
+    if attachments(message):
         return None
     for field, name in _UNREADABLE.items():
         if field in content:
@@ -463,73 +467,46 @@ def unreadable(content: dict[str, Any], message: Message) -> str | None:
     return "an empty message" if "text" in content else "a message of an unknown kind"
 
 
-def file_id_of(attachment: Attachment) -> str:
-    """Return what getFile wants to know."""
-    file_id: str = orjson.loads(attachment.ref)["file_id"]
-    return file_id
+def handle_of(attachment: Attachment) -> tuple[str, str]:
+    """Return what getFile wants to know, and the album of a file; "" for none."""
+    handle: dict[str, str] = orjson.loads(attachment.ref)
+    return handle["file_id"], handle.get("album", "")
 
 
-def _file(message: Content) -> Attachment | None:
-    """Return the attachment; an animation comes with a document that is the same file."""
-    # The document last: an animation has one, too, which says less of it.
-    for read in (_photo, _moving, _sound, _sticker, _document):
-        if found := read(message):
-            return found
-    return None
-
-
-def _photo(message: Content) -> Attachment | None:
-    if not message.photo:
-        return None
+def attachments(message: Content | None) -> tuple[Attachment, ...]:
+    """Return the file of a message; there is at most one, an album is several messages."""
+    if message is None:
+        return ()
     # Telegram lists a picture in several sizes.
-    largest = max(message.photo, key=lambda size: (size.width * size.height, size.file_size or 0))
-    return _attachment(largest, "image", f"photo_{message.message_id}.jpg", "image/jpeg")
-
-
-def _moving(message: Content) -> Attachment | None:
-    file = message.video or message.animation or message.video_note
-    if file is None:
-        return None
-    return _attachment(file, "video", f"video_{message.message_id}.mp4", "video/mp4")
-
-
-def _sound(message: Content) -> Attachment | None:
-    if message.voice is not None:
-        return _attachment(message.voice, "voice", f"voice_{message.message_id}.ogg", "audio/ogg")
-    if message.audio is None:
-        return None
-    name = message.audio.title or f"audio_{message.message_id}"
-    return _attachment(message.audio, "audio", f"{name}.mp3", "audio/mpeg")
-
-
-def _sticker(message: Content) -> Attachment | None:
-    sticker = message.sticker
-    if sticker is None or sticker.is_animated or sticker.is_video:
-        return None
-    # Those that move are Lottie or WEBM, which no model looks at.
-    return _attachment(sticker, "image", f"sticker_{message.message_id}.webp", "image/webp")
-
-
-def _document(message: Content) -> Attachment | None:
-    if message.document is None:
-        return None
-    kind = file_kind(message.document.mime_type)
-    return _attachment(message.document, kind, f"file_{message.message_id}", "")
-
-
-def _attachment(file: FilePart, kind: AttachmentKind, name: str, mime: str) -> Attachment:
-    ids = {"file_id": file.file_id, "file_unique_id": file.file_unique_id}
-    return Attachment(
-        name=_last_part(file.file_name) or _last_part(name),
-        kind=kind,
-        mime=file.mime_type or mime,
-        size_bytes=file.file_size,
-        ref=orjson.dumps(ids).decode(),
+    photo = max(
+        message.photo, key=lambda it: (it.width * it.height, it.file_size or 0), default=None
     )
-
-
-def _last_part(name: str) -> str:
-    """Return a name without the folders in front of it, "" if nothing is left."""
-    # A sender's program may have put folders in front of it, in either way of writing.
-    last = name.replace("\\", "/").rpartition("/")[2].strip()
-    return "" if last in {".", ".."} else last
+    sticker, audio = message.sticker, message.audio
+    if sticker is not None and (sticker.is_animated or sticker.is_video):
+        # Those that move are Lottie or WEBM, which no model looks at.
+        sticker = None
+    moving = message.video or message.animation or message.video_note
+    files: tuple[tuple[FilePart | None, AttachmentKind, str, str, str], ...] = (
+        (photo, "image", "photo", ".jpg", "image/jpeg"),
+        (moving, "video", "video", ".mp4", "video/mp4"),
+        (message.voice, "voice", "voice", ".ogg", "audio/ogg"),
+        (audio, "audio", "audio", ".mp3", "audio/mpeg"),
+        (sticker, "image", "sticker", ".webp", "image/webp"),
+        # The last one: an animation has a document, too, which says less of it.
+        (message.document, "file", "file", "", ""),
+    )
+    for file, kind, word, ending, mime in files:
+        if file is not None:
+            name = f"{file.title or f'{word}_{message.message_id}'}{ending}"
+            handle = {"file_id": file.file_id, "file_unique_id": file.file_unique_id}
+            if message.media_group_id:
+                handle["album"] = message.media_group_id
+            own = Attachment(
+                name=file_name(file.file_name) or file_name(name),
+                kind=file_kind(file.mime_type) if kind == "file" else kind,
+                mime=file.mime_type or mime,
+                size_bytes=file.file_size,
+                ref=orjson.dumps(handle).decode(),
+            )
+            return (own,)
+    return ()

@@ -25,6 +25,7 @@ from telegram.error import BadRequest, TelegramError
 from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.messages import Cursor, InboundMessage, Move, Poison
+from adapters.telegram.albums import Albums
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
 from adapters.telegram.errors import UNREADABLE, TooManyRequests, mapped_receiving, redact
@@ -40,7 +41,6 @@ from adapters.wire import key_of_bytes
 
 log = structlog.get_logger()
 
-_BODY_LIMIT_BYTES = 1 << 20
 _BODY_TIMEOUT_S = 10.0
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
 # A menu for groups that somebody set earlier would hide the default one.
@@ -48,9 +48,6 @@ _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _LONGEST_PAUSE_S = 3600.0
-ALBUM_PAUSE_S = 1.0
-"""The pictures of an album come as messages of their own, sometimes in several polls."""
-_ALBUM_WITHIN_S = 6.0
 
 
 class Ingest:
@@ -58,6 +55,7 @@ class Ingest:
 
     Args:
         buttons: Gets each press after it was committed.
+        albums: Gets what comes of each album, before it is committed.
     """
 
     def __init__(
@@ -66,8 +64,10 @@ class Ingest:
         intake: Intake,
         allow_bots: Iterable[str],
         buttons: Buttons,
+        albums: Albums,
     ) -> None:
         self.source = source_name(account)
+        self._albums = albums
         self._account = account
         self._intake = intake
         self._allow_bots = frozenset(allow_bots)
@@ -77,7 +77,7 @@ class Ingest:
     def introduce(self, bot: BotIdentity) -> None:
         """Say who the bot is, as Telegram told; nothing can be decoded before."""
         if self._reader is None or self._reader.bot != bot:
-            self._reader = UpdateReader(self._account, bot, self._allow_bots)
+            self._reader = UpdateReader(self._account, bot, self._allow_bots, self._albums)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -88,7 +88,7 @@ class Ingest:
         """
         if self._reader is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        read = list(zip(updates, self._reader.read(updates), strict=True))
+        read = self._reader.read(updates)
         said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
         bad = [item for _, item in read if isinstance(item, Poison)]
         for item in bad:
@@ -103,8 +103,9 @@ class Ingest:
             if message.dedupe_key.startswith(PRESS_PREFIX):
                 self._buttons.put(update, admission)
 
-    async def store_poison(self, item: Poison) -> None:
+    async def store_poison(self, body: bytes, reason: str) -> None:
         """Commit what is not even JSON."""
+        item = Poison(self.source, key_of_bytes(body), body.decode("utf-8", "replace"), reason)
         self._log_poison(item)
         await self._intake.accept([], poison=[item])
 
@@ -155,7 +156,8 @@ class Receiver:
         Whatever the intake raises goes on to the caller. Nothing was confirmed then: the next run
         polls without an offset and gets the same updates again.
         """
-        _check_webhook(self._settings)
+        for key, why in self._settings.missing():
+            raise AdapterRefused(f"{why} needs platforms.telegram.{key}")
         client = Client(self._settings)
         try:
             await self._greet(client)
@@ -199,22 +201,11 @@ class Receiver:
         while True:
             with mapped_receiving(client.token):
                 updates = await self._updates(client, offset, within_s)
-                updates = await self._whole_albums(client, offset, updates)
             last = _last_id(updates)
             self._reached_at, within_s = self._clock(), self._poll_timeout_s
             if last is not None:
                 await self._ingest.store(updates, last)
                 offset = last + 1
-
-    async def _whole_albums(self, client: Client, offset: int | None, updates: Any) -> Any:
-        """Ask again until no album grows; what is not confirmed comes again, after a kill too."""
-        latest = self._clock() + _ALBUM_WITHIN_S
-        known = 0
-        while (pictures := _pictures(updates)) > known and self._clock() < latest:
-            known = pictures
-            await asyncio.sleep(ALBUM_PAUSE_S)
-            updates = await self._updates(client, offset, 0)
-        return updates
 
     async def _updates(self, client: Client, offset: int | None, within_s: int) -> Any:
         """Ask for updates, and wait out each pause that Telegram asks for."""
@@ -259,20 +250,16 @@ class Webhook:
         self._ingest = ingest
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Store one update."""
+        """Store one update; the answer is 200, or 503 if it was not stored."""
         given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
         # In constant time: how long it takes must not tell how much of a guess was right.
         if not hmac.compare_digest(given, self._secret):
             log.warning("telegram_webhook_denied", address=request.remote)
-            return web.Response(status=401)
+            raise web.HTTPUnauthorized
         if request.content_type != "application/json":
-            return web.Response(status=415)
+            raise web.HTTPUnsupportedMediaType
         async with asyncio.timeout(_BODY_TIMEOUT_S):
-            body = await _read(request)
-        return web.Response(status=413) if body is None else await self._stored(body)
-
-    async def _stored(self, body: bytes) -> web.Response:
-        """Return 200, or 503 if the update was not stored, for whatever reason."""
+            body = await request.read()
         try:
             await self._store(body)
         # Whatever went wrong, a 503 makes Telegram deliver it again.
@@ -285,48 +272,14 @@ class Webhook:
         try:
             update = json.loads(body)
         except (ValueError, RecursionError) as exc:
-            await self._ingest.store_poison(self._undecoded(body, str(exc)))
+            await self._ingest.store_poison(body, str(exc))
         else:
             await self._ingest.store([update])
-
-    def _undecoded(self, body: bytes, reason: str) -> Poison:
-        return Poison(
-            source=self._ingest.source,
-            dedupe_key=key_of_bytes(body),
-            raw=body.decode("utf-8", "replace"),
-            reason=reason,
-        )
-
-
-async def _read(request: web.Request) -> bytes | None:
-    """Return the body, None if it is larger than any update can be."""
-    body = bytearray()
-    async for chunk in request.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > _BODY_LIMIT_BYTES:
-            return None
-    return bytes(body)
 
 
 def webhook_secret(settings: TelegramSettings) -> str:
     """Return the secret of the webhook, empty if none is set."""
     return settings.webhook_secret.get_secret_value() if settings.webhook_secret else ""
-
-
-def _check_webhook(settings: TelegramSettings) -> None:
-    if settings.mode == "polling":
-        return
-    if not settings.webhook_url:
-        raise AdapterRefused("webhook mode needs platforms.telegram.webhook_url")
-    if not webhook_secret(settings):
-        raise AdapterRefused("webhook mode needs platforms.telegram.webhook_secret")
-
-
-def _pictures(updates: Any) -> int:
-    """Return how many messages belong to albums; an update may have any shape."""
-    said = updates if isinstance(updates, list) else []
-    messages = [each.get("message") for each in said if isinstance(each, dict)]
-    return sum(isinstance(each, dict) and "media_group_id" in each for each in messages)
 
 
 def _last_id(updates: Any) -> int | None:

@@ -76,6 +76,7 @@ class Content(WirePart):
     """A message's words and files."""
 
     message_id: int = 0
+    media_group_id: Text = ""
     text: Text = ""
     caption: Text = ""
     entities: list[Entity] = Field(default_factory=list)
@@ -157,7 +158,6 @@ class Message(Content):
     is_automatic_forward: bool = False
     message_thread_id: int | None = None
     is_topic_message: bool = False
-    media_group_id: Text | None = None
     reply_to_message: Replied | None = None
     external_reply: ExternalReply | None = None
     forward_origin: MessageOrigin | None = None

@@ -1,10 +1,23 @@
 """What the readers of all platforms share."""
 
+from collections.abc import AsyncIterator
+
 import orjson
 import pytest
 from pydantic import ValidationError
 
-from adapters.wire import Text, WirePart, file_kind, flaw, key_of_bytes, quote, raw_json
+from adapters.errors import FetchRejected
+from adapters.wire import (
+    Text,
+    WirePart,
+    file_kind,
+    file_name,
+    flaw,
+    key_of_bytes,
+    quote,
+    raw_json,
+    read_within,
+)
 
 
 class Cup(WirePart):
@@ -56,3 +69,28 @@ def test_a_long_quote_is_shortened() -> None:
 def test_the_kind_of_a_file(mime: str, kind: str) -> None:
     """By its MIME type."""
     assert file_kind(mime) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [("../a.txt", "a.txt"), ("c:\\x\\b.txt", "b.txt"), ("a/..", ""), ("a/", ""), ("", "")],
+)
+def test_a_file_name_is_no_path(name: str, shown: str) -> None:
+    """Whatever a sender calls it, no folder is left."""
+    assert file_name(name) == shown
+
+
+async def test_a_file_is_read_up_to_the_limit() -> None:
+    """One byte more, and no further chunk is taken."""
+    taken: list[bytes] = []
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for chunk in (b"ab", b"cd", b"ef"):
+            taken.append(chunk)
+            yield chunk
+
+    assert await read_within(chunks(), 6) == b"abcdef"
+    taken.clear()
+    with pytest.raises(FetchRejected, match="larger than 3 bytes"):
+        await read_within(chunks(), 3)
+    assert taken == [b"ab", b"cd"]

@@ -4,12 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import orjson
 import pytest
 
 from adapters.messages import UNKNOWN_AUTHOR, Attachment, InboundMessage
+from adapters.telegram.albums import Albums
 from adapters.telegram.inbound import BotIdentity, UpdateReader
 from agent.messages import text_of
 from agent.settings import ToolSettings
@@ -65,7 +67,8 @@ async def acting(
 def update(**fields: Any) -> InboundMessage:
     """Return what the owner says in the group, as Telegram tells it."""
     message = {"message_id": 5, "date": 1, "chat": GROUP, "from": OWNER} | fields
-    [read] = UpdateReader("default", BOT).read([{"update_id": 900, "message": message}])
+    reader = UpdateReader("default", BOT, frozenset(), Albums(monotonic))
+    [(_, read)] = reader.read([{"update_id": 900, "message": message}])
     assert isinstance(read, InboundMessage)
     return read
 

@@ -72,7 +72,7 @@ async def test_a_file_larger_than_it_said(
     """Reading stops at the limit, whatever was said about the size."""
     server.expire_links()
     found = attachment(written, link(server, written), id=str(written.files[0].id))
-    with pytest.raises(FetchRejected, match="more than 4"):
+    with pytest.raises(FetchRejected, match="larger than 4"):
         await adapter.fetch(HERE, found, 4)
 
 

@@ -20,7 +20,6 @@ from adapters.discord.inbound import (
     Bot,
     ChannelKind,
     MessageContext,
-    file_name,
     kind_of,
     title_of,
     to_inbound,
@@ -417,14 +416,6 @@ def test_files(extra: dict[str, Any], flags: int, kind: str, mime: str | None) -
     place = {"channel": "100", "message": "500", "id": "9", "url": FILE["url"]}
     assert json.loads(file.ref) == place
     assert message.unreadable is None
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"), [("../a.txt", "a.txt"), ("c:\\x\\b.txt", "b.txt"), ("", "file")]
-)
-def test_a_file_name_is_no_path(name: str, shown: str) -> None:
-    """Whatever a sender calls it, no folder is left."""
-    assert file_name(name) == shown
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any
 
 import httpx
@@ -26,6 +27,7 @@ from adapters.errors import (
     SendUnknown,
 )
 from adapters.messages import Address, Attachment
+from adapters.telegram.albums import Albums
 from adapters.telegram.client import Client
 from adapters.telegram.errors import (
     Flooded,
@@ -315,5 +317,5 @@ async def fetched(file_server: Answer) -> bytes:
 
     attachment = Attachment(name="a.txt", kind="file", ref='{"file_id": "f"}')
     async with talking(answer) as client:
-        files = FileFetcher(client, local=False)
+        files = FileFetcher(client, Albums(monotonic), local=False)
         return await files.fetch(Address("telegram", "default", "7"), attachment, 1_000)

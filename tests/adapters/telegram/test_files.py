@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.albums import Albums
 from adapters.telegram.inbound import BotIdentity, UpdateReader
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
@@ -33,7 +35,8 @@ FOR_NOW = "Bad Request: wrong file_id or the file is temporarily unavailable"
 def attached(api: BotApi, content: bytes, path: str = "documents/a b#1.txt") -> Attachment:
     """Let a person send a file; return what the adapter made of it."""
     update = api.message_update(7, None, document=api.add_file(content, path))
-    read: Any = UpdateReader("default", BotIdentity(42, "parley_bot")).read([update])[0]
+    reader = UpdateReader("default", BotIdentity(42, "parley_bot"), frozenset(), Albums(monotonic))
+    read: Any = reader.read([update])[0][1]
     attachment: Attachment = read.attachments[0]
     return attachment
 

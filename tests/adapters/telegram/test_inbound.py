@@ -1,6 +1,7 @@
 """What an update means: pure decoding, no server."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.messages import Address, InboundMessage, Move, Poison
+from adapters.telegram.albums import Albums
 from adapters.telegram.inbound import BotIdentity, UpdateReader
 
 BOT = BotIdentity(42, "parley_bot")
@@ -24,8 +26,12 @@ def update(text: str | None = None, *, key: str = "message", **fields: Any) -> d
     return {"update_id": 900, key: message}
 
 
+def reader_of(*allow_bots: str) -> UpdateReader:
+    return UpdateReader("main", BOT, frozenset(allow_bots), Albums(time.monotonic))
+
+
 def item_of(raw: Any) -> Any:
-    return UpdateReader("main", BOT).read([raw])[0]
+    return reader_of().read([raw])[0][1]
 
 
 def read(*args: Any, **fields: Any) -> InboundMessage:
@@ -389,13 +395,13 @@ def test_a_caption_is_the_text() -> None:
 
 def test_an_album_is_for_the_bot_as_a_whole() -> None:
     """Its caption names the bot; the pictures behind it come without one, other albums do too."""
-    reader = UpdateReader("main", BOT)
+    reader = reader_of()
     text = "@parley_bot compare"
     named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
 
     def said(album: str, **fields: Any) -> Any:
         photo = {"photo": [FILE], "media_group_id": album, "chat": GROUP}
-        item: Any = reader.read([update(**photo | fields)])[0]
+        item: Any = reader.read([update(**photo | fields)])[0][1]
         return item.addressed
 
     assert [said("a", **named), said("a"), said("b")] == ["direct", "direct", "overheard"]
@@ -407,19 +413,8 @@ def test_an_album_is_for_the_bot_whichever_picture_says_so() -> None:
     text = "@parley_bot compare"
     album: dict[str, Any] = {"photo": [FILE], "media_group_id": "a", "chat": GROUP}
     named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
-    items: Any = UpdateReader("main", BOT).read([update(**album), update(**album | named)])
-    assert [item.addressed for item in items] == ["direct", "direct"]
-
-
-def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the last ones are known."""
-    monkeypatch.setattr("adapters.telegram.inbound._REMEMBERED_ALBUMS", 2)
-    reader = UpdateReader("main", BOT)
-    command = mark("bot_command", "/new", "/new")
-    for album in "abc":
-        fields: Any = {"entities": [command], "chat": GROUP, "media_group_id": album}
-        reader.read([update("/new", **fields)])
-    assert len(reader._albums) == 2
+    items: Any = reader_of().read([update(**album), update(**album | named)])
+    assert [item.addressed for _, item in items] == ["direct", "direct"]
 
 
 def test_a_caption_can_address_the_bot() -> None:
@@ -456,10 +451,10 @@ def test_what_nobody_said_to_the_bot(fields: dict[str, Any]) -> None:
 
 def test_other_bots_may_be_listened_to() -> None:
     """One that is named in `allow_bots` counts like a person; the bot itself never does."""
-    reader = UpdateReader("main", BOT, frozenset({"8", "42"}))
+    reader = reader_of("8", "42")
     other: Any = {"from": {"id": 8, "is_bot": True}}
     myself: Any = {"from": {"id": 42, "is_bot": True}}
-    heard, own = reader.read([update("beep", **other), update("me", **myself)])
+    (_, heard), (_, own) = reader.read([update("beep", **other), update("me", **myself)])
     assert isinstance(heard, InboundMessage)
     assert own is None
 

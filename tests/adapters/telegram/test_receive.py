@@ -408,31 +408,6 @@ async def test_a_pause_that_telegram_wants_is_kept(
     assert len(api.made("getMe")) == 1
 
 
-async def polled(api: BotApi, times: int) -> None:
-    """Wait until updates have been asked for so often."""
-    await api.wait_for(lambda: len(api.made("getUpdates")) >= times)
-
-
-async def test_an_album_of_three_polls_is_stored_at_once(
-    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
-) -> None:
-    """Nothing is confirmed before, so that a killed gateway gets all of it again."""
-    picture: dict[str, Any] = {"media_group_id": "a", "photo": [{"file_id": "f"}]}
-    command = {"type": "bot_command", "offset": 0, "length": 4}
-    api.push_text(-7, None, **picture, caption="/new", caption_entities=[command])
-    async with running(adapter):
-        await polled(api, 1)
-    assert (intake.messages, len(api.pending)) == ([], 1)
-    async with running(adapter):
-        await polled(api, 2)
-        api.push_text(-7, None, **picture)
-        await polled(api, 3)
-        api.push_text(-7, None, **picture)
-        await intake.has(3)
-    assert [message.addressed for message in intake.messages] == ["direct"] * 3
-    assert intake.attempts == 1
-
-
 async def test_albums_are_remembered_across_runs(
     api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
 ) -> None:
