@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -87,6 +88,8 @@ class PoolUse:
     replaced: int
 
 
+FENCE: ContextVar[Callable[[], bool] | None] = ContextVar("FENCE", default=None)
+"""Asked before each request of a send: whether no other process can have sent it meanwhile."""
 Clock = Callable[[], float]
 """Tells monotonic seconds."""
 Renderer = Callable[[str], list[str]]

@@ -165,10 +165,8 @@ class Admission:
     silent: bool = False
 
 
-CHOICE_BYTES = 64
-"""Longest `Choice.text` in UTF-8. Source: Telegram's limit of callback_data."""
 CHOICE_LABEL_CHARS = 75
-"""Longest `Choice.label`. Source: Slack's limit of a button's text (Discord: 80)."""
+"""Longest `Choice.label`: Slack's limit (Discord: 80). Telegram takes 64 bytes of its text."""
 
 
 @dataclass(frozen=True, slots=True)

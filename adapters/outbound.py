@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import structlog
 
-from adapters.base import Clock, Recent
+from adapters.base import FENCE, Clock, Recent
 from adapters.messages import Address, MessageRef, Outgoing
 
 log = structlog.get_logger()
@@ -109,7 +109,11 @@ class Outbound:
         Raises:
             TimeoutError: The deadline passed.
             ConnectionAbortedError: The client was closed meanwhile.
+            ConnectionTimeoutError: See `FENCE`; nothing has left.
         """
+        if (holds := FENCE.get()) is not None and not holds():
+            request.close()
+            raise aiohttp.ConnectionTimeoutError("this process stood still beyond its lease")
         # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
         # for these tasks instead.
         loop = asyncio.get_running_loop()

@@ -283,6 +283,13 @@ TAINTED_ROWS = (
 """The default rows for tainted turns; what guests may not do holds always."""
 
 
+def web_address(url: str | None) -> str | None:
+    """Validate the scheme of an address."""
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://")
+    return url
+
+
 def _role_or_group(name: str) -> str:
     if name not in {"owner", "member", "guest"} and ":" not in name:
         raise ValueError("must be owner, member, guest, platform:chat or platform:*")
@@ -441,12 +448,7 @@ class McpServerSettings(Section):
     tools: tuple[str, ...] | None = None
     read_only: tuple[str, ...] = ()
 
-    @field_validator("url")
-    @classmethod
-    def _web_address(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError("must begin with http:// or https://")
-        return url
+    _url = field_validator("url")(web_address)
 
     @property
     def is_confined_by_word(self) -> bool:

@@ -95,7 +95,6 @@ class AttachedFile(WirePart):
     size: int | None = None
     content_type: str | None = None
     url: str = ""
-    duration_secs: float | None = None
     waveform: str | None = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
+import aiohttp
 import httpx
 import structlog
 from telegram.error import (
@@ -31,8 +32,9 @@ from agent.network import in_words
 
 log = structlog.get_logger()
 
-# Raised by httpx before the first byte of the request has left.
+# Raised before the first byte of the request has left.
 _NOT_SENT = (
+    aiohttp.ConnectionTimeoutError,
     httpx.ConnectError,
     httpx.ConnectTimeout,
     httpx.PoolTimeout,

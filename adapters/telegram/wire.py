@@ -163,7 +163,6 @@ class Message(Content):
     forward_origin: MessageOrigin | None = None
     via_bot: User | None = None
     quote: Quote | None = None
-    edit_date: int | None = None
     migrate_to_chat_id: int | None = None
     migrate_from_chat_id: int | None = None
 

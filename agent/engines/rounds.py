@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import override
 
 from agent.context.extract import key_statements, retained_share
-from agent.context.phases.boundaries import Boundaries, assemble, first_said, leaving
+from agent.context.phases.boundaries import Boundaries, assemble, first_said, is_ask, leaving
 from agent.context.phases.summary import FENCE, in_parts_that_fit, unused_mark
 from agent.context.phases.summary_parts import Piece, new_piece, split, weigh
 from agent.context_compressor import ContextCompressor
@@ -203,11 +203,6 @@ def _updated(
         answer = summarise(_prompt(text, part.pieces), most_tokens)
         text = _five_parts(Redactor().text(answer))
     return text
-
-
-def is_ask(entry: Entry) -> bool:
-    """Tell whether a message is a person's: with it a round begins."""
-    return entry.message["role"] == "user" and not entry.message.get("synthetic")
 
 
 def without_heading(text: str) -> str:

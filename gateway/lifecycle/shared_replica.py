@@ -111,6 +111,10 @@ class SharedReplica(Replica):
         self.is_in = True
 
     @override
+    def holds(self, by: int | None) -> bool:
+        return by in {None, self.id} and time.monotonic() - self._renewed_at < leases.LEASE_S
+
+    @override
     def on_lost(self, drop: Drop) -> None:
         self._drops.append(drop)
 

@@ -1,8 +1,8 @@
-"""Every series of `/metrics`, and what moves it: the one table, docs/metrics.md is made from it.
+"""Parley's own series of `/metrics`, and what moves them: docs/metrics.md is made from this table.
 
-`EVENTS` says which event of the log moves which series, `SPANS` which span does; `STATE` and
-`PROCESS` are read when somebody scrapes (gateway/metrics/state.py). Labels hold what an operator
-has configured and words of the code, never ids of chats or people (gateway/metrics/counts.py).
+`EVENTS` says which event of the log moves which series, `SPANS` which span does; `STATE` is read
+when somebody scrapes (gateway/metrics/state.py). Labels hold what an operator has configured and
+words of the code, never ids of chats or people (gateway/metrics/counts.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -436,19 +436,3 @@ STATE: tuple[Series, ...] = tuple(
     each for each in list(vars().values()) if isinstance(each, Series) and each.kind == "gauge"
 )
 """All that are read: the gauges above, in their order."""
-
-PROCESS: tuple[Series, ...] = (
-    Series("process_cpu_seconds", "counter", "CPU time of the process."),
-    Series("process_resident_memory_bytes", "gauge", "Its memory (RSS)."),
-    Series("process_virtual_memory_bytes", "gauge", "Its address space."),
-    Series("process_start_time_seconds", "gauge", "When it began, since the epoch."),
-    Series("process_open_fds", "gauge", "Its open file descriptors."),
-    Series("process_max_fds", "gauge", "How many it may have."),
-)
-"""Made by prometheus-client's own collector; on Linux alone."""
-
-
-def every_series() -> dict[str, Series]:
-    """Return each series once, by the name that queries use, in the order of the page."""
-    moved = (rule.series for rule in (*EVENTS, *SPANS))
-    return {each.shown: each for each in (*moved, *STATE, *PROCESS)}

@@ -23,7 +23,7 @@ from typing import Literal
 import structlog
 from sqlalchemy import Connection
 
-from adapters.base import Adapter
+from adapters.base import FENCE, Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
 from agent import spans
@@ -37,7 +37,6 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import arrivals, outbox, sending
-from gateway.storage.queue.leases import LEASE_S
 from gateway.storage.queue.outbox import DEAD_NOTICE
 from gateway.storage.queue.sending import Due, Receipts, ShownRow
 from gateway.storage.schema import now
@@ -309,6 +308,8 @@ class Delivery:
     async def _drain(self, conversation_id: int) -> None:
         """Send a conversation's rows until there is none, also those that come meanwhile."""
         line = self._lines[conversation_id]
+        if self._replica.is_shared:
+            FENCE.set(lambda: self._replica.holds(line.by))
         while True:
             line.again = False
             try:
@@ -368,6 +369,9 @@ class Delivery:
         marks = not adapter.idempotent_sends
         if marks and not await self._mark_sending(message):
             return None
+        if (holds := FENCE.get()) is not None and not holds():
+            await self._delay(due, None, "this process stood still beyond its lease")
+            return None
         try:
             return await adapter.send(complete)
         except ChatMoved as exc:
@@ -386,23 +390,13 @@ class Delivery:
         return None
 
     async def _mark_sending(self, message: Outgoing) -> bool:
-        """Mark a row as being sent; the mark is fresh when this returns.
-
-        A process that slept beyond its lease may be taken for dead by others, who send the row with
-        the mark of a second try. It asks again then, and is told if one of them has it.
-        """
         me, line = self._replica, self._lines[message.conversation]
-        if me.is_shared:
-            # A row that was handed over is sent as who this replica is now.
-            line.by = me.id if line.by is None else line.by
-        by = me.id if line.by is None else line.by
-        while True:
-            asked_at = time.monotonic()
-            is_mine = await self._database.write(
-                sending.mark_sending, message, by, is_shared=me.is_shared
-            )
-            if not is_mine or time.monotonic() - asked_at < LEASE_S:
-                return is_mine
+        write = self._database.write
+        if not me.is_shared:
+            return await write(sending.mark_sending, message, me.id)
+        # A row that was handed over is sent as who this replica is now.
+        line.by = me.id if line.by is None else line.by
+        return await write(sending.mark_sending, message, line.by, is_shared=True)
 
     def _by(self, due: Due) -> int | None:
         """Return as whom this replica sends a row; None where no other one could."""

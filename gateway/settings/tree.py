@@ -36,6 +36,7 @@ from agent.settings import (
     PluginSettings,
     Section,
     ToolSettings,
+    web_address,
 )
 
 S = TypeVar("S", bound=type[Section])
@@ -360,12 +361,7 @@ class TelemetrySettings(Section):
     sampling_ratio: float = Field(default=1.0, ge=0, le=1)
     service_name: str = Field(default="parley", min_length=1, max_length=100)
 
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _web_address(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://")):
-            raise ValueError("must begin with http:// or https://")
-        return url
+    _otlp_endpoint = field_validator("otlp_endpoint")(web_address)
 
 
 LEAST_TOKEN_CHARS = 16

@@ -72,6 +72,7 @@ COPY_PAUSES = 2.0
 """How long the pause is where a portion takes long, as a multiple of that."""
 LOOK_EVERY = 100_000
 """Steps of SQLite's machine, a few milliseconds of a check, between two looks whether to stop."""
+Stopped = Callable[[], bool]
 _WAIT_WRITE_WAIT = 7
 """SYNC_FILE_RANGE_WAIT_BEFORE | _WRITE | _WAIT_AFTER. Source: sync_file_range(2)."""
 
@@ -87,7 +88,7 @@ def file_at(location: Location, instead: str) -> Path:
     return location
 
 
-def backup(location: Location, target: Path, stopped: Callable[[], bool] = lambda: False) -> int:
+def backup(location: Location, target: Path, stopped: Stopped = lambda: False) -> int:
     """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
 
     The copy is written beside the target, checked, and renamed: an older backup of the same name
@@ -129,7 +130,7 @@ def _copy(
     source: sqlite3.Connection,
     copy: sqlite3.Connection,
     written: int,
-    stopped: Callable[[], bool],
+    stopped: Stopped,
 ) -> None:
     began = time.monotonic()
 
@@ -381,7 +382,7 @@ def compact(location: Location) -> tuple[int, int]:
     return before, path.stat().st_size
 
 
-def opened_revision(copy: Path, stopped: Callable[[], bool] = lambda: False) -> str | None:
+def opened_revision(copy: Path, stopped: Stopped = lambda: False) -> str | None:
     """Return the revision of a copy that nobody has open, having read all of it.
 
     Raises:

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import aiohttp
 import pytest
 
+from adapters.base import FENCE
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.outbound import (
     FIRST_PAUSE_S,
@@ -232,3 +234,17 @@ async def test_an_answer_takes_no_preview_of_another_question() -> None:
     await shown_late(under_way, "1")
     assert (await under_way.settled(answer_to("2"))).preview_ref is None
     assert (await under_way.settled(answer_to("1"))).preview_ref == "preview"
+
+
+async def test_no_request_leaves_once_the_lease_is_over() -> None:
+    """A process that was stopped within a send asks nothing more until it has another lease."""
+    client, lease = Client(), [True]
+    FENCE.set(lambda: lease[0])
+    assert await client.outbound.run(answer("yes"), 60) == "yes"
+    lease[0] = False
+    for _ in range(2 * MOST_FAILURES):
+        with pytest.raises(aiohttp.ConnectionTimeoutError):
+            await client.outbound.run(answer(), 60)
+    lease[0] = True
+    assert await client.outbound.run(answer("again"), 60) == "again"
+    assert client.generation == 0

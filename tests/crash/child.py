@@ -16,12 +16,14 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
+import aiohttp
 import structlog
 from pydantic import SecretStr
 from sqlalchemy import Connection
@@ -49,7 +51,8 @@ from adapters.messages import (
     Receipt,
     Withdrawal,
 )
-from adapters.pacing import GroupPreviews, PaceLimits
+from adapters.outbound import Outbound, Shut
+from adapters.pacing import GroupPreviews, PaceLimits, Pacer, Slot
 from adapters.registry import Host, PlatformSection, account_of, renderer
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
@@ -125,6 +128,7 @@ LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TOLD = {"turn_failed", "turn_buried", "lease_lost", "message_sent"}
 SOURCE = "loopback:default"
+ANSWERED_IN_S = 60.0
 MENU = [("status", "show the state of this conversation")]
 BLOCKS = {"telegram": TelegramSettings, "discord": DiscordSettings, "slack": SlackSettings}
 FAST = PaceLimits(
@@ -287,6 +291,7 @@ class Life:
         for engine in (SqliteDatabase, PostgresDatabase):
             replace_in(engine, write=observed(engine.write, self.points))
         replace_in(Presence, run=observed(Presence.run, self.points))
+        replace_in(Pacer, wait=observed_pace(Pacer.wait, self.points))
         if spec.url is None:
             replace_in(migrations, connected=self._connected)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
@@ -441,7 +446,9 @@ class Life:
 
         async def observed_send(message: Outgoing) -> Receipt:
             self.points.reach("send: before the request")
+            IS_SENDING.set(True)
             receipt: Receipt = await send(message)
+            IS_SENDING.set(False)
             self.points.reach("send: accepted, no receipt yet")
             return receipt
 
@@ -528,6 +535,22 @@ def observed(write: Write, points: Points) -> Write:
     return observed_write
 
 
+IS_SENDING = ContextVar("IS_SENDING", default=False)
+"""Whether a row is on its way through the adapter of a real platform."""
+
+
+def observed_pace(wait: Callable[..., Awaitable[Slot]], points: Points) -> Any:
+    """Return `Pacer.wait` with a point behind it, for rows alone."""
+
+    async def observed_wait(self: Pacer, chat: str, *, group: bool) -> Slot:
+        slot = await wait(self, chat, group=group)
+        if IS_SENDING.get():
+            points.reach("send: its turn has come")
+        return slot
+
+    return observed_wait
+
+
 DEATHS: dict[Verb, Callable[[], None]] = {
     "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(7),
@@ -610,6 +633,7 @@ class LoopbackAdapter:
         self._life = life
         self._intake = intake
         self._port = life.spec.port
+        self._outbound = Outbound("loopback", "default", _swapped, lambda _: "reached")
 
     async def run(self) -> None:
         """Poll, admit, and only then poll behind it."""
@@ -644,7 +668,7 @@ class LoopbackAdapter:
         mark = message.outcome_unknown and not (message.preview_ref or self.idempotent_sends)
         self._life.points.reach("send: before the request")
         try:
-            shown = await self._ask(
+            request = self._ask(
                 do="send",
                 chat=message.address.chat,
                 text=RESENT * mark + message.payload,
@@ -652,6 +676,9 @@ class LoopbackAdapter:
                 ref=message.preview_ref,
                 buttons=bool(message.choices),
             )
+            shown = await self._outbound.run(request, ANSWERED_IN_S)
+        except aiohttp.ConnectionTimeoutError as exc:
+            raise SendDelayed("not sent") from exc
         except ConnectionError as exc:
             raise SendUnknown("no answer") from exc
         self._life.points.reach("send: accepted, no receipt yet")
@@ -713,6 +740,10 @@ class LoopbackAdapter:
 
     async def _ask(self, **request: Any) -> Any:
         return await ask(self._port, **request)
+
+
+def _swapped() -> Shut:
+    raise AssertionError("its platform always answers")
 
 
 def _inbound(number: int, chat: str, text: str) -> InboundMessage:

@@ -1,6 +1,7 @@
 """Killed at every step of a send on every platform: after the restart the answer is there, once."""
 
 import asyncio
+import signal
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
@@ -9,7 +10,8 @@ import pytest
 
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver
-from tests.support.crash import KILLED, Crashes
+from tests.support.crash import KILLED, Crashes, until
+from tests.support.crash_cluster import Cluster
 from tests.support.process import free_port
 from tests.support.thorough import WAIT_S, products
 
@@ -28,6 +30,12 @@ MARKED = IN_DOUBT | {"after commit of mark_sending", "send: before the request"}
 """It may stand there."""
 UNMARKED = {"web"}
 """Platforms on which sending twice shows once, so that no send is marked before it begins."""
+SLEEPS_AT = (
+    "after commit of mark_sending",
+    "send: before the request",
+    "send: its turn has come",
+)
+SHORT_LEASE_S = 5.0
 
 
 @pytest.fixture
@@ -66,6 +74,36 @@ async def test_an_answer_survives_a_kill(driver: Driver, crashes: Crashes, step:
     assert len(set(answers)) == 1
     assert len(answers) == (2 if step in IN_DOUBT and not driver.once else 1)
     assert ann.texts()[-1].startswith("(re-sent)") == (step in MARKED and not driver.once)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("driver", "step"),
+    products([each for each in DRIVERS if each not in UNMARKED], SLEEPS_AT),
+    indirect=["driver"],
+)
+async def test_a_replica_that_slept_within_a_send_shows_nothing_more(
+    driver: Driver, cluster: Cluster, step: str
+) -> None:
+    """Another one has taken it for dead and sent the answer: there is one copy, not two.
+
+    It is marked where the platform does not let us look.
+    """
+    cluster.configure(real=(driver.name, driver.block()), lease_s=SHORT_LEASE_S)
+    sleeper, other, _ = cluster.replicas
+    cluster.run(sleeper, pause=[step, 1])
+    await up(cluster, driver, lives=1)
+    ann = driver.direct()
+    await ann.say("m1")
+    await cluster.platform.wait_for(lambda: sleeper.pid in cluster.paused)
+    cluster.run(other)
+    async with asyncio.timeout(WAIT_S), driver.changed:
+        await driver.changed.wait_for(ann.texts)
+    cluster.signal(sleeper, signal.SIGCONT)
+    await until(lambda: '"former"' in (sleeper.home / "child.log").read_text())
+    await cluster.stop_all()
+    assert cluster.rows("SELECT state FROM outbox") == [("sent",)]
+    assert [text.startswith("(re-sent)") for text in ann.texts()] == [not driver.once]
 
 
 async def up(crashes: Crashes, driver: Driver, *, lives: int) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import orjson
 import yaml
 
-from gateway.metrics.series import EVENTS, SPANS, every_series
+from gateway.metrics.series import EVENTS, SPANS
 from tests.docs.test_events import PAGE as EVENTS_PAGE
 from tests.docs.test_events import documented_events
+from tests.support.every_series import every_series
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"

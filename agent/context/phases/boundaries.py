@@ -139,7 +139,7 @@ class Newest:
     @classmethod
     def of(cls, entries: Sequence[Entry]) -> "Newest":
         """Find both."""
-        users = (n for n in _backwards(entries) if _is_user(entries[n]))
+        users = (n for n in _backwards(entries) if is_ask(entries[n]))
         answers = (n for n in _backwards(entries) if _is_answer(entries[n]))
         return cls(next(users, -1), next(answers, -1))
 
@@ -157,7 +157,8 @@ def _backwards(entries: Sequence[Entry]) -> range:
     return range(len(entries) - 1, -1, -1)
 
 
-def _is_user(entry: Entry) -> bool:
+def is_ask(entry: Entry) -> bool:
+    """Tell whether a message is a person's: with it a round begins."""
     return entry.message["role"] == "user" and not entry.message.get("synthetic")
 
 

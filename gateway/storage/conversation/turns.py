@@ -14,7 +14,7 @@ import orjson
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
-from agent.messages import ChatMessage, Content, context_message, is_ephemeral, user_message
+from agent.messages import ChatMessage, Content, context_message, user_message
 from agent.ports import Origin, StepMark
 from agent.safety.pasted import has_pasted, own_words
 from agent.view.view import Entry as Message
@@ -97,12 +97,6 @@ class Turn:
     blamed: int = 0
     retries: int | None = None
     asked: tuple[InboxEntry, ...] = ()
-
-    @property
-    def question_seq(self) -> int:
-        """Seq of its question, behind what is told beside it; 0 where it has recorded none."""
-        own = (each.seq for each in self.entries if not is_ephemeral(each.message))
-        return next(own, 0)
 
     @property
     def begins_at(self) -> int:

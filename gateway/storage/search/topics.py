@@ -201,11 +201,6 @@ def longest(found: Sequence[Topic], limit: int) -> list[Topic]:
     return [found[n] for n in sorted(by_length[:limit])]
 
 
-def stems_of(text: str) -> frozenset[str]:
-    """Return the stems of the words of a text that are no function words."""
-    return frozenset(word[:STEM_CHARS] for word in content_words(text))
-
-
 def _topic(row: Any) -> Topic:
     conversation, first, last, text, terms, messages, at, last_at = row
     marks = tuple(mark for told in orjson.loads(terms) for mark in _marks_in(told))

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from adapters.base import FENCE
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.client import LIMITS
 from adapters.errors import AdapterError, SendDelayed, SendRejected, SendUnknown
@@ -449,3 +450,14 @@ async def spoken_in_two_chats() -> list[list[float]]:
         await adapter.close()
         assert server.violations == []
         return [server.rate_stamps(place) for place in (chat, thread)]
+
+
+@pytest.mark.parametrize("file", [None, PNG])
+async def test_a_process_that_stood_still_shows_nothing(
+    server: DiscordServer, adapter: DiscordAdapter, chat: Channel, file: OutgoingFile | None
+) -> None:
+    """Its lease ended while it waited for its turn: nothing leaves, and nothing is in doubt."""
+    FENCE.set(lambda: False)
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "hi", where(chat), file=file))
+    assert chat.messages == []

@@ -2,10 +2,12 @@
 
 import time
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 
+from adapters.base import FENCE
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice, OutgoingFile, Withdrawal
 from adapters.pacing import PaceLimits
@@ -475,3 +477,30 @@ async def test_a_flood_wait_holds_the_channel_but_no_other(
     await adapter.send(outgoing("three", thread_in(GENERAL, root), nonce="f" * 24))
     assert slack.shown(GENERAL, root) == ["three"]
     assert len(slack.made("chat.postMessage")) == 2
+
+
+def hold_for(requests: int) -> None:
+    """Hold the lease for so many requests."""
+    held = chain([True] * requests, repeat(False))
+    FENCE.set(lambda: next(held))
+
+
+@pytest.mark.parametrize(("file", "requests"), [(None, 0), (CSV, 0), (CSV, 1), (CSV, 2)])
+async def test_a_process_that_stood_still_shows_nothing(
+    slack: SlackServer, adapter: SlackAdapter, file: OutgoingFile | None, requests: int
+) -> None:
+    """Its lease ended before the request that shows: nothing leaves, and nothing is in doubt."""
+    hold_for(requests)
+    with pytest.raises(SendDelayed):
+        await adapter.send(replace(outgoing("hi", DM), file=file))
+    assert slack.shown(ANNS_DM) == []
+
+
+async def test_what_was_shown_before_a_process_stood_still_has_its_receipt(
+    slack: SlackServer, adapter: SlackAdapter, parent: str
+) -> None:
+    """What is looked at behind the post changes nothing about it."""
+    hold_for(1)
+    receipt = await adapter.send(outgoing("hi", thread_in(GENERAL, parent)))
+    (message,) = [m for m in slack.messages(GENERAL, parent) if m.bot]
+    assert (receipt.platform_ref, receipt.resent) == (message.ts, False)

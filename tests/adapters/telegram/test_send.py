@@ -3,11 +3,13 @@
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
 from pydantic import SecretStr
 
+from adapters.base import FENCE
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, MessageRef, Outgoing, OutgoingFile, Receipt
 from adapters.pacing import PaceLimits
@@ -541,3 +543,14 @@ async def test_a_spent_budget_delays_instead_of_sending(api: BotApi, make: MakeA
 def test_the_payload_is_json(adapter: TelegramAdapter) -> None:
     """A payload can be stored as text and sent by a later process."""
     assert orjson.loads(adapter.render("hi")[0]) == {"text": "hi", "entities": []}
+
+
+@pytest.mark.parametrize("fields", [{}, {"file": OutgoingFile("a.txt", "text/plain", b"a")}])
+async def test_a_process_that_stood_still_shows_nothing(
+    api: BotApi, adapter: TelegramAdapter, fields: dict[str, Any]
+) -> None:
+    """Its lease ended while it waited for its turn: nothing leaves, and nothing is in doubt."""
+    FENCE.set(lambda: False)
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "hi", **fields))
+    assert api.messages == []

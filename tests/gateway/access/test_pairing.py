@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, insert, update
 
 from adapters.door import Requester, SignInRefused
-from adapters.messages import CHOICE_BYTES, Choice
+from adapters.messages import Choice
 from gateway.access import pairing, rate_limits
 from gateway.access.pairing import (
     ALPHABET,
@@ -704,7 +704,7 @@ def test_buttons_fit_everywhere() -> None:
     """Telegram's callback data has 64 bytes."""
     request = members.PairingRequest(1, "W" * 8, "telegram", "a", "7", "Ann", 1, "pending", "", 1.0)
     for choice in pairing.request_choices(request):
-        assert len(choice.text.encode()) <= CHOICE_BYTES
+        assert len(choice.text.encode()) <= 64
 
 
 def batch_of(conn: Connection, access: dict[str, Any]) -> AdmissionBatch:

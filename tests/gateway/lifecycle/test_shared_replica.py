@@ -344,3 +344,14 @@ async def test_a_copied_row_is_reaped(living: Living) -> None:
         old = await life.database.write(dead_one)
         await life.until(lambda: life.events("replica_reaped"))
         assert life.events("replica_reaped")[0]["replica"] == old
+
+
+async def test_a_lease_that_is_over_by_the_own_clock_holds_nothing(
+    living: Living, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped knows so before it has asked the database."""
+    async with living("a") as life:
+        me = life.replica
+        assert [me.holds(by) for by in (me.id, None, me.id + 1)] == [True, True, False]
+        monkeypatch.setattr(leases, "LEASE_S", 0.0)
+        assert [me.holds(by) for by in (me.id, None)] == [False, False]

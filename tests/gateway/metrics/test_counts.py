@@ -8,7 +8,8 @@ from agent.models import observed
 from agent.spans import Span
 from gateway.logging.taps import EVERYTHING
 from gateway.metrics.counts import MOST_VALUES, NONE, OTHER, Counts, Vocabulary
-from gateway.metrics.series import EVENTS, SECONDS, SPANS, every_series
+from gateway.metrics.series import EVENTS, SECONDS, SPANS
+from tests.support.every_series import every_series
 
 KNOWN = {"platform": ["telegram", "web"], "account": ["default"], "model": ["m"], "tool": ["look"]}
 FINISHED = {

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from pydantic import SecretStr
 
 from gateway.errors import StorageUnavailable
-from gateway.metrics.series import every_series
 from gateway.settings.loading import load_settings
+from tests.support.every_series import every_series
 from tests.support.gateway import Serving, serving
 
 TOKEN = "0123456789abcdef-metrics"

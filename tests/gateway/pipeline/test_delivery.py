@@ -5,17 +5,18 @@ Messages that are given up: dead letters, and who is told of them, once for each
 
 import asyncio
 import re
-import time
-from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
+from adapters.base import FENCE
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Choice, Outgoing
+from adapters.messages import Address, Choice
 from gateway.access.policy import Access, Owners
+from gateway.lifecycle.shared_replica import SharedReplica
 from gateway.pipeline import delivery
 from gateway.pipeline.delivery import (
     DAY_S,
@@ -31,7 +32,6 @@ from gateway.settings.tree import AccessSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
 from gateway.storage.queue import dead_letters, outbox, sending
-from gateway.storage.queue.leases import LEASE_S
 from gateway.storage.queue.outbox import OutboxPart
 from gateway.storage.queue.sending import Due
 from tests.support.engines import disk_is_full
@@ -345,42 +345,32 @@ async def test_a_stop_stores_the_receipts_that_still_wait(tmp_path: Path) -> Non
         assert [row.state for row in await chat.rows(schema.outbox)] == ["sent"] * 2
 
 
-class Sleeper:
-    """Stands for the module `time`: the process sleeps beyond its lease in the first mark."""
-
-    def __init__(self, mark: Callable[..., bool], *, is_taken: bool) -> None:
-        self.marks: list[bool] = []
-        self._mark, self._is_taken, self._slept_s = mark, is_taken, 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self._slept_s
-
-    def mark(self, conn: Connection, message: Outgoing, by: int, **which: bool) -> bool:
-        if self.marks and self._is_taken:
-            conn.execute(update(schema.outbox).values(sender=by + 1))
-        self.marks.append(self._mark(conn, message, by, **which))
-        self._slept_s = LEASE_S
-        return self.marks[-1]
-
-
 @pytest.mark.parametrize("is_taken", [False, True], ids=["nobody's", "another's"])
-async def test_a_mark_that_has_grown_old_is_set_again(
+async def test_a_process_that_stood_still_sends_what_is_still_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_taken: bool
 ) -> None:
-    """A process that slept beyond its lease sends nothing that another one may have sent."""
-    sleeper = Sleeper(sending.mark_sending, is_taken=is_taken)
-    monkeypatch.setattr("gateway.pipeline.delivery.time", sleeper)
-    monkeypatch.setattr(sending, "mark_sending", sleeper.mark)
-    async with running(tmp_path) as chat:
+    """It sends nothing under a lease that is over, and looks whose the row is then."""
+    held = chain([False], repeat(True))
+    adapter = RecordingAdapter()
+    # The tasks of a gateway without other replicas have the fence of this one.
+    FENCE.set(lambda: next(held))
+    monkeypatch.setattr(SharedReplica, "holds", lambda *_: next(held))
+    async with running(tmp_path, adapter=adapter) as chat:
+        if is_taken:
+            monkeypatch.setattr(sending, "mark_delayed", taken_by_another)
         await chat.say("hello")
-        await chat.until_rows(schema.outbox, lambda _: len(sleeper.marks) >= 2)
-        if not is_taken:
-            await chat.answers(1)
-        assert sleeper.marks[:2] == [True, not is_taken]
-        assert chat.texts() == ([] if is_taken else ["re: hello"])
+        await chat.logged("send_delayed")
+        if is_taken:
+            await chat.until_rows(schema.outbox, lambda rows: rows[0].state == "sent")
+        else:
+            assert await chat.answers(1) == ["re: hello"]
+        assert len(adapter.shown) == (0 if is_taken else 1)
+        assert not any(sent.outcome_unknown for sent in adapter.shown)
+
+
+def taken_by_another(conn: Connection, *_: Any, **__: Any) -> None:
+    """Stand for another replica, which has sent the row."""
+    conn.execute(update(schema.outbox).values(state="sent"))
 
 
 async def test_idempotent_platforms_need_no_mark(tmp_path: Path) -> None:
