@@ -105,20 +105,16 @@ class StreamedAnswer(ABC):
 
     def billed(self, name: str) -> Usage | None:
         """Return what has been used by now, None where the provider said nothing yet."""
-        return usage_so_far(self._usage, self._streamed, name)
+        return usage_so_far(self._usage, self._draft.streamed, name)
 
     def written_tokens(self, name: str) -> int:
         """Return an estimate of what was streamed by now."""
-        return estimate_tokens(self._streamed, name)
+        return estimate_tokens(self._draft.streamed, name)
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was said by now."""
-        return bool(self._streamed)
-
-    @property
-    def _streamed(self) -> str:
-        return self._draft.streamed
+        return bool(self._draft.streamed)
 
 
 A = TypeVar("A", bound=StreamedAnswer)
@@ -161,6 +157,7 @@ class ApiModel(ABC, Generic[A]):
         self.mode = ServerMode(server, file=modes or ModeFile())
         self._key = key
         self._extra = extra_fields(settings)
+        self._begins_inside = False
         self._settings = settings
 
     @property
@@ -196,7 +193,8 @@ class ApiModel(ABC, Generic[A]):
     async def _complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         clock = StreamClock(self._settings, request.on_trickle)
         max_chars = answer_chars(self._settings, request.max_output_tokens)
-        answer = self._begun(AnswerDraft(sink, request.messages, max_chars), clock)
+        draft = AnswerDraft(sink, request.messages, max_chars, opened=self._begins_inside)
+        answer = self._begun(draft, clock)
         try:
             with self._errors(request.max_output_tokens):
                 async with clock.running():
@@ -208,6 +206,11 @@ class ApiModel(ABC, Generic[A]):
             error.usage = answer.billed(self.name)
             error.written_tokens = answer.written_tokens(self.name)
             raise
+        # Its chat template opens the thought: the next answer is not shown before it is closed.
+        self._begins_inside = draft.began_inside
+        if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
+            names = [tool.name for tool in request.tools]
+            self.mode.note_calls(draft.written, names, called=bool(draft.calls))
         self._note(request, answer)
         return completion
 

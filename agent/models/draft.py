@@ -18,6 +18,7 @@ from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, FunctionCall, ToolCall, decode, encode
 from agent.models.arguments import canonical_arguments, parse_object, read_arguments
 from agent.models.base import Completion, StopReason, TextSink
+from agent.models.reasoning import ReasoningFilter
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 
@@ -40,7 +41,7 @@ class CallDraft:
 
 
 class AnswerDraft:
-    """Collects deltas and pushes the visible ones.
+    """Collects deltas and pushes the visible ones; thoughts in the text are none of these.
 
     Attributes:
         calls: Tool calls in the order in which they began.
@@ -49,16 +50,25 @@ class AnswerDraft:
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(self, sink: TextSink, before: Sequence[ChatMessage], max_chars: int) -> None:
+    def __init__(
+        self,
+        sink: TextSink,
+        before: Sequence[ChatMessage],
+        max_chars: int,
+        *,
+        opened: bool = False,
+    ) -> None:
         """Start empty; `before` are the messages of the request.
 
-        `max_chars` is for text, thoughts, calls and opaque fields together.
+        `max_chars` is for text, thoughts, calls and opaque fields together; `opened` is for
+        `ReasoningFilter`.
         """
         self.is_full = False
         self.calls: list[CallDraft] = []
         self.opaque: dict[str, Any] = {}
         self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
+        self._filter = ReasoningFilter(opened=opened)
         self._before = before
         self._text: list[str] = []
         self._thoughts: list[str] = []
@@ -84,7 +94,17 @@ class AnswerDraft:
     def streamed(self) -> str:
         """All that was written so far: thoughts, text, calls."""
         calls = (part for call in self.calls for part in (call.name, *call.arguments))
-        return "".join((*self._thoughts, *self._text, *calls))
+        return "".join((*self._thoughts, *self._text, self._filter.held_back, *calls))
+
+    @property
+    def began_inside(self) -> bool:
+        """Whether the text began with a thought that had no opening mark."""
+        return self._filter.began_inside
+
+    @property
+    def written(self) -> str:
+        """The visible text, and the thoughts that stood in it."""
+        return f"{self.text}\n{self._filter.reasoning}"
 
     def admit(self, delta: str) -> str:
         """Return what there is room for of a piece of text that the stream brings.
@@ -105,7 +125,22 @@ class AnswerDraft:
             self._room, self.is_full = 0, True
 
     def say(self, delta: str) -> None:
+        """Append text as it comes."""
+        self._show(self._filter.feed(delta))
+
+    def end_text(self, *, cut: bool = False) -> None:
+        """Take the end of a part of the text: what may have become a mark is none.
+
+        `cut`: the model was not done.
+        """
+        self._show(self._filter.close(cut=cut))
+
+    def _show(self, delta: str) -> None:
         """Append visible text. Half a surrogate pair waits for its other half."""
+        if self._filter.takes_back:
+            self._text.clear()
+            self._half = ""
+            self._sink.restart()
         delta = self._half + delta
         cut = _HIGH_SURROGATE_END.search(delta)
         self._half = cut[0] if cut else ""
@@ -114,12 +149,6 @@ class AnswerDraft:
         if visible:
             self._text.append(visible)
             self._sink.push(visible)
-
-    def unsay(self) -> None:
-        """Take the visible text back: it was a thought."""
-        self._text.clear()
-        self._half = ""
-        self._sink.restart()
 
     def think(self, delta: str) -> None:
         """Append reasoning, which is never pushed."""
@@ -133,6 +162,9 @@ class AnswerDraft:
         in tool calls. A call that was cut by the output limit is left out, and of an answer that
         Parley cut all of them are: nobody knows what the model was about to do.
         """
+        self.end_text(cut=stop == "length")
+        if not self._thoughts:
+            self.think(self._filter.reasoning)
         if self.is_full:
             stop = "endless"
         calls = self._finished_calls(stop)

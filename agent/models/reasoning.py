@@ -2,31 +2,42 @@
 
 Servers without a field for reasoning, or whose parser for it is off, leave it in the text, between
 marks that each family of models has of its own. Pure but for its own buffers; used by
-agent/models/openai/client.py and for summaries.
+agent/models/draft.py, for every wire.
 """
 
 import re
 import unicodedata
 from functools import cache
 
-_TAGS = ("think", "thinking", "thought", "thoughts", "reason", "reasoning", "reasoning_scratchpad")
-_FINAL = "<|channel|>final<|message|>"
+_TAGS = (
+    *("think", "thinking", "thought", "thoughts", "antthinking", "reason", "reasoning"),
+    *("reasoning_scratchpad", "scratchpad", "inner_monologue", "reflection"),
+)
+_FINALS = ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>")
 CLOSERS: dict[str, tuple[str, ...]] = {
     **{f"<{tag}>": (f"</{tag}>",) for tag in (*_TAGS, "seed:think", "longcat_think")},
+    **{f"<|{tag}|>": (f"<|/{tag}|>", f"</{tag}>") for tag in ("think", "thinking")},
     "[think]": ("[/think]",),  # Magistral
     "◁think▷": ("◁/think▷",),  # Kimi
     "<|begin_of_thought|>": ("<|end_of_thought|>",),  # OpenThinker
     "<|start_thinking|>": ("<|end_thinking|>",),  # Command A
     "<|channel>thought": ("<channel|>",),  # Gemma
     "<unused94>thought": ("<unused95>",),  # MedGemma
-    "<|channel|>analysis": ("<|end|>", _FINAL),  # gpt-oss (harmony)
-    "<|channel|>commentary": ("<|end|>", "<|call|>", _FINAL),
+    "<|channel|>analysis": ("<|end|>", *_FINALS),  # gpt-oss (harmony)
+    "<|channel|>commentary": ("<|end|>", "<|call|>", *_FINALS),
 }
 """All marks, in lower case: what begins a thought, and what may end it."""
-_NOISE = ("<|start|>assistant", "<|end|>", "<|return|>", "<|call|>")
-"""Harmony's, around its messages: nobody wants to see them."""
+_NOISE = (
+    *("<|start|>assistant", "<|end|>", "<|return|>", "<|call|>"),
+    *("<|begin_of_solution|>", "<|end_of_solution|>"),
+)
+"""Harmony's and OpenThinker's, around their messages: nobody wants to see them."""
 _LONE = tuple({mark for marks in CLOSERS.values() for mark in marks if mark not in _NOISE})
-_LONGEST = max(map(len, (*CLOSERS, *_LONE, *_NOISE)))
+_ATTRIBUTE_CHARS = 60
+_LONGEST = max(map(len, (*CLOSERS, *_LONE, *_NOISE))) + _ATTRIBUTE_CHARS
+_TAG = re.compile(r"<\s*(/?)\s*([\w:]*)(\s[^<>\n]*)?(>?)")
+_PAIR_IN_PASSING = re.compile(r" \S{1,9} ")
+"""What stands between two tags that a sentence names: "<think> and </think>"."""
 _SPOKEN_HARMONY = re.compile(r"analysis(?=\S)(.+?)assistantfinal", re.DOTALL)
 """Harmony's marks once a server has left out what is special in them."""
 _CJK = "\u2e80"
@@ -34,25 +45,43 @@ _CJK = "\u2e80"
 
 @cache
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    longest_first = sorted(marks, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)), re.IGNORECASE | re.ASCII)
+    longest_first = map(_pattern, sorted(marks, key=len, reverse=True))
+    return re.compile("|".join(longest_first), re.IGNORECASE | re.ASCII)
+
+
+def _pattern(mark: str) -> str:
+    tag = _TAG.fullmatch(mark)
+    if tag is None:
+        return re.escape(mark)
+    more = rf"(?:\s+[\w:-]+\s*=[^<>\n]{{0,{_ATTRIBUTE_CHARS}}})?\s{{0,9}}"
+    return rf"<\s{{0,9}}{tag[1]}\s{{0,9}}{tag[2]}{more}>"
+
+
+def _plain(mark: str) -> str:
+    """Return a mark, or the beginning of one, as in the table: without blanks and attributes."""
+    tag = _TAG.fullmatch(mark)
+    if tag is None:
+        return mark
+    slash, name, more, end = tag.groups()
+    return f"<{slash}{name}{'>' if more or end else ''}"
 
 
 _MARK = _any_of((*CLOSERS, *_LONE, *_NOISE))
 _OPENING = _any_of(tuple(CLOSERS))
 
 
-def without_thoughts(text: str) -> str:
-    """Return what is visible of a whole text."""
-    thoughts = ReasoningFilter()
-    shown = thoughts.feed(text)
-    rest = thoughts.close()
-    return rest if thoughts.takes_back else shown + rest
-
-
 def _is_around(char: str) -> bool:
     """Whether a character may be one of a pair around a quoted word."""
     return char != "" and (char in "\"'" or unicodedata.category(char) in {"Ps", "Pe", "Pi", "Pf"})
+
+
+def _is_in_code(text: str, line: str) -> bool:
+    """Whether what follows is code: who writes about a tag puts it there. `line` ends `text`."""
+    fenced = text.count("```") % 2 or text.count("~~~") % 2
+    # An indented line of a thought may end with a closing mark.
+    is_first = not line.strip() or _OPENING.search(line)
+    indented = is_first and line.expandtabs().startswith(" " * 4) and text.strip() != line.strip()
+    return bool(fenced or line.count("`") % 2 or line.endswith("``") or indented)
 
 
 def _may_end(line: str) -> bool:
@@ -84,6 +113,7 @@ class ReasoningFilter:
         self._visible: list[str] = []
         self._new: list[str] = []
         self._opener = ""
+        self._is_in_passing = False
         self._closers = _LONE if opened else ()
         self._block: list[str] = []
         self._thoughts: list[str] = []
@@ -112,7 +142,7 @@ class ReasoningFilter:
         return "".join(self._new)
 
     def close(self, *, cut: bool = False) -> str:
-        """Take the end of the text; return the visible rest.
+        """Take the end of the text, or of a part of it; return the visible rest.
 
         `cut`: the model was not done, so that a thought may lack its end.
         """
@@ -130,7 +160,7 @@ class ReasoningFilter:
         else:
             self.began_inside = self.began_inside and bool(self._opener)
             self._show(self._opener + block)
-        self._closers, self._pending = (), ""
+        self._closers, self._pending, self._is_over = (), "", False
         text = "".join(self._visible)
         if spoken := _SPOKEN_HARMONY.match(text):
             self._take_back(spoken[1])
@@ -145,7 +175,7 @@ class ReasoningFilter:
             return False
         self._show(self._pending[: match.start()])
         self._pending = self._pending[match.start() :]
-        mark, after = match[0].lower(), self._pending[len(match[0]) :]
+        mark, after = _plain(match[0].lower()), self._pending[len(match[0]) :]
         meaning = self._is_meant(mark, after)
         if meaning is None:
             return False
@@ -153,6 +183,8 @@ class ReasoningFilter:
         if not meaning:
             self._show(match[0])
         elif mark in CLOSERS:
+            line = "".join(self._visible).rpartition("\n")[2]
+            self._is_in_passing = bool(line.strip()) and not _may_end(line)
             self._opener, self._closers, self._block = match[0], CLOSERS[mark], []
         elif mark in _NOISE:
             self._trim = self._said_nothing()
@@ -165,8 +197,7 @@ class ReasoningFilter:
         """Whether a mark is one, and not text about it; None until more of the text is here."""
         text = "".join(self._visible)
         line = text.rpartition("\n")[2]
-        # Who writes about the tag puts it into code; that is no thought.
-        if line.count("`") % 2 or line.endswith("``") or text.count("```") % 2:
+        if _is_in_code(text, line):
             return False
         if _is_around(line[-1:]):
             if not (after or self._is_over):
@@ -193,9 +224,13 @@ class ReasoningFilter:
             self._block.append(self._pending[:-keep])
             self._pending = self._pending[-keep:]
             return False
-        self._end_thought("".join([*self._block, self._pending[: match.start()]]))
+        block = "".join([*self._block, self._pending[: match.start()]])
         self._pending = self._pending[match.end() :]
         self._closers = ()
+        if self._is_in_passing and _PAIR_IN_PASSING.fullmatch(block):
+            self._show(f"{self._opener}{block}{match[0]}")
+        else:
+            self._end_thought(block)
         return True
 
     def _end_thought(self, thought: str) -> None:
@@ -211,7 +246,7 @@ class ReasoningFilter:
         tail = self._pending[1 - _LONGEST :].lower()
         starts = (n for n, char in enumerate(tail) if char in "<[◁")
         marks = (*CLOSERS, *_LONE, *_NOISE)
-        found = (n for n in starts if any(mark.startswith(tail[n:]) for mark in marks))
+        found = (n for n in starts if any(mark.startswith(_plain(tail[n:])) for mark in marks))
         keep = len(tail) - next(found, len(tail))
         end = len(self._pending) - keep
         self._show(self._pending[:end])

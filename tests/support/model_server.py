@@ -217,7 +217,7 @@ class ModelServer:
             request.transport.close()
         text = fault.html or fault.json or orjson.dumps(self.error_body(fault)).decode()
         kind = "text/html" if fault.html is not None else "application/json"
-        headers = fault.headers | {"Content-Type": kind}
+        headers = {"Content-Type": kind} | fault.headers
         return web.Response(status=fault.status, text=text, headers=headers)
 
     async def _play(self, request: web.Request, response: web.StreamResponse, reply: Reply) -> None:

@@ -33,7 +33,6 @@ from agent.context.sentences import shortened
 from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
-from agent.models.reasoning import without_thoughts
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.view.view import MARKER, NOTE, Entry
@@ -444,8 +443,8 @@ def key_of(kind: Kind, order: SummaryOrder, material: Sequence[Piece]) -> str:
 
 
 def _tidy(answer: str) -> str:
-    """Return an answer without secrets, thoughts, remarks around it, and marks of our own."""
-    text = _FENCE.sub("", clean_text(without_thoughts(answer)))
+    """Return an answer without secrets, remarks around it, and marks of our own."""
+    text = _FENCE.sub("", clean_text(answer))
     # What the model wrote must not pass for one of Parley's own messages.
     text = _OURS.sub("(", masked_assignments(_redactor.text(text))).strip()
     if heading := _HEADING.search(text):

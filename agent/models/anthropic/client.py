@@ -4,7 +4,6 @@ What the SDK raises becomes a ModelError (agent/models/refusals.py).
 """
 
 import functools
-import json
 from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -47,14 +46,13 @@ from agent.models.draft import (
     usage_so_far,
 )
 from agent.models.openai.mode import ModeFile
-from agent.models.refusals import read, read_event
+from agent.models.openai.transport import DONE, ServerError, Unreadable, events_of
+from agent.models.refusals import read
 from agent.network import UnusableEnvironment, in_words, proxy_for, tls_for
 from agent.settings import ModelSettings
 from agent.usage import Usage
 
 OFFICIAL_URL = "https://api.anthropic.com"
-_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
-_LONGEST_END = 4
 
 _STOP_REASONS: dict[str | None, StopReason] = {
     "tool_use": "tool_calls",
@@ -88,12 +86,14 @@ class AnthropicAnswer(StreamedAnswer):
     async def read(self, stream: AsyncIterable[Any]) -> None:
         """Take every event; what happens to the connection after the last one does not matter.
 
-        The SDK keeps pings to itself. An answer that is larger than it may be is left.
+        An answer that is larger than it may be is left.
         """
         try:
             async for event in stream:
-                self._clock.note()
-                self._take(event)
+                if event == DONE and self.has_begun and self._draft.may_be_whole:
+                    self._finished = True
+                if isinstance(event, dict):  # not `data: null`
+                    self._take(event)
                 if self._draft.is_full:
                     break
         except httpx2.TransportError:
@@ -122,10 +122,12 @@ class AnthropicAnswer(StreamedAnswer):
         return self._finished or self._stop_reason is not None
 
     def _take(self, event: Any) -> None:
-        if event is None:
-            return  # `data: null`
         kind = event.get("type")
-        if kind == "message_start":
+        if kind != "ping":
+            self._clock.note()
+        if kind == "message":
+            self._take_whole(event)
+        elif kind == "message_start":
             self._begin(event["message"])
         elif kind == "content_block_start":
             self._begin_block(event.get("index"), event["content_block"])
@@ -139,6 +141,13 @@ class AnthropicAnswer(StreamedAnswer):
             self._usage = _usage(usage, self._usage)
         elif kind == "message_stop":
             self._finished = True
+
+    def _take_whole(self, message: Block) -> None:
+        """Take an answer that did not come as a stream."""
+        self._begin(message)
+        for index, block in enumerate(message["content"]):
+            self._begin_block(index, block)
+        self._take({"type": "message_delta", "delta": message, "usage": message.get("usage")})
 
     def _begin(self, message: Block) -> None:
         self.id = text_in(message.get("id"))
@@ -156,12 +165,14 @@ class AnthropicAnswer(StreamedAnswer):
             # Some proxies send the whole input here and no deltas.
             given = block.get("input")
             whole = [self._draft.admit(arguments_in(given))] if given else []
+            self._draft.end_text()
             name = self._draft.admit(text_in(block.get("name")))
             call = CallDraft(text_in(block.get("id")), name, whole)
             self._calls[index] = call
             self._draft.calls.append(call)
         elif kind in {"thinking", "redacted_thinking"}:
             # The API takes signed blocks back only where they stood.
+            self._draft.end_text()
             place = (len(self._draft.text), len(self._draft.calls))
             self._draft.admit_part(len(str(block)))
             # As it came: the API takes a signed block back only unchanged.
@@ -275,27 +286,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
         )
         async with stream:
             with readable(self.api):
-                # A server that does not stream answers with JSON.
-                whole = "json" in stream.response.headers.get("content-type", "")
-                await answer.read(self._whole(stream.response, request) if whole else stream)
-
-    async def _whole(
-        self, response: httpx2.Response, request: ModelRequest
-    ) -> AsyncIterator[Block]:
-        """Yield the events that an answer would be in a stream, which came as one message.
-
-        Raises:
-            ModelError: It is an error.
-        """
-        message = json.loads(await response.aread())
-        if not isinstance(message, dict) or not message.get("content"):
-            asked = request.max_output_tokens
-            raise read_event(message).error(self._key, self.context_length, asked)
-        yield {"type": "message_start", "message": message}
-        for index, block in enumerate(message["content"]):
-            yield {"type": "content_block_start", "index": index, "content_block": block}
-        yield {"type": "message_delta", "delta": message, "usage": message.get("usage")}
-        yield {"type": "message_stop"}
+                await answer.read(events_of(stream.response.aiter_bytes()))
 
     @override
     async def _asked(self) -> object:
@@ -339,12 +330,13 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
     """
     try:
         yield
-    except UnusableEnvironment as exc:
+    except (UnusableEnvironment, Unreadable) as exc:
         raise ModelUnreachable(str(exc)) from exc
-    except anthropic.APIStatusError as exc:
-        # An error event comes in a stream of status 200.
-        status, headers = exc.status_code, exc.response.headers
-        refusal = read(status, headers, exc.body) if status >= 400 else read_event(exc.body)
+    except (anthropic.APIStatusError, ServerError) as exc:
+        if isinstance(exc, ServerError):
+            refusal = exc.refusal
+        else:
+            refusal = read(exc.status_code, exc.response.headers, exc.body)
         raise refusal.error(key, window, asked) from exc
     except (anthropic.APIError, httpx2.HTTPError, *UNREADABLE) as exc:
         # The system's words name the trouble (a name, a port); other texts may hold a header.
@@ -355,7 +347,7 @@ def anthropic_errors(key: str, window: int = 0, asked: int = 0) -> Iterator[None
 async def bound(response: httpx2.Response) -> None:
     """Bound a response whose body was not read yet; a hook of httpx2's client.
 
-    The SDK collects an event until its blank line, and reads every other body as a whole.
+    The SDK reads every body as a whole that is no stream of events.
 
     Raises:
         RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
@@ -363,31 +355,23 @@ async def bound(response: httpx2.Response) -> None:
     # A few compressed bytes can be gigabytes once they are read.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
-    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-    response.stream = _Bounded(response.stream, by_event=is_stream)
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        response.stream = _Bounded(response.stream)
 
 
 class _Bounded(httpx2.AsyncByteStream):
     """The body of a response, as far as it may go."""
 
-    def __init__(self, inner: Any, *, by_event: bool) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._by_event = by_event
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        seen, before = 0, b""
+        seen = 0
         async for chunk in self._inner:
             seen += len(chunk)
-            if self._by_event:
-                # The end of an event may come in two pieces.
-                joined = before + chunk
-                ended = max(map(joined.rfind, _EVENT_ENDS))
-                seen = seen if ended < 0 else len(joined) - ended
-                before = joined[1 - _LONGEST_END :]
             if seen > MAX_BYTES:
-                what = "an event" if self._by_event else "the answer"
-                raise httpx2.RemoteProtocolError(f"{what} has more than {MAX_BYTES:,} bytes")
+                raise httpx2.RemoteProtocolError(f"the answer has more than {MAX_BYTES:,} bytes")
             yield chunk
 
     @override

@@ -48,7 +48,6 @@ from agent.models.openai.mode import (
 )
 from agent.models.openai.transport import DONE, Disconnected, JsonServer, ServerError, Unreadable
 from agent.models.openai.wire import Fields, OpaqueParts, WireForm, origin_of, request_body
-from agent.models.reasoning import ReasoningFilter
 from agent.network import in_words
 from agent.settings import ModelSettings
 from agent.usage import Usage
@@ -86,21 +85,14 @@ _WINDOW_KEYS = (
 class OpenAIAnswer(StreamedAnswer):
     """Grows with the chunks of one stream."""
 
-    def __init__(
-        self, draft: AnswerDraft, clock: StreamClock, origin: str, *, opened: bool = False
-    ) -> None:
-        """`draft` collects what is said; `clock` is told of it; `origin` is who says it.
-
-        `opened` is for `ReasoningFilter`.
-        """
+    def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
+        """`draft` collects what is said; `clock` is told of it; `origin` is who says it."""
         super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
-        self._filter = ReasoningFilter(opened=opened)
         self._cost_usd: float | None = None
         self._finish_reason: str | None = None
         self._is_done = False
-        self._refusal: list[str] = []
-        self._structured = False
+        self._refused = False
         self._slots: dict[object, CallDraft] = {}
 
     @override
@@ -137,23 +129,12 @@ class OpenAIAnswer(StreamedAnswer):
             raise ModelUnreachable("OpenAI API: the stream was cut")
         if ended.startswith(_BROKEN_CALL):
             raise ModelUnreachable("OpenAI API: the model's call of a tool was broken off")
-        stop = _STOP_REASONS.get(ended.lower(), "stop")
-        self._say(self._filter.close(cut=stop == "length"))
-        if not self._structured:
-            self._draft.think(self._filter.reasoning)
-        if self._refusal:
-            stop = "refused"
-            self._draft.say("".join(self._refusal))
+        stop = "refused" if self._refused else _STOP_REASONS.get(ended.lower(), "stop")
         usage = self._usage if self._usage.prompt_tokens else None
         done = self._draft.completion(stop, usage, self._model or name)
         if not self._draft.is_full:
             self._opaque.add_to(done.message, self._draft.opaque_calls)
         return storable(replace(done, cost_usd=self._cost_usd))
-
-    @property
-    @override
-    def _streamed(self) -> str:
-        return "".join((self._draft.streamed, self._filter.held_back, *self._refusal))
 
     def _take(self, chunk: Fields) -> None:
         self._model = text_in(chunk.get("model")) or self._model
@@ -171,37 +152,17 @@ class OpenAIAnswer(StreamedAnswer):
     def _grow(self, delta: Fields) -> None:
         self._grow_reasoning(delta)
         if said := text_in(delta.get("content")):
-            self._say(self._filter.feed(self._draft.admit(said)))
+            self._draft.say(self._draft.admit(said))
         if refusal := text_in(delta.get("refusal")):
-            self._refusal.append(self._draft.admit(refusal))
+            self._refused = True
+            self._draft.say(self._draft.admit(refusal))
         for call in delta.get("tool_calls") or []:
             self._grow_call(call)
-
-    @property
-    def began_inside(self) -> bool:
-        """Whether it began with a thought that had no opening mark."""
-        return self._filter.began_inside
-
-    @property
-    def written(self) -> str:
-        """What it said, and the thoughts that stood in the text."""
-        return f"{self._draft.text}\n{self._filter.reasoning}"
-
-    @property
-    def has_calls(self) -> bool:
-        """Whether it calls tools."""
-        return bool(self._draft.calls)
-
-    def _say(self, visible: str) -> None:
-        if self._filter.takes_back:
-            self._draft.unsay()
-        self._draft.say(visible)
 
     def _grow_reasoning(self, delta: Fields) -> None:
         """Take the reasoning of a delta; the field's name differs, and some servers fill both."""
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := delta.get(name), str) and thought:
-                self._structured = True
                 self._draft.think(self._draft.admit(thought))
                 self._opaque.take_field(name)
                 break
@@ -367,19 +328,10 @@ class OpenAIModel(OpenAIServerModel[OpenAIAnswer]):
     """A model behind Chat Completions."""
 
     path = "/chat/completions"
-    _begins_inside = False
 
     @override
     def _begun(self, draft: AnswerDraft, clock: StreamClock) -> OpenAIAnswer:
-        return OpenAIAnswer(draft, clock, self._origin, opened=self._begins_inside)
-
-    @override
-    def _note(self, request: ModelRequest, answer: OpenAIAnswer) -> None:
-        # Its chat template opens the thought: the next answer is not shown before it is closed.
-        self._begins_inside = answer.began_inside
-        if request.tools and request.allow_tools and "no_tools" not in self.mode.quirks:
-            names = [tool.name for tool in request.tools]
-            self.mode.note_calls(answer.written, names, called=answer.has_calls)
+        return OpenAIAnswer(draft, clock, self._origin)
 
     @override
     def _body(self, request: ModelRequest, quirks: Quirks) -> dict[str, Any]:

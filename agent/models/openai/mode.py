@@ -54,7 +54,7 @@ Quirk = Literal[
 - short_ids: ids of calls are nine letters or digits.
 - signed_calls: a call needs a signature, also one that another model made (Gemini 3).
 - reasoned: an answer needs `reasoning_content`, if an empty one (DeepSeek, Kimi).
-- blank_reasoning: an empty one is refused as well, a blank is not (some versions of Kimi).
+- blank_reasoning: an empty one is refused as well, an ellipsis is not (some versions of Kimi).
 - max_tokens, max_completion_tokens: what it calls the limit of the output.
 - no_stream_options, no_tool_choice: it does not know the field.
 - no_encrypted_reasoning: the model does not reason, so there is nothing to ask for (Responses).
@@ -73,7 +73,7 @@ _CALL_MARK = re.compile(
     r"(?<![\w`\"'])(?:\[tool_calls?\]|<[\w:|\uff5c\u2581]*(?:tool|function|invoke|action|python))"
     # gpt-oss, Phi, Gemma; Llama writes the object alone
     r"|\bto=functions\.|\bfunctools\[|```tool_code"
-    r"|\A\s*(?:```(?:json)?\s*)?[\[{]+\s*\"(?:name|type|function|tool)\"",
+    r"|(?:\A|```(?:json)?)\s*[\[{]+\s*\"(?:name|type|function|tool)\"|\A\s*\[(?=\w+\()",
     re.IGNORECASE,
 )
 _CALL_CHARS = 200

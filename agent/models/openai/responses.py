@@ -65,7 +65,8 @@ class ResponsesAnswer(StreamedAnswer):
         super().__init__(draft, clock)
         self._items = OutputItems(origin)
         self._calls: dict[object, CallDraft] = {}
-        self._said: dict[object, int] = {}
+        self._said: set[object] = set()
+        self._shown = 0
         self._refused = False
         self._stop: StopReason | None = None
         self._cost_usd: float | None = None
@@ -103,7 +104,7 @@ class ResponsesAnswer(StreamedAnswer):
 
     def _take(self, event: Fields) -> None:
         kind = event.get("type")
-        if event.get("object") == "response":
+        if event.get("object") == "response" or (kind is None and "output" in event):
             self._take_whole(event)
         elif kind == "response.output_text.delta":
             self._say(event, "delta")
@@ -132,11 +133,8 @@ class ResponsesAnswer(StreamedAnswer):
         self._end(f"response.{status}", {"response": response})
 
     def _say(self, event: Fields, name: str) -> None:
-        said = self._draft.admit(text_in(event.get(name)))
-        before = len(self._draft.text)
-        self._draft.say(said)
-        place = event.get("output_index")
-        self._said[place] = self._said.get(place, 0) + len(self._draft.text) - before
+        self._draft.say(self._draft.admit(text_in(event.get(name))))
+        self._said.add(event.get("output_index"))
 
     def _begin_item(self, event: Fields, item: Fields) -> None:
         self._draft.admit_part()
@@ -160,7 +158,9 @@ class ResponsesAnswer(StreamedAnswer):
         elif kind == "message":
             if place not in self._said:
                 self._say_whole(event, item)
-            self._items.say(self._said.get(place, 0), item.get("phase"))
+            self._draft.end_text()
+            before, self._shown = self._shown, len(self._draft.text)
+            self._items.say(self._shown - before, item.get("phase"))
         elif kind == "function_call":
             if place not in self._calls:
                 self._begin_item(event, item)

@@ -229,5 +229,5 @@ _FORMS: Iterable[tuple[Quirk, _Form]] = (
     ("strict_roles", by_turns),
     ("no_null", without_null),
     ("reasoned", with_reasoning),
-    ("blank_reasoning", lambda messages: with_reasoning(messages, " ")),
+    ("blank_reasoning", lambda messages: with_reasoning(messages, "…")),
 )

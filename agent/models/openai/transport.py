@@ -27,6 +27,8 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 _FIRST_ERROR = 400
 _JSON = frozenset({b"{", b"["})
 """How a body begins that is no stream of events."""
+_ANSWERS = ("choices", "output", "content")
+"""Where each API has what is said."""
 _OF_ANSWERS = frozenset({"choices", "type", "usage", "id"})
 _OF_ERRORS = frozenset({"detail", "message", "errors"})
 
@@ -127,7 +129,7 @@ class JsonServer:
                 if answer.headers.get("Content-Encoding", "identity") != "identity":
                     raise Unreadable("the answer is compressed, which was not asked for")
                 if answer.status >= _FIRST_ERROR:
-                    body = await _whole(answer)
+                    body = await _whole(answer.content.iter_any())
                     raise ServerError(refusals.read(answer.status, answer.headers, body))
                 yield answer
 
@@ -156,13 +158,13 @@ def _transport_errors() -> Iterator[None]:
 
 
 async def _read(answer: aiohttp.ClientResponse) -> object:
-    text = await _whole(answer)
+    text = await _whole(answer.content.iter_any())
     return json.loads(text) if "json" in answer.content_type else text.decode()
 
 
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+async def _whole(pieces: AsyncIterable[bytes]) -> bytes:
     body = bytearray()
-    async for piece in answer.content.iter_any():
+    async for piece in pieces:
         body += piece
         if len(body) > MAX_BYTES:
             raise Unreadable(f"the answer has more than {MAX_BYTES:,} bytes")
@@ -176,31 +178,42 @@ def _unlisted(said: Any) -> Any:
 
 async def _events(answer: aiohttp.ClientResponse, ends: Collection[str]) -> AsyncIterator[Any]:
     with _transport_errors():
-        first = b""
-        # DeepSeek and OpenRouter send blank lines ahead of an answer in one piece.
-        while not first.strip() and (piece := await answer.content.readany()):
-            first += piece
-        if first.lstrip()[:1] in _JSON:
-            yield _answered(_unlisted(json.loads(first + await _whole(answer))))
+        async for event in events_of(answer.content.iter_any(), ends):
+            yield event
+
+
+async def events_of(pieces: AsyncIterable[bytes], ends: Collection[str] = ()) -> AsyncIterator[Any]:
+    """Yield the events of a body, or the one answer in JSON that it is, whatever it says it is.
+
+    `ends` and errors are as for `JsonServer.events`.
+    """
+    first = b""
+    # DeepSeek and OpenRouter send blank lines ahead of an answer in one piece.
+    async for piece in pieces:
+        first += piece
+        if first.strip():
+            break
+    if first.lstrip()[:1] in _JSON:
+        yield _answered(_unlisted(json.loads(await _whole(_from(first, pieces)))))
+        yield DONE
+        return
+    async for data in data_of(_from(first, pieces)):
+        if data.strip() == DONE.encode():
+            await _drain(pieces)
             yield DONE
             return
-        async for data in data_of(_from(first, answer.content)):
-            if data.strip() == DONE.encode():
-                await _drain(answer)
-                yield DONE
-                return
-            event = _unlisted(_parsed(data))
-            if isinstance(event, dict) and _is_failure(event):
-                raise ServerError(refusals.read_event(event))
-            yield event
-            if ends and isinstance(event, dict) and event.get("type") in ends:
-                await _drain(answer)
-                return
+        event = _unlisted(_parsed(data))
+        if isinstance(event, dict) and _is_failure(event):
+            raise ServerError(refusals.read_event(event))
+        yield event
+        if ends and isinstance(event, dict) and event.get("type") in ends:
+            await _drain(pieces)
+            return
 
 
-async def _from(first: bytes, content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+async def _from(first: bytes, pieces: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     yield first
-    async for piece in content.iter_any():
+    async for piece in pieces:
         yield piece
 
 
@@ -210,7 +223,7 @@ def _answered(said: Any) -> Any:
     Raises:
         ServerError: It is an error, whatever its form.
     """
-    if not (isinstance(said, dict) and (said.get("choices") or said.get("output"))):
+    if not (isinstance(said, dict) and any(said.get(each) for each in _ANSWERS)):
         raise ServerError(refusals.read_event(said))
     return said
 
@@ -230,14 +243,14 @@ def _parsed(data: bytes) -> Any:
         return json.loads(data)
 
 
-async def _drain(answer: aiohttp.ClientResponse) -> None:
+async def _drain(pieces: AsyncIterable[bytes]) -> None:
     """Read the end of a body: only then the connection is free for the next request.
 
     All was said: what becomes of the connection does not matter any more.
     """
     with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN_S):
-            async for _ in answer.content.iter_any():
+            async for _ in pieces:
                 pass
 
 

@@ -52,6 +52,39 @@ def play(server: ModelServer, *events: Event, done: bool = True) -> None:
     server.script(Reply())
 
 
+@pytest.mark.parametrize("server_type", BOTH)
+async def test_thoughts_in_the_text_are_hidden_on_every_wire(server_type: Double) -> None:
+    """A server whose parser of thoughts is off is none the better over another API."""
+    async with server_type() as server, connected(server) as model:
+        server.script(*[Reply(text="Greet back.\n</think>\n\nHello!", piece=3)] * 2)
+        server.script(Reply(text="<think>Look.</think>", calls=(("current_time", {}),)))
+        for restarts in (1, 0):
+            sink = SinkSpy()
+            message = (await model.complete(ModelRequest(ASK), sink)).message
+            assert (message["content"], message["reasoning"]) == ("Hello!", "Greet back.")
+            assert (sink.text, sink.restarts) == ("Hello!", restarts)
+        called = (await model.complete(ModelRequest(ASK, (CLOCK,)), SinkSpy())).message
+        assert (called.get("content") or "", called["reasoning"]) == ("", "Look.")
+        assert len(called["tool_calls"]) == 1
+
+
+@pytest.mark.parametrize("server_type", BOTH)
+async def test_a_call_as_text_is_noticed_on_every_wire(server_type: Double) -> None:
+    """The operator is told that the server's parser of calls is off."""
+    async with server_type() as server, connected(server) as model:
+        server.script(Reply(text='<tool_call>{"name": "current_time"}</tool_call>'))
+        await model.complete(ModelRequest(ASK, (CLOCK,)), SinkSpy())
+        assert "tool_parser_off" in model.mode.quirks
+
+
+async def test_signed_thinking_keeps_its_place_behind_what_may_become_a_mark() -> None:
+    """The text in front of it is over: nothing of it is held back."""
+    signed = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    message = (await native(start(usage=USAGE), *block(0, {"type": "text", "text": "1 <"}),
+        *block(1, signed), *block(2, {"type": "text", "text": " 2"}), *end())).message  # fmt: skip
+    assert (message["content"], message["opaque"]["anthropic_places"]) == ("1 < 2", [[3, 0]])
+
+
 # Anthropic's
 
 
@@ -520,10 +553,16 @@ WHOLE: dict[Double, Event] = {
 
 @pytest.mark.parametrize("double", BOTH)
 @pytest.mark.parametrize("ahead", ["", "\n\n  \n"])
-async def test_an_answer_in_one_piece_is_read(double: Double, ahead: str) -> None:
-    """With its calls and usage, as if it had come in pieces; blank lines ahead do not matter."""
+@pytest.mark.parametrize("is_called", ["application/json", "text/plain", "text/event-stream"])
+async def test_an_answer_in_one_piece_is_read(double: Double, ahead: str, is_called: str) -> None:
+    """With its calls and usage, as if it had come in pieces; blank lines ahead do not matter.
+
+    Nor does it matter what the header or the object calls it.
+    """
+    said = {key: value for key, value in WHOLE[double].items() if key != "object"}
     async with double(api_key=KEY) as server:
-        server.script(Fault(status=200, json=ahead + json.dumps(WHOLE[double])))
+        headers = {"Content-Type": is_called}
+        server.script(Fault(status=200, json=ahead + json.dumps(said), headers=headers))
         done = await ask(server)
     assert done.message["content"] == "Here."
     [made] = done.message["tool_calls"]

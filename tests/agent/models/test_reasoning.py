@@ -123,6 +123,11 @@ def test_a_lone_closing_mark_hides_what_came_before_it(closer: str, text: str) -
         "a - </thought> - b",
         "Magistral closes with [/THINK] instead.",
         "assistantfinal is no mark, nor is analysis.",
+        "Wrap it in <thinking> and </thinking> tags.",
+        "A <thought experiment> is fun.",
+        "3 < 4, <b>bold</b>, <a href='x'>y</a> <t r=1>",
+        "~~~\n<think>a</think>\n~~~\nHi",
+        "Such as:\n\n    <think>a</think>\n\nHi",
     ],
 )
 def test_a_mention_of_a_mark_is_text(text: str) -> None:
@@ -151,6 +156,13 @@ def test_a_mention_of_a_mark_is_text(text: str) -> None:
         ("analysisWe greet back.assistantfinalHi!", "Hi!", "We greet back."),
         ("analysis shows that assistantfinal is no word", None, ""),
         ("◁think▷Hm.◁/think▷Hi", "Hi", "Hm."),
+        ("<think >Hm.</think >Hi", "Hi", "Hm."),
+        ("< think >Hm.</ think>Hi", "Hi", "Hm."),
+        ("Sure.\n<think type='deep' id=1>Hm.</think>Hi", "Sure.\nHi", "Hm."),
+        ("<antThinking>Hm.</antThinking>Hi", "Hi", "Hm."),
+        ("<|think|>Hm.</think>Hi", "Hi", "Hm."),
+        ("<|channel|>final <|constrain|>json<|message|>{}", "{}", ""),
+        ("<|begin_of_solution|>Hi<|end_of_solution|>", "Hi", ""),
     ],
 )
 def test_odd_marks(text: str, visible: str | None, reasoning: str) -> None:

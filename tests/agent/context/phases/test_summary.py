@@ -641,7 +641,6 @@ class TestAcceptance:
         [
             f"Here is the summary:\n\n{GOOD}",
             f"```markdown\n{GOOD}\n```",
-            f"<think>\n## Goal of this\n</think>{GOOD}",
             f"<<0a1b2c3d BEGIN>>\n{GOOD}\n<<0a1b2c3d END>>",
             f"As of 2020-01-01:\n\n{GOOD}",
         ],

@@ -291,7 +291,7 @@ class ThinkingServer(OpenAIServer):
         for place, message in enumerate(body["messages"]):
             if message["role"] != "assistant" or (self.only_calls and "tool_calls" not in message):
                 continue
-            if len(message.get("reasoning_content", "-" * (self.least - 1))) < self.least or (
+            if len(message.get("reasoning_content", "").strip()) < self.least or (
                 "reasoning_content" not in message
             ):
                 why = f"thinking is enabled but reasoning_content is missing at index {place}"
@@ -303,7 +303,7 @@ class ThinkingServer(OpenAIServer):
 async def test_reasoning_is_sent_if_the_server_wants_it(
     tmp_path: Path, least: int, only_calls: bool
 ) -> None:
-    """Calls of another model have none; an empty one does, or a blank where that is refused."""
+    """Calls of another model have none; an empty one does, or an ellipsis where that is refused."""
     modes = ModeFile(tmp_path / "modes.json")
     server = ThinkingServer(default=Reply(text="ok"))
     server.least, server.only_calls = least, only_calls
@@ -448,6 +448,8 @@ AS_TEXT = {
     "Gemma": "```tool_code\nprint(look(at='it'))\n```",
     "Nemotron": '<TOOLCALL>[{"name": "look", "arguments": {}}]</TOOLCALL>',
     "InternLM": '<|action_start|><|plugin|>\n{"name": "look"}',
+    "Llama 4": "[look(at='it')]",
+    "in a fence behind words": 'I look.\n\n```json\n{"name": "look", "arguments": {}}\n```',
     "in a fence": '```json\n{"name": "look", "arguments": {}}\n```',
 }
 NO_CALLS = [
