@@ -105,26 +105,33 @@ class EmbedField(WirePart):
     value: Text = ""
 
 
-class EmbedAuthor(WirePart):
-    """Whom an embed names above its title."""
+class EmbedPart(WirePart):
+    """Whom an embed names above its title, or what it says at its foot."""
 
     name: Text = ""
+    text: Text = ""
 
 
 class Embed(WirePart):
     """A card below a message: a bot's own ("rich"), or what Discord shows of a linked page."""
 
     type: Text = "rich"
-    author: EmbedAuthor = EmbedAuthor()
+    author: EmbedPart = EmbedPart()
     title: Text = ""
+    url: Text = ""
     description: Text = ""
     fields: list[EmbedField] = Field(default_factory=list)
+    footer: EmbedPart = EmbedPart()
 
     @property
     def words(self) -> str:
-        """All that people read in it, in its order."""
+        """All that people read in it, in its order, and where its title leads."""
+        # The address of a linked page is in the message itself.
+        is_link = self.title and self.url and self.type == "rich"
+        title = f"{self.title} ({self.url})" if is_link else self.title
         fields = (f"{field.name}: {field.value}" for field in self.fields)
-        return "\n".join(filter(None, (self.author.name, self.title, self.description, *fields)))
+        said = (self.author.name, title, self.description, *fields, self.footer.text)
+        return "\n".join(filter(None, said))
 
 
 class Content(WirePart):

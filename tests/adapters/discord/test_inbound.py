@@ -236,6 +236,13 @@ PAGE = {"type": "article", "title": "News", "description": "of today", "url": "h
 WORDS = "Build failed\nstep 7: disk full\nbranch: main"
 LINES = "> Build failed\n> step 7: disk full\n> branch: main"
 IN_FORWARD = [{"message": {"content": "", "embeds": [CARD]}}]
+BUILD = {
+    "title": "Build 7",
+    "url": "https://ci.e.org/7",
+    "description": "failed",
+    "footer": {"text": "since 9:00", "icon_url": "https://ci.e.org/i.png"},
+}
+BUILD_LINES = "> Build 7 (https://ci.e.org/7)\n> failed\n> since 9:00"
 FORWARD = {"message_reference": {"type": 1}, "message_snapshots": IN_FORWARD}
 
 
@@ -260,10 +267,16 @@ FORWARD = {"message_reference": {"type": 1}, "message_snapshots": IN_FORWARD}
         ("/new", {"embeds": [PAGE]}, "/new"),
         ("/new", {"referenced_message": {"embeds": [CARD]}}, "/new"),
         ("hi", {"embeds": [{"type": "image", "url": "https://e.org/a.png"}]}, "hi"),
+        ("", {"embeds": [BUILD]}, "Build 7 (https://ci.e.org/7)\nfailed\nsince 9:00"),
+        ("why?", {"referenced_message": {"embeds": [BUILD]}}, f"{BUILD_LINES}\n\nwhy?"),
+        ("", {**FORWARD, "message_snapshots": [{"message": {"embeds": [BUILD]}}]}, BUILD_LINES),
+        ("", {"embeds": [{"title": "A", "url": None, "footer": None}]}, "A"),
+        ("hi", {"embeds": [{"url": "https://e.org", "footer": {}}]}, "hi"),
+        ("", {"embeds": [{"footer": {"text": "page 1 of 2"}}]}, "page 1 of 2"),
     ],
 )
 def test_the_words_of_embeds(said: str, fields: dict[str, Any], text: str) -> None:
-    """Title, text and fields of a message, of what it answers and of what it forwards."""
+    """Title with its address, text, fields and foot: of a message, its quote, its forward."""
     message = read(said, **fields)
     assert (message.text, message.unreadable) == (text, None)
 
