@@ -13,7 +13,7 @@ from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
-from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
+from adapters.telegram.client import Client, RateLimits, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 from adapters.telegram.wire import Pressed
@@ -177,14 +177,8 @@ class Buttons:
 
     async def _note(self, press: Press, noted: str) -> None:
         with mapped_edit(self._client.token):
-            await self._client.bot.call(
-                "editMessageText",
-                text=noted,
-                chat_id=press.chat,
-                message_id=press.message_id,
-                entities=press.entities,
-                link_preview_options=NO_LINK_PREVIEW,
-            )
+            ref = str(press.message_id)
+            await self._client.bot.edit(press.chat, ref, noted, entities=press.entities)
 
     async def _clear(self, press: Press) -> None:
         with mapped_edit(self._client.token):

@@ -287,6 +287,11 @@ class RawBot(telegram.Bot):
         """Return the unchecked result of a method, whose parameters are JSON; None is left out."""
         return await self._post(method, parameters)
 
+    async def edit(self, chat: str, ref: str, text: str, **more: Any) -> Any:
+        """Return the unchecked result of editMessageText."""
+        where = {"chat_id": chat, "message_id": int(ref), "link_preview_options": NO_LINK_PREVIEW}
+        return await self.call("editMessageText", text=text, **where, **more)
+
     async def raw_updates(self, offset: int | None, timeout_s: int) -> Any:
         """Return the unchecked result of one long poll of at most `timeout_s` seconds.
 

@@ -17,8 +17,6 @@ from adapters.wire import read_within
 
 log = structlog.get_logger()
 
-_LONGEST_S = 120.0
-
 
 class FileFetcher:
     """The files of one bot.
@@ -39,12 +37,8 @@ class FileFetcher:
         file_id, album = handle_of(attachment)
         if album:
             await self._albums.complete(address.chat, album)
-        try:
-            async with asyncio.timeout(_LONGEST_S):
-                with mapped_fetch(self._client.token):
-                    content = await self._fetch(file_id, limit_bytes)
-        except TimeoutError as exc:
-            raise FetchDelayed("the download took too long") from exc
+        with mapped_fetch(self._client.token):
+            content = await self._fetch(file_id, limit_bytes)
         log.debug("telegram_file_fetched", chat=address.chat, size_bytes=len(content))
         return content
 

@@ -28,11 +28,10 @@ from adapters.telegram.wire import (
     Content,
     Entity,
     FilePart,
-    Membership,
     Message,
     Replied,
     Update,
-    before,
+    cut,
     marked,
     with_links,
 )
@@ -187,7 +186,9 @@ class UpdateReader:
         if decoded.callback_query is not None:
             return self._press(update, decoded.callback_query)
         if decoded.my_chat_member is not None:
-            _log_membership(decoded.my_chat_member)
+            change = decoded.my_chat_member
+            status = change.new_chat_member.status
+            log.info("telegram_membership_changed", chat=str(change.chat.id), status=status)
         message = decoded.message or decoded.edited_message
         # Posts of a channel are read by everybody and written by nobody in particular.
         if message is None or message.chat.type == "channel":
@@ -203,7 +204,10 @@ class UpdateReader:
         if move := self._move(message):
             return move
         who = self._speaker(message)
-        if who is None or is_service(content) or (is_edit and is_live_location(content)):
+        if who is None or not _SERVICE.isdisjoint(content):
+            return None
+        # A live location moves its point on the map by edits.
+        if is_edit and "location" in content:
             return None
         # A message's number is its own only within its chat.
         key = f"{message.chat.id}:{message.message_id}"
@@ -352,14 +356,6 @@ def _chat_kind(message: Message) -> ChatKind:
     return "group" if message.thread is None else "thread"
 
 
-def _log_membership(change: Membership) -> None:
-    log.info(
-        "telegram_membership_changed",
-        chat=str(change.chat.id),
-        status=change.new_chat_member.status,
-    )
-
-
 def addressed(message: Message, bot: BotIdentity) -> Addressing:
     """Return "direct" for what is said to the bot, in a group "overheard" for everything else.
 
@@ -422,7 +418,7 @@ def _without_name(message: Message, bot: BotIdentity) -> str:
             mine = target.casefold() in {"", bot.username.casefold()}
             end = mark.offset + mark.length
             return command + with_links(text, message.marks, end) if mine else text
-        if _mentions(text, mark, bot) and not before(text, mark).strip():
+        if _mentions(text, mark, bot) and not cut(text, 0, mark.offset).strip():
             rest = with_links(text, message.marks, mark.offset + mark.length)
             return rest.lstrip(" \t\n,:") or text
     return with_links(text, message.marks)
@@ -443,16 +439,6 @@ def _quoted(text: str, message: Message) -> str:
     if picked is not None and picked.text:
         return with_links(picked.text, picked.entities).strip()
     return with_links(replied.words, replied.marks).strip() if replied else ""
-
-
-def is_service(content: dict[str, Any]) -> bool:
-    """Whether the message tells of an event in the chat; nobody said anything."""
-    return not _SERVICE.isdisjoint(content)
-
-
-def is_live_location(content: dict[str, Any]) -> bool:
-    """Whether an edit only moves a point on a map."""
-    return "location" in content
 
 
 def unreadable(content: dict[str, Any], message: Message) -> str | None:

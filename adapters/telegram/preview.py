@@ -105,7 +105,8 @@ class Previews:
         if ref is None:
             ref = await self._post(question, text, intent)
         else:
-            await self._edit(address, text, ref)
+            with mapped_edit(self._client.token):
+                await self._client.bot.edit(address.chat, ref, text)
         if ref is not None:
             self._shown[address, ref] = text
         return ref
@@ -136,16 +137,6 @@ class Previews:
         except AdapterError:
             intent.undo()
             raise
-
-    async def _edit(self, address: Address, text: str, ref: str) -> None:
-        with mapped_edit(self._client.token):
-            await self._client.bot.call(
-                "editMessageText",
-                text=text,
-                chat_id=address.chat,
-                message_id=int(ref),
-                link_preview_options=NO_LINK_PREVIEW,
-            )
 
     async def _draft(self, address: Address, text: str) -> None:
         shown, drafted_at = self._drafted.get(address, ("", 0.0))

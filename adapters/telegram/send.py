@@ -64,15 +64,8 @@ class Sender:
 
     async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
         with mapped_edit(self._client.token):
-            shown = await self._client.bot.call(
-                "editMessageText",
-                text=content.text,
-                chat_id=message.address.chat,
-                message_id=int(ref),
-                entities=content.entities,
-                reply_markup=_keyboard(message.choices),
-                link_preview_options=NO_LINK_PREVIEW,
-            )
+            more = {"entities": content.entities, "reply_markup": _keyboard(message.choices)}
+            shown = await self._client.bot.edit(message.address.chat, ref, content.text, **more)
             return Receipt(str(shown["message_id"]))
         # It shows that already.
         return Receipt(ref)

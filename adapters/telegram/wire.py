@@ -247,11 +247,6 @@ def marked(text: str, mark: Entity) -> str:
     return cut(text, mark.offset, mark.offset + mark.length)
 
 
-def before(text: str, mark: Entity) -> str:
-    """Return what stands in front of an entity."""
-    return cut(text, 0, mark.offset)
-
-
 def with_links(text: str, marks: Sequence[Entity], start: int = 0) -> str:
     """Return a text from an offset on, with the address of each link behind its words."""
     parts: list[str] = []
