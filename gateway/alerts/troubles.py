@@ -42,13 +42,15 @@ class AdapterState:
     """What an adapter says of itself.
 
     Attributes:
-        stopped: Why it will not run again; None where it runs.
+        stopped: Why it does not run; None where it runs.
+        asked_until: Until when it is asked again all the same, in words; "" if not.
         trouble: Why its last run ended; None where none has.
         connecting_s: For how long it has been without a connection; None where it has one, or
             another replica receives.
     """
 
     stopped: str | None = None
+    asked_until: str = ""
     trouble: str | None = None
     connecting_s: float | None = None
 
@@ -201,7 +203,7 @@ def trouble(  # noqa: PLR0913 - what a trouble is
 
 @trouble(
     "adapter-stopped",
-    "{subject} has stopped: {reason}",
+    "{subject} does not work: {reason}",
     over="{subject} works again",
     remedy="do what the reason says. An intent, a scope or a mode is switched on at the platform:"
     " then run `parley adapter restart NAME`. A refused token is replaced where it is kept: in"
@@ -212,7 +214,8 @@ def trouble(  # noqa: PLR0913 - what a trouble is
 def _stopped(facts: AlertFacts) -> Iterator[Evidence | Unsure]:
     for name, state in facts.adapters.items():
         if state.stopped is not None:
-            yield Evidence(name, {"reason": state.stopped})
+            ends = state.asked_until or "it has stopped"
+            yield Evidence(name, {"reason": f"{state.stopped}; {ends}"})
         elif state.connecting_s is not None:
             yield Unsure(name)
 

@@ -229,7 +229,8 @@ class AlertWatch:
         is_working = supervised.connected or supervised.is_standby
         is_connecting = supervised.stopped is None and not is_working
         for_s = self.memory.lasts(supervised.name, is_so=is_connecting)
-        return AdapterState(supervised.stopped, supervised.trouble, for_s)
+        until = supervised.attempts.asked_until
+        return AdapterState(supervised.stopped, until, supervised.trouble, for_s)
 
 
 def alert_routes(watch: AlertWatch | None) -> list[web.RouteDef]:

@@ -286,12 +286,42 @@ class Pause:
 
 
 @dataclass(slots=True)
+class Attempts:
+    """How the runs of an adapter went.
+
+    Attributes:
+        failed: How many in a row broke.
+        steady_at: When the one that runs counts as a success.
+        refused_at: When the first of those was refused that are refused in a row.
+        ask_in_s: When a refused one is made again; None for never.
+        asked_until: Until when it is, in words; empty for never.
+    """
+
+    failed: int = 0
+    steady_at: float = float("inf")
+    refused_at: float = float("-inf")
+    ask_in_s: float | None = None
+    asked_until: str = ""
+
+    def refused(self, began: float) -> None:
+        """Note a refusal after runs that began then."""
+        now = time.monotonic()
+        if now - began > STABLE_S or now - self.refused_at > ASK_AGAIN_FOR_S:
+            self.refused_at = now
+        pause_s = min(now - self.refused_at + ASK_AGAIN_S, LONGEST_ASK_S)
+        left_s = self.refused_at + ASK_AGAIN_FOR_S - now
+        until = time.strftime("%H:%M UTC", time.gmtime(time.time() + left_s))
+        self.ask_in_s = pause_s if pause_s <= left_s else None
+        self.asked_until = f"it is asked again until {until}" if pause_s <= left_s else ""
+
+
+@dataclass(slots=True)
 class Supervised:
     """An adapter under supervision, or one of several connections that it receives over.
 
     Attributes:
         lease: Without it nothing is received; None where no other replica could.
-        stopped: Why it will not run again.
+        stopped: Why it was refused, and does not run.
         trouble: Why its last run ended.
         pause: Between two adapters of the account.
     """
@@ -302,8 +332,7 @@ class Supervised:
     stopped: str | None = None
     trouble: str | None = None
     pause: Pause = field(default_factory=Pause)
-    _failed: int = 0
-    _steady_at: float = float("inf")
+    attempts: Attempts = field(default_factory=Attempts)
 
     @property
     def name(self) -> str:
@@ -314,7 +343,9 @@ class Supervised:
     @property
     def connected(self) -> bool:
         """Whether the platform was reached lately over this connection, and what comes is taken."""
-        is_failing = self._failed >= MOST_FAILURES and time.monotonic() < self._steady_at
+        is_failing = (
+            self.attempts.failed >= MOST_FAILURES and time.monotonic() < self.attempts.steady_at
+        )
         return self._receiver.connected and not is_failing
 
     @property
@@ -323,9 +354,10 @@ class Supervised:
 
     @property
     def state(self) -> str:
-        """What /readyz shows: connected, standby, or connecting or stopped and why."""
+        """What /readyz shows: connected, standby, or connecting, refused or stopped and why."""
         if self.stopped is not None:
-            return f"stopped: {self.stopped}"
+            until = self.attempts.asked_until
+            return f"refused: {self.stopped}; {until}" if until else f"stopped: {self.stopped}"
         if self.is_standby:
             return "standby"
         if self.connected:
@@ -356,17 +388,11 @@ class Supervised:
 
     async def _run_though_refused(self) -> None:
         """Run the adapter; one that was refused asks again, ever more slowly, for an hour."""
-        pause_s, until = ASK_AGAIN_S, float("-inf")
         while True:
-            started = time.monotonic()
             await self.run()
-            now = time.monotonic()
-            if until < started or now - started > STABLE_S:
-                pause_s, until = ASK_AGAIN_S, now + ASK_AGAIN_FOR_S
-            elif now + pause_s > until:
+            if self.attempts.ask_in_s is None:
                 return
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_ASK_S)
+            await asyncio.sleep(self.attempts.ask_in_s)
             self.trouble, self.stopped = self.stopped, None
 
     async def halt(self) -> None:
@@ -379,6 +405,7 @@ class Supervised:
     def resume(self) -> None:
         """Receive again, whatever the last run has ended with."""
         self.stopped = self.trouble = None
+        self.attempts.refused_at = float("-inf")
         self.pause.wanted.clear()
         self.pause.begun.clear()
         self.pause.over.set()
@@ -405,15 +432,17 @@ class Supervised:
             gone.cancel()
 
     async def _keep_running(self) -> None:
-        failures = 0
+        failures, began = 0, time.monotonic()
         while self.stopped is None:
             started = time.monotonic()
-            self._steady_at = started + STABLE_S
+            self.attempts.steady_at = started + STABLE_S
             try:
                 await self._receiver.run()
             except AdapterRefused as exc:
-                self.stopped = str(exc)
-                log.error("adapter_stopped", adapter=self.name, reason=str(exc))  # noqa: TRY400
+                self.attempts.refused(began)
+                self.stopped = reason = str(exc)
+                ends = self.attempts.asked_until or "it has stopped"
+                log.error("adapter_stopped", adapter=self.name, reason=reason, ends=ends)  # noqa: TRY400
                 return
             except LeaseLost as exc:
                 # What came in last is another replica's to store; so is what comes next.
@@ -426,8 +455,10 @@ class Supervised:
                 log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
             except Exception as exc:
                 self.trouble = in_words(exc)
-                self._failed = 1 if time.monotonic() > self._steady_at else self._failed + 1
-                self._steady_at = float("inf")
+                self.attempts.failed = (
+                    1 if time.monotonic() > self.attempts.steady_at else self.attempts.failed + 1
+                )
+                self.attempts.steady_at = float("inf")
                 log.exception("adapter_failed", adapter=self.name)
             # A connection that is lost once a day must not wait a minute each time.
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1

@@ -109,7 +109,7 @@ ATTACHMENTS = _counter(
 )
 ADAPTER_TROUBLES = _counter(
     "adapter_troubles",
-    "Ends of an adapter's run. kind: disconnected, failed, stopped (until its settings change).",
+    "Ends of an adapter's run. kind: disconnected, failed, stopped (refused).",
     "adapter kind",
 )
 REPLICA_LOSSES = _counter(
@@ -385,7 +385,7 @@ SPANS: tuple[Mover, ...] = (
 ADAPTER_STATE = _gauge(
     "adapter_state",
     "1 for the state that an adapter is in: connected, standby (another replica receives),"
-    " connecting, stopped.",
+    " connecting, refused (asked again for an hour), stopped.",
     "adapter state",
 )
 ACCOUNT_SILENT = _gauge(

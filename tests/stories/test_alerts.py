@@ -6,6 +6,7 @@ test_model_fails_in_every_way. Broken networks: test_broken_networks.
 
 import asyncio
 import itertools
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -134,7 +135,8 @@ async def test_a_token_that_is_revoked(
         driver._api._faults.clear()
     async with scene(driver, tmp_path, HeldModel(echo), **sections) as on:
         first, second = await told(on, 2)
-        assert first.startswith("Trouble: telegram:default has stopped:")
+        assert first.startswith("Trouble: telegram:default does not work:")
+        assert re.search(r"it is asked again until \d\d:\d\d UTC\. Since", first)
         assert second.startswith("Over: telegram:default works again.")
         await some_looks(on)
         assert len(troubles(on)) == 2

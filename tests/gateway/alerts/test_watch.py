@@ -74,7 +74,9 @@ async def test_a_stopped_adapter_is_told_once_and_when_it_is_over(tmp_path: Path
         assert kinds((await look(chat)).begun) == ["adapter-stopped"]
         assert (await look(chat)).begun == []
         text = (await chat.answers(2))[1]
-        assert text.startswith(f"**Trouble:** {HERE} has stopped: 401: \\*no\\*. Since ")
+        assert text.startswith(
+            f"**Trouble:** {HERE} does not work: 401: \\*no\\*; it has stopped. Since "
+        )
         assert "docs/operations.md#adapter-stopped" in text
         supervised.stopped = None
         assert kinds((await look(chat)).ended) == ["adapter-stopped"]
@@ -465,7 +467,7 @@ async def test_what_is_there_again_is_not_told_to_be_over(tmp_path: Path) -> Non
         await look(chat)
         texts = await chat.answers(4)
         assert texts[2] == FLOOD
-        assert "has stopped: refused again" in texts[3]
+        assert "does not work: refused again; it has stopped" in texts[3]
         # The end of the second one says it; that of the first would say it once more.
         await change_alert(chat, told_at=1.0)
         supervised.stopped = None
@@ -559,7 +561,7 @@ async def test_nobody_to_tell_is_logged_and_told_later(tmp_path: Path) -> None:
         assert (await look(chat)).unheard == []
         await chat.ask("hello")
         assert (await look(chat)).begun == []
-        assert "has stopped" in (await chat.answers(2))[1]
+        assert "does not work" in (await chat.answers(2))[1]
         await look(chat)
         assert len(chat.texts()) == 2
 

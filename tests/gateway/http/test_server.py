@@ -6,6 +6,7 @@ What the web chat reads: list of chats, what was said, how full the context is.
 """
 
 import asyncio
+import re
 import socket
 import sqlite3
 import stat
@@ -221,15 +222,17 @@ async def test_a_connecting_adapter_is_not_ready(tmp_path: Path) -> None:
         assert (await gateway.get("/healthz"))[0] == 200
 
 
-async def test_a_stopped_adapter_says_why(tmp_path: Path) -> None:
-    """The reason is the setting to fix."""
+async def test_a_refused_adapter_says_why_and_until_when_it_is_asked(tmp_path: Path) -> None:
+    """The reason is the setting to fix; it has not stopped yet."""
     adapter = RecordingAdapter()
     adapter.outages.append(AdapterRefused("the token is wrong"))
     async with serving(tmp_path, adapter=adapter) as gateway:
         await gateway.chat.logged("adapter_stopped")
         status, body = await gateway.get("/readyz")
         assert status == 503
-        assert body["adapters"]["telegram:default"] == "stopped: the token is wrong"
+        state = body["adapters"]["telegram:default"]
+        said = r"refused: the token is wrong; it is asked again until \d\d:\d\d UTC"
+        assert re.fullmatch(said, state)
 
 
 @pytest.mark.thorough

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from sqlalchemy import update
 
 from adapters.errors import (
@@ -118,7 +119,8 @@ async def test_a_refused_adapter_is_stopped(adapter: RecordingAdapter) -> None:
     await supervised.run()
     await supervised.run()
     assert adapter.runs == 1
-    assert supervised.state == "stopped: platforms.telegram.token is wrong"
+    ends = supervised.attempts.asked_until
+    assert supervised.state == f"refused: platforms.telegram.token is wrong; {ends}"
     assert supervised.name == "telegram:default"
 
 
@@ -513,22 +515,50 @@ async def test_a_refused_adapter_asks_again(
 async def test_a_refused_adapter_asks_ever_more_slowly_for_an_hour(
     adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then it has stopped, with the reason."""
+    """Only then it has stopped; before, all is said with the end of that hour."""
     pauses: list[float] = []
+    states: set[str] = set()
+    adapter.outages += [AdapterRefused("401")] * 100
+    supervised = Supervised(adapter)
 
     async def sleep(seconds: float) -> None:
         pauses.append(seconds)
+        states.add(supervised.state)
 
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + sum(pauses))
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0 + sum(pauses))
     monkeypatch.setattr("asyncio.sleep", sleep)
     monkeypatch.setattr(supervision, "STABLE_S", 1e9)
-    adapter.outages += [AdapterRefused("401")] * 100
-    supervised = Supervised(adapter)
-    await supervised._run_though_refused()
+    with structlog.testing.capture_logs() as lines:
+        await supervised._run_though_refused()
     assert pauses[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
     assert 3300 <= sum(pauses) <= 3600
+    assert states == {"refused: 401; it is asked again until 09:00 UTC"}
     assert supervised.state == "stopped: 401"
+    asked, stopped = "it is asked again until 09:00 UTC", "it has stopped"
+    assert [each["ends"] for each in lines] == [asked] * len(pauses) + [stopped]
+    supervised.resume()
+    assert supervised.state == "connected"
+    adapter.outages.append(AdapterRefused("401"))
+    await supervised.run()
+    assert supervised.state == "refused: 401; it is asked again until 09:55 UTC"
+
+
+async def test_a_refusal_after_hours_of_short_connections_is_a_first_one(
+    adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However short they are, the account worked in between."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    supervised = Supervised(adapter)
+    for hour in (1, 4):
+        now[0] = hour * 3600.0
+        adapter.outages.append(AdapterRefused("401"))
+        await supervised.run()
+        assert supervised.state == f"refused: 401; it is asked again until 0{hour + 1}:00 UTC"
+        supervised.stopped = None
 
 
 async def test_a_halted_adapter_receives_again_when_it_is_resumed() -> None:
