@@ -143,13 +143,13 @@ class Admission:
         outcome: queued (a turn will answer), command (already answered), duplicate (known dedupe
             key), refused (recorded, and the sender gets told why), denied (sender has no access),
             updated (an edit; noted as a new version), noted (said in a group; the next answer there
-            knows it), ignored (not for the bot; nothing was stored).
+            knows it), ignored (not for the bot, or set aside).
         conversation: Id of the conversation; None only where there is none (denied).
         seq: Position in the conversation's inbox; None where nothing was queued.
         answer: What became of it as an answer to a question with buttons. accepted; refused: not
             from this person, or not like this, and the question stays; over: nobody waits for it
             any more. None for what is no such answer.
-        told: What the person who answered is told about it.
+        told: What its sender is told about it, if the adapter can.
         over: How the question ended, if it is over; shown in place of its buttons.
         silent: It gets no answer before a question is answered; its sender knows that already.
     """

@@ -319,7 +319,7 @@ def noted(content: str, note: str) -> str:
 
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
     if admission.outcome in {"denied", "ignored"}:
-        return _said(_DENIED)
+        return _said(admission.told or _DENIED)
     # "Thinking…" can take the answer within 15 minutes; without it Discord shows an error after 3
     # s.
     if interaction.pressed is None:

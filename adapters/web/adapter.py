@@ -155,6 +155,8 @@ class WebAdapter:
         self, place: Address, visitor: Visitor, posted: PostedMessage
     ) -> web.Response:
         [admission] = await self._intake.accept([to_inbound(place, visitor, posted)])
+        if admission.outcome == "ignored" and admission.told:
+            raise Refusal(422, "set_aside", admission.told)
         self._hub.refresh(place.chat)
         self._elsewhere.changed(place.chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}

@@ -31,6 +31,7 @@ from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.errors import StorageError
 from gateway.lifecycle.replica import AccountLeases
 from gateway.lifecycle.supervision import Traffic
+from gateway.pipeline import notices
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
 from gateway.session_keys import address_key
 from gateway.signals import Hint, Wakeups
@@ -119,7 +120,7 @@ class GatewayIntake:
         except Exception as exc:
             log.exception("update_not_admitted")
             await self._commit(one.as_poison(in_words(exc, quoted=True)))
-            return [Admission("ignored") for _ in one.messages]
+            return [Admission("ignored", told=notices.SET_ASIDE) for _ in one.messages]
 
     async def _commit(self, batch: "_Admissions") -> list[Admission]:
         """Commit a batch, and do what follows from it."""
@@ -286,7 +287,7 @@ class _Admissions:
         """Return what goes into quarantine in place of these pieces."""
         kept = [
             *(
-                Poison(arrivals.source_of(each), each.dedupe_key, storable(each.raw), reason)
+                Poison(arrivals.source_of(each), each.dedupe_key, each.raw, reason)
                 for each in self.messages
             ),
             *(Poison(each.source, f"cursor:{each.position}", "", reason) for each in self.cursors),

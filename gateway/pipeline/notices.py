@@ -66,6 +66,7 @@ REPLACES = "(this replaces the unfinished message above)"
 """Before what is said where a preview of it may stand that nobody can find any more."""
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
+SET_ASIDE = "I could not accept this: it, or this chat, is damaged. The owners can see the reason."
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
 NO_ROOM_TO_ANSWER = (
     "The model used up its output limit before it wrote an answer: thinking counts as well. A"

@@ -35,6 +35,7 @@ from tests.support.faulty_models import (
     bench,
 )
 from tests.support.model_server import Fault, Reply
+from tests.support.process import free_port
 from tests.support.thorough import products
 
 Open = Callable[..., AbstractAsyncContextManager[Bench]]
@@ -173,6 +174,8 @@ MATRIX: dict[str, Row] = {
         instead=THRICE,
         rotates=True,
     ),
+    "408": passing(http(408, "timeout_error", "timeout"), told=UNREACHABLE),
+    "503": passing(http(503, "api_error", "service_unavailable"), told=UNREACHABLE),
     "500": passing(http(500, "api_error", "server_error"), told=UNREACHABLE),
     "502 in HTML": passing(both(Fault(status=502, html=HTML)), told=UNREACHABLE),
     "529": passing(http(529, "overloaded_error"), told=OVERLOADED, rotates=True),
@@ -263,6 +266,47 @@ async def test_a_fault_that_stays_leads_to_the_fallback(
         assert (await at.chat.logged("turn_finished"))["model"] == at.models[-1].name
         await lost(at, row)
         await at.fix()
+        await at.check()
+
+
+def of_a_choice(at: Bench, row: Row) -> str:
+    """Return what a person is told whose chosen model fails like this."""
+    why, _, _ = row.told.removeprefix("I could not answer: ").removesuffix(".").partition(". ")
+    chosen, other = (model.name for model in at.models)
+    return (
+        f"The model chosen here, `{chosen}`, did not answer: {why}."
+        f" `{other}` answers until it works again."
+    )
+
+
+@pytest.mark.parametrize(("fault", "provider"), products([*WITH_A_WAY_OUT], PROVIDERS))
+async def test_a_chosen_model_that_fails_is_told_once(
+    opened: Open, provider: ProviderName, fault: str
+) -> None:
+    """By name and with the reason, before the other model's answer; not with the next one."""
+    row = MATRIX[fault]
+    async with opened(provider, fallback=True) as at:
+        await at.ask(f"/model {at.models[0].name}")
+        at.main.broken = row.faults[provider]
+        told = [text for text in await at.ask() if text != notices.TROUBLE]
+        assert told == [of_a_choice(at, row), SPARE_ANSWER]
+        assert await at.ask("Once more?") == [SPARE_ANSWER]
+        await at.check()
+
+
+@every_provider
+async def test_a_chosen_model_that_cannot_be_connected_to_is_told_once(
+    opened: Open, provider: ProviderName
+) -> None:
+    """Its server is gone."""
+    row = passing(both(Fault()), told=UNREACHABLE)
+    nowhere = {"base_url": f"http://127.0.0.1:{free_port()}/v1"}
+    async with opened(provider, fallback=True, main=nowhere) as at:
+        await at.ask(f"/model {at.models[0].name}")
+        told = [text for text in await at.ask() if text != notices.TROUBLE]
+        assert told == [of_a_choice(at, row), SPARE_ANSWER]
+        assert await at.ask("Once more?") == [SPARE_ANSWER]
+        assert at.calls == (0, 2)
         await at.check()
 
 

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
+from agent.messages import storable
 from gateway.session_keys import address_key
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.conversations import Conversation
@@ -206,23 +207,17 @@ def _forget_refs(conn: Connection, conversation_id: int) -> None:
 
 
 def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
-    """Store updates that nobody can answer; a known one is skipped.
+    """Store updates that nobody can answer, whatever is in them; a known one is skipped.
 
     Args:
         chat: Where a stranger wrote them; None for what could not be decoded.
     """
     for update_ in poison:
-        if not is_known(conn, update_.source, update_.dedupe_key):
-            conn.execute(
-                quarantine.insert().values(
-                    source=update_.source,
-                    dedupe_key=update_.dedupe_key,
-                    raw=update_.raw,
-                    reason=update_.reason,
-                    at=now_s(),
-                    chat=chat,
-                )
-            )
+        source, key = storable(update_.source), storable(update_.dedupe_key)
+        if not is_known(conn, source, key):
+            kept = {"raw": storable(update_.raw), "reason": storable(update_.reason)}
+            row = {"source": source, "dedupe_key": key, "at": now_s(), "chat": chat}
+            conn.execute(quarantine.insert().values(row | kept))
 
 
 def advance(conn: Connection, to: Cursor) -> None:

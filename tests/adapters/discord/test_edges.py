@@ -83,6 +83,18 @@ async def test_who_is_denied_is_told_so(server: DiscordServer, denying: DiscordA
     assert "cannot use" in used.private[0].content
 
 
+async def test_who_used_what_was_set_aside_is_told_so(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Its admission raised: that is no lack of rights."""
+    intake.outcome, intake.verdict = "ignored", {"told": "This chat is damaged."}
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("stop")
+        await server.wait_for(lambda: used.private)
+    assert used.private[0].content == "This chat is damaged."
+
+
 async def test_a_denied_mention_opens_no_thread(
     server: DiscordServer, denying: DiscordAdapter
 ) -> None:

@@ -2,23 +2,36 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 from sqlalchemy import Connection
 
-from adapters.messages import Address, Admission, Cursor, Move, Poison
+from adapters.messages import Address, Admission, Attachment, Cursor, Move, Poison
 from agent.errors import CredentialsRefused
 from gateway.errors import LeaseLost, StorageUnavailable
 from gateway.lifecycle.replica import AccountLeases
-from gateway.pipeline.notices import CONTEXT
+from gateway.pipeline.notices import CONTEXT, SET_ASIDE
 from gateway.storage import schema
 from gateway.storage.queue import adapter_leases, arrivals
 from gateway.storage.queue.leases import Receiving
 from gateway.storage.reports import health
 from gateway.storage.reports.health import DAY_S, GivenUp
-from tests.support.gateway import HeldModel, Running, agent_of, message, running
+from tests.support.door import AUTHORIZED
+from tests.support.gateway import (
+    HeldModel,
+    RecordingModel,
+    Running,
+    agent_of,
+    echo,
+    message,
+    running,
+)
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.replicas import Page, replica
 from tests.support.scripted_model import ScriptedModel
+from tests.support.thorough import products
 
 
 async def notices(chat: Running) -> list[str]:
@@ -417,9 +430,14 @@ BEYOND = 2**63
 TOO_FAR = [
     Cursor("telegram:default", BEYOND),
     Cursor("telegram:default", 2**64),
+    Cursor("telegram:second", 2**100),
+    Cursor("telegram:default", -BEYOND - 1),
     Cursor("discord:default:42", BEYOND),
+    Cursor("discord:default:42", 2**64 - 1),
+    Cursor("discord:default:43", -(2**64)),
     Cursor("slack:default:C1", BEYOND),
     Cursor("slack:default:C1:1700000000.000001", 2**70),
+    Cursor("slack:second:C1", 2**63 + 1),
 ]
 
 
@@ -452,14 +470,23 @@ async def test_a_cursor_that_cannot_be_stored_holds_up_no_message(
 DAMAGES = {
     "the head of the inbox lies behind": ("UPDATE conversation SET inbox_head = 0", "again"),
     "it is the last number": ("UPDATE conversation SET inbox_head = 9223372036854775807", "again"),
+    "it is one behind": ("UPDATE conversation SET inbox_head = inbox_head - 1", "again"),
+    "the head of the outbox lies behind": ("UPDATE conversation SET outbox_head = 0", "/status"),
+    "that is the last number": (
+        "UPDATE conversation SET outbox_head = 9223372036854775807",
+        "/status",
+    ),
     "its segment is gone": ("UPDATE conversation SET active_session_id = NULL", "/status"),
     "the plan of the view is half": ("UPDATE view_plan SET body = '{'", "/status"),
+    "the plan is a list": ("UPDATE view_plan SET body = '[]'", "/status"),
+    "the plan is a number": ("UPDATE view_plan SET body = '7'", "/status"),
+    "the plan is nothing": ("UPDATE view_plan SET body = ''", "/status"),
 }
+PLATFORMS = ("telegram", "discord", "slack")
 
 
 @pytest.mark.usefixtures("at_once")
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("platform", ["telegram", "discord", "slack"])
+@pytest.mark.parametrize(("damage", "platform"), products([*DAMAGES], PLATFORMS))
 async def test_a_message_whose_admission_raises_is_set_aside(
     tmp_path: Path, damage: str, platform: str
 ) -> None:
@@ -467,18 +494,92 @@ async def test_a_message_whose_admission_raises_is_set_aside(
     statement, text = DAMAGES[damage]
     adapter = RecordingAdapter(platform)
     async with running(tmp_path, adapter=adapter, at_work=False) as chat:
-        await chat.say("before", "c1", platform=platform)
+        for before in ("before", "/help"):
+            await chat.say(before, "c1", platform=platform)
         await chat.gateway.database.write(lambda conn: conn.exec_driver_sql(statement))
+        bad = message(text, "c1", dedupe_key="bad", raw='{"id": 7}', platform=platform)
+        taken = chat.gateway.intake.accept
         said = [
             message("one", "c2", platform=platform),
-            message(text, "c1", dedupe_key="bad", raw='{"id": 7}', platform=platform),
+            bad,
             message("two", "c3", platform=platform),
         ]
-        taken = chat.gateway.intake.accept
         assert [each.outcome for each in await taken(said)] == ["queued", "ignored", "queued"]
-        assert (await taken(said[1:2]))[0].outcome == "duplicate"
+        assert (await taken([bad]))[0].outcome == "duplicate"
         [kept] = await chat.rows(schema.quarantine)
         lately = await chat.gateway.database.read(health.given_up, DAY_S)
     assert (kept.source, kept.dedupe_key, kept.raw) == (f"{platform}:default", "bad", '{"id": 7}')
     assert kept.reason
     assert lately == [GivenUp("update", f"{platform}:default", 1)]
+
+
+LONE = "a\ud800"
+"""Half a character: no database stores it."""
+UNSTORABLE: dict[str, dict[str, Any]] = {
+    "its key": {"dedupe_key": LONE},
+    "its key has a NUL": {"dedupe_key": "a\x00", "sender": LONE},
+    "its sender": {"sender": LONE},
+    "its reference": {"message_ref": LONE},
+    "its chat": {"chat": LONE},
+    "its thread": {"thread": LONE, "chat_kind": "thread"},
+    "an author": {"authors": (LONE,)},
+    "a file's name": {"attachments": (Attachment(name=LONE, kind="file"),)},
+    "a file's kind": {"attachments": (Attachment(name="a", kind="file", mime=LONE),)},
+    "a file's place": {"attachments": (Attachment(name="a", kind="file", ref=LONE),)},
+    "a file's size": {"attachments": (Attachment(name="a", kind="file", size_bytes=BEYOND),)},
+    "what an edit changes": {"message_ref": LONE, "kind": "edit"},
+}
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("what", "platform"), products([*UNSTORABLE], PLATFORMS))
+async def test_what_no_database_stores_stops_no_intake(
+    tmp_path: Path, what: str, platform: str
+) -> None:
+    """Its neighbours are admitted, and so is what comes later, however often it comes again."""
+    adapter = RecordingAdapter(platform)
+    async with running(tmp_path, adapter=adapter, at_work=False) as chat:
+        await chat.say("before", "c1", platform=platform)
+        bad = message(**{"text": "bad", "chat": "c1", "platform": platform} | UNSTORABLE[what])
+        around = [message(text, "c2", platform=platform) for text in ("one", "two", "three")]
+        for neighbour in around:
+            [first, _] = await chat.gateway.intake.accept([neighbour, bad])
+            assert first.outcome == "queued"
+        rows = await chat.rows(schema.inbox)
+        kept = await chat.rows(schema.quarantine)
+    assert [row.text for row in rows if row.text in {"one", "two", "three"}] == [
+        "one",
+        "two",
+        "three",
+    ]
+    assert len(kept) <= 1
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_the_web_chat_says_that_a_message_was_set_aside(tmp_path: Path, damage: str) -> None:
+    """Whoever wrote it reads why nothing comes; other chats go on, and owners learn of it."""
+    statement, text = DAMAGES[damage]
+    page, other = Page("c1"), Page("c2")
+    async with (
+        replica(tmp_path / "home", {}, RecordingModel(echo)) as web,
+        aiohttp.ClientSession(web.url, headers=AUTHORIZED) as http,
+        page.open_at(web),
+        other.open_at(web),
+    ):
+
+        async def post(chat: str, number: str, said: str) -> tuple[int, dict[str, Any]]:
+            body = {"id": number, "text": said}
+            async with http.post(f"/api/chats/{chat}/messages", json=body) as response:
+                return response.status, await response.json()
+
+        for number, said in (("m1", "before"), ("m2", "/help")):
+            assert (await post("c1", number, said))[0] == 202
+        await page.until(lambda: len(page.answers) == 2)
+        await web.gateway.database.write(lambda conn: conn.exec_driver_sql(statement))
+        refused = await post("c1", "m3", text)
+        assert refused == (422, {"error": "set_aside", "message": SET_ASIDE})
+        assert (await post("c2", "m4", "hello"))[0] == 202
+        await other.until(lambda: other.answers == ["re: hello"])
+        lately = await web.gateway.database.read(health.given_up, DAY_S)
+    assert lately == [GivenUp("update", "web:default", 1)]

@@ -1,6 +1,8 @@
 """What the death of a process costs the turns that ran in it, and which of them is to blame."""
 
 from dataclasses import replace
+from itertools import product
+from typing import get_args
 
 import pytest
 from sqlalchemy import Connection, select, update
@@ -267,15 +269,27 @@ def test_children_are_given_up_in_their_parents_stead(store: Store, suspect: Tur
     assert child_of(store, current).attempt > blame.CHILD_GIVEN_UP
 
 
-FORGIVEN = {
-    "stopped": True,
-    "stop_cut_off": True,
-    "machine_restarted": True,
-    "exception": True,
-    "killed": True,
-    "out_of_memory": False,
-    "fatal_signal": False,
-}
+JUDGED: list[tuple[DeathCause, bool, bool, bool]] = [
+    # how, whether a turn is named, whether the time budget is over; whether the try is taken back
+    ("stopped", False, False, True),
+    ("stop_cut_off", False, False, True),
+    ("machine_restarted", False, False, True),
+    ("exception", False, False, True),
+    ("killed", False, False, True),
+    ("out_of_memory", False, False, False),
+    ("fatal_signal", False, False, False),
+    ("out_of_memory", True, False, True),
+    ("fatal_signal", True, False, True),
+    ("killed", True, False, True),
+    ("exception", True, False, True),
+    ("stopped", False, True, True),
+    ("stop_cut_off", False, True, True),
+    ("machine_restarted", False, True, False),
+    ("exception", False, True, False),
+    ("killed", False, True, False),
+    ("out_of_memory", True, True, False),
+    ("fatal_signal", False, True, False),
+]
 
 
 def entered(conn: Connection, current: Turn, failures: int, state: str = "pending") -> None:
@@ -287,29 +301,26 @@ def entered(conn: Connection, current: Turn, failures: int, state: str = "pendin
     )
 
 
-@pytest.mark.parametrize("how", FORGIVEN)
+@pytest.mark.parametrize(("how", "is_named", "is_late", "is_forgiven"), JUDGED)
 def test_a_try_at_a_file_is_judged_as_one_at_a_turn(
-    store: Store, current: Turn, how: DeathCause
+    store: Store,
+    current: Turn,
+    how: DeathCause,
+    *,
+    is_named: bool,
+    is_late: bool,
+    is_forgiven: bool,
 ) -> None:
     """Only a death from within counts; what was never tried, or is settled, stays as it is."""
     for failures, state in ((3, "pending"), (0, "pending"), (2, "stored")):
         store.run(entered, current, failures, state)
-    take_over(store, Death(how))
+    death = Death(how, turn=current.id if is_named else None)
+    take_over(store, death, budget_s=-1.0 if is_late else BUDGET_S)
     left = store.rows(attachment)
-    assert [row.failures for row in left] == [2 if FORGIVEN[how] else 3, 0, 2]
+    assert [row.failures for row in left] == [2 if is_forgiven else 3, 0, 2]
 
 
-def test_a_named_turn_clears_the_files(store: Store, current: Turn) -> None:
-    """It is known what killed the process."""
-    store.run(entered, current, 3)
-    take_over(store, Death("fatal_signal", turn=current.id))
-    assert store.one(attachment).failures == 2
-
-
-def test_after_the_time_budget_a_try_at_a_file_counts(store: Store, current: Turn) -> None:
-    """A stop is free for ever."""
-    store.run(entered, current, 3)
-    ends: list[tuple[DeathCause, int]] = [("killed", 3), ("stopped", 2)]
-    for how, left in ends:
-        take_over(store, Death(how), budget_s=-1.0)
-        assert store.one(attachment).failures == left
+def test_every_cause_of_death_is_judged() -> None:
+    """In time and behind it."""
+    judged = {(how, is_late) for how, _, is_late, _ in JUDGED}
+    assert judged >= set(product(get_args(DeathCause), (False, True)))
