@@ -91,6 +91,37 @@ async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
+async def test_an_album_by_webhook_across_a_kill(
+    api: BotApi, model: OpenAIServer, tmp_path: Path
+) -> None:
+    """Killed after the 200 for its first part, the gateway answers all of it, once."""
+    port = free_port()
+    settings = bot_settings(api, model, mode="open")
+    settings["platforms"]["telegram"] |= {
+        "mode": "webhook",
+        "webhook_url": f"http://127.0.0.1:{port}/telegram/default",
+        "webhook_secret": "hook-secret",
+    }
+    first, *rest = (
+        api.message_update(ANN, None, document=api.add_file(text, f"{n}.txt"), media_group_id="a")
+        for n, text in enumerate((b"one", b"two", b"three"))
+    )
+    async with ParleyProcess(tmp_path, settings, port=port, fresh=True) as parley:
+        await api.wait_for(lambda: api.webhook)
+        assert await api.deliver_webhook(first) == [200]
+        await parley.kill9()
+        await parley.start()
+        await api.wait_for(lambda: len(api.made("setWebhook")) == 2)
+        for part in rest:
+            assert (await api.deliver_webhook(part, attempts=20))[-1] == 200
+        await said(api, "Fine.")
+        await parley.terminate()
+    assert api.shown(ANN) == ["Fine."]
+    [request] = model.requests
+    assert all(word in str(request.body["messages"][-1]) for word in ("one", "two", "three"))
+
+
+@pytest.mark.thorough
 async def test_a_stranger_learns_their_id_once(
     api: BotApi, model: OpenAIServer, tmp_path: Path
 ) -> None:
