@@ -119,7 +119,9 @@ class GatewayIntake:
             raise
         except Exception as exc:
             log.exception("update_not_admitted")
-            await self._commit(one.as_poison(in_words(exc, quoted=True)))
+            # Of what a database refuses its own words alone, without the statement.
+            why = in_words(getattr(exc, "orig", None) or exc, quoted=True)
+            await self._commit(one.as_poison(why))
             return [Admission("ignored", told=notices.SET_ASIDE) for _ in one.messages]
 
     async def _commit(self, batch: "_Admissions") -> list[Admission]:
