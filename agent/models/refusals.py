@@ -112,12 +112,18 @@ def _words(*signs: str) -> re.Pattern[str]:
 _BY_WORDS: tuple[tuple[frozenset[int], re.Pattern[str], type[ModelError]], ...] = (
     (
         frozenset({400, 403, 429}),
-        _words(r"credit balance is too low|key limit exceeded|insufficient (?:account )?balance"),
+        _words(
+            r"credit balance is too low|key limit exceeded|insufficient (?:account )?balance",
+            r"reached your (?:specified )?(?:api )?usage limit",
+        ),
         CreditUsedUp,
     ),
     (
         frozenset({400}),
-        _words(r"api key (?:not valid|expired)", r"(?:invalid|incorrect) api key"),
+        _words(
+            r"api key (?:not valid|expired)",
+            r"(?:invalid|incorrect) api key|(?:organization|account) has been disabled",
+        ),
         CredentialsRefused,
     ),
     # OpenAI and Groq say of one request above the rate limit alone that it is too large.
@@ -138,7 +144,7 @@ _CONTEXT = _words(
     r"max(?:imum)? (?:allowed )?(?:context|prompt|input|model|sequence)",
     r"length of (?:all |the |your )*(?:messages|prompt|input)",
     r"input token count|(?:prompt|input) tokens? (?:\(\d|count|exceed)|max(?:imum)? message tokens",
-    r"上下文|输入长度|[Pp]rompt ?超",
+    r"上下文|(?:输入|提示词|对话|prompt|(?<!输出)(?<!输出 )tokens?)[\w ]{0,8}(?:超|过长|太长)",
 )
 # These may be another thing's as well.
 _INPUT = _words(
@@ -150,7 +156,7 @@ _INPUT = _words(
 _TOO_LONG = _words(
     r"too (?:long|large|many|big|small)|exceed|overflow|(?:longer|larger|greater|more|less) than",
     r"at most|up to|cannot be (?:longer|larger|greater|more|over|above|\d)|<=|≤|only \d",
-    r"reduce the|range of|should be \[|超",
+    r"reduce the|range of|should be \[|超|过长|太长",
     r"max(?:imum)?\b|limit (?:is|of)",
 )
 _OF_ANOTHER = _words(
@@ -175,9 +181,11 @@ _WINDOWS = tuple(
         r">\ ?N",  # Anthropic: "9 tokens > 8 maximum", "1 + 2 > 2"
         r"\[\d+,\ ?N\]",  # DashScope
         r"with\ N\ maximum\ context",  # Mistral
+        # What the size is compared with, not what it is said of.
+        r"(?:than|exceeds?|exceed(?:ed|ing))\ (?:(?!by\b|\d)[\w'-]+\ ){0,7}(\d[\d,_]*)",
         r"""max(?:imum)?(?:\ (?!output|completion)\w+){0,3}?
             \ (?:length|size|window|context|limit|tokens(?:\ allowed)?)
-            (?:\ is|\ of|:|\ was)?\ ?N""",
+            (?:\ (?:of|for)\ \S+)?(?:\ is|\ of|:|\ was)?\ ?N""",
         r"""(?:context|token|available)[ _]?(?:length|size|window|limit)(?:\ limit)?
             (?:\ is|\ of|:)?(?:\ only)?\ ?N""",
         r"max_\w*(?:len|tokens)\w*\ N",
@@ -191,7 +199,7 @@ _WINDOWS = tuple(
 _IN_CHARS = _words(r"\barray\b|\bstring\b|characters|\bchars\b|bytes|\bMB\b")
 _ANY_NUMBER = re.compile(r"(?<![\w.-])\d[\d,_]*(?![\w-]|\.\d)")
 
-_NAMES = frozenset({"code", "type", "status", "error_type", "error_code"})
+_NAMES = frozenset({"code", "type", "status", "error_type", "error_code", "status_code"})
 _ECHOES = frozenset({"input", "url", "body", "request", "prompt", "request_id"})
 """Fields in which a server repeats what it was sent, or that are for people alone."""
 _TAG = re.compile(r"<(?:script|style)\b.*?</(?:script|style)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
