@@ -264,6 +264,9 @@ def read_yaml(path: Path, origin: str) -> dict[str, Any]:
         return parsed_yaml(path.read_text("utf-8-sig"), origin)
     except OSError as exc:
         raise SettingsError(f"{origin}: cannot be read: {exc.strerror} ({path})") from exc
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise SettingsError(f"{origin}, line {line}: is not written in UTF-8") from exc
     except ValueError as exc:
         raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
 

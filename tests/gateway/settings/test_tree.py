@@ -949,9 +949,9 @@ class TestFiles:
         assert problems(tmp_path, text)[0].startswith("parley.yaml")
 
     def test_a_file_that_is_not_utf8_is_an_error(self, tmp_path: Path) -> None:
-        """Told as such, not as a traceback."""
-        (tmp_path / "parley.yaml").write_bytes(b"web: \xff\xfe")
-        assert problems(tmp_path)[0].startswith("parley.yaml: not valid YAML")
+        """Told as such, with the line, and without the words of a codec."""
+        (tmp_path / "parley.yaml").write_bytes(b"web:\n  port: 1\n# \xff\xfe")
+        assert problems(tmp_path) == ["parley.yaml, line 3: is not written in UTF-8"]
 
     @pytest.mark.parametrize(("each", "whole"), [("*v{1}", "[{}]"), ("k{0}: *v{1}", "{{{}}}")])
     def test_a_few_aliases_do_not_make_a_file_huge(
