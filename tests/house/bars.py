@@ -46,7 +46,7 @@ BARS = {
     "mean lines of a file": Bar(190, at_least=True),
     "files under 60 lines": Bar(0),
     "folders of more than 25 entries": Bar(0),
-    "product lines": Bar(56_000, now=112_267),
+    "product lines": Bar(56_000, now=112_264),
     "files that one other file alone imports": Bar(60, now=89),
     "share of import lines": Bar(5, now=6.4, unit=" %"),
     "import cycles of files": Bar(0),
