@@ -62,6 +62,10 @@ async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyPr
 @pytest.mark.thorough
 async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> None:
     """`/compress` is on record when it was accepted: the next process carries it out, once."""
+    # Room enough that nothing was condensed before.
+    parley.settings["model"] = {"context_length": 12_000}
+    await parley.terminate()
+    await parley.restart()
     chat = WebChat(parley)
     for n in range(4):
         await chat.ask(f"Note {n}: {FILLER}")
