@@ -254,7 +254,7 @@ def cut_shorter(draft: Draft, facts: Sequence[Statement], share: float) -> Draft
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
     """Return a plan for a view without a middle: what is too large is clipped."""
     end = converge(request, sizes, request.plan, "none")
-    if end.plan == request.plan:
+    if end.level == "none" or end.tokens >= request.tokens:
         return None
     plan = replace(end.plan, thinking_from=request.entries[-1].seq + 1)
     return Compressed(plan, end.level, end.tokens)

@@ -45,7 +45,7 @@ def target_tokens(request: CompressionRequest) -> int:
 
 
 def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
-    """Return the plan, clipped until it is under its target.
+    """Return the plan, clipped until it is under its target; clips of before are made anew.
 
     First what tools were given and gave back is clipped; if that is not enough, everything, images
     included. The step that the model is at comes last. The newest user message is clipped only if
@@ -56,6 +56,8 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
         level: What was needed so far; stays if nothing has to be clipped.
     """
     target = target_tokens(request)
+    # What was clipped for want of room is whole again where there is room now.
+    plan = replace(plan, edits=tuple(edit for edit in plan.edits if edit.kind != "clip"))
     start = Converged(plan, level, sizes.view(plan))
     if start.tokens <= target:
         return start
@@ -80,10 +82,10 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
 def _newest_is_too_large(
     request: CompressionRequest, sizes: Sizes, plan: ViewPlan, newest: int
 ) -> bool:
-    """Whether the newest user message has to be clipped, or was before."""
+    """Whether the newest user message has to be clipped."""
     alone = request.fixed_tokens + sizes.shown(plan).get(newest, 0)
     most = max(target_tokens(request), int(request.limits.threshold_tokens * NEWEST_SHARE))
-    return alone > most or any(e.kind == "clip" and e.seq == newest for e in plan.edits)
+    return alone > most
 
 
 def is_tool_work(message: ChatMessage) -> bool:
@@ -132,26 +134,20 @@ class _Clips:
     def of(
         cls, request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
     ) -> "_Clips":
-        limits = {edit.seq: edit.limit for edit in plan.edits if edit.kind == "clip"}
         tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
         chars = {
-            # What was clipped before is shown with as many characters as its limit says.
-            entry.seq: limits.get(entry.seq) or chars_of(entry.message)
-            for entry in request.entries
-            if entry.seq in tokens
+            entry.seq: chars_of(entry.message) for entry in request.entries if entry.seq in tokens
         }
         return cls(plan, tokens, chars)
 
     def plan(self, cap: int) -> ViewPlan:
         """Return the plan with every message of more than `cap` tokens clipped to about that."""
-        clips = {
-            seq: Edit(seq, "clip", max(MIN_CLIP_CHARS, self.chars[seq] * cap // size))
+        clips = [
+            Edit(seq, "clip", max(MIN_CLIP_CHARS, self.chars[seq] * cap // size))
             for seq, size in self.tokens.items()
             if size > cap
-        }
-        # A message has one clip at most: the new one replaces the old one.
-        kept = [edit for edit in self.base.edits if edit.kind != "clip" or edit.seq not in clips]
-        return replace(self.base, edits=tuple(sorted([*kept, *clips.values()], key=_by_seq)))
+        ]
+        return replace(self.base, edits=tuple(sorted([*self.base.edits, *clips], key=_by_seq)))
 
 
 def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:
