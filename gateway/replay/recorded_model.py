@@ -190,10 +190,8 @@ class RecordedModel:
 
     def _behind(self, request: ModelRequest) -> Completion:
         """Write a summary behind a conversation's own request, of which the cache knows most."""
-        completion, account = (
-            written(request, self.facts.name),
-            self._accounts[request.conversation],
-        )
+        completion = written(request, self.facts.name)
+        account = self._accounts[request.conversation]
         blocks = self._reader.read(request_body(request, self.facts.name))
         usage = account.caches[account.placings[0]].bill(blocks, account.now_s)
         output_tokens = completion.usage.output_tokens if completion.usage else 0
@@ -229,8 +227,12 @@ class RecordedModel:
             )
         # Marks of the placing that is played must not stand in the others.
         plain = [_plain(message) for message in request.messages]
+        # As a turn marks the first request behind a compaction (agent/turn/request.py).
+        moved = plain[: len(account.asked)] != account.asked
+        account.asked = plain
         for placing in others:
-            marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=placing)
+            strategy = "anchored" if moved else placing
+            marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=strategy)
             other = request_body(replace(request, messages=marked), self.facts.name)
             blocks[placing] = self._reader.read(other)
         if not account.requests:
@@ -259,6 +261,7 @@ class _ProviderAccount:
 
     Attributes:
         asked_s: By answer; the same one may be asked for again.
+        asked: The messages of the newest request, without marks.
     """
 
     caches: dict[Placing, Cache]
@@ -267,6 +270,7 @@ class _ProviderAccount:
     requests: int = 0
     asked_s: dict[tuple[int, int], float] = field(default_factory=dict)
     fixed_tokens: int = 0
+    asked: list[ChatMessage] = field(default_factory=list)
 
     @property
     def now_s(self) -> float:
