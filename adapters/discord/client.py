@@ -101,7 +101,7 @@ class Shard:
     of: int = 1
 
     def tells_of(self, guild: str | None) -> bool:
-        """Whether this connection receives a server's events; None where an event has no server."""
+        """Tell whether this connection receives a server's events; None: direct messages."""
         its = (int(guild) >> _ID_BITS_OF_TIME) % self.of if guild else 0
         return self.number == its
 

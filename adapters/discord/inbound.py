@@ -448,7 +448,7 @@ def _own_cards(message: Message) -> list[str]:
 
 
 def _previews(text: str, message: Message) -> list[str]:
-    """Return the texts of link previews as quotes: nobody here wrote them. A command has none."""
+    """Return the texts of link previews as quotes of somebody else; none for a command."""
     cards = [each.words for each in message.embeds if each.type != "rich" and each.words]
     return [] if text.startswith("/") else [quote(each) for each in cards]
 

@@ -454,7 +454,7 @@ def unreadable(content: dict[str, Any], message: Message) -> str | None:
 
 
 def handle_of(attachment: Attachment) -> tuple[str, str]:
-    """Return what getFile wants to know, and the album of a file; "" for none."""
+    """Return the file id for getFile, and the id of the file's album; "" without one."""
     handle: dict[str, str] = orjson.loads(attachment.ref)
     return handle["file_id"], handle.get("album", "")
 

@@ -31,13 +31,13 @@ _NOISE = (
     *("<|start|>assistant", "<|end|>", "<|return|>", "<|call|>"),
     *("<|begin_of_solution|>", "<|end_of_solution|>"),
 )
-"""Harmony's and OpenThinker's, around their messages: nobody wants to see them."""
+"""Tokens that Harmony and OpenThinker put around their messages; always hidden."""
 _LONE = tuple({mark for marks in CLOSERS.values() for mark in marks if mark not in _NOISE})
 _ATTRIBUTE_CHARS = 60
 _LONGEST = max(map(len, (*CLOSERS, *_LONE, *_NOISE))) + _ATTRIBUTE_CHARS
 _TAG = re.compile(r"<\s*(/?)\s*([\w:]*)(\s[^<>\n]*)?(>?)")
 _PAIR_IN_PASSING = re.compile(r" \S{1,9} ")
-"""What stands between two tags that a sentence names: "<think> and </think>"."""
+"""The text between two tags that a sentence only mentions: "<think> and </think>"."""
 _SPOKEN_HARMONY = re.compile(r"analysis(?=\S)(.+?)assistantfinal", re.DOTALL)
 """Harmony's marks once a server has left out what is special in them."""
 _CJK = "\u2e80"

@@ -210,7 +210,7 @@ class Replica:
                 log.warning("heartbeat_failed", error=str(exc))
 
     def holds(self, _by: int | None) -> bool:
-        """Whether nobody can have taken this process for dead, by its own clock, under an id."""
+        """Tell whether the lease of replica `_by` still holds by this process's own clock."""
         return True
 
     def on_lost(self, drop: Drop) -> None:

@@ -86,7 +86,7 @@ class OpenAIAnswer(StreamedAnswer):
     """Grows with the chunks of one stream."""
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        """`draft` collects what is said; `clock` is told of it; `origin` is who says it."""
+        """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
         self._cost_usd: float | None = None

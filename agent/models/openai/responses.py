@@ -61,7 +61,7 @@ class ResponsesAnswer(StreamedAnswer):
     """Grows with the events of one stream."""
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
-        """`draft` collects what is said; `clock` is told of it; `origin` is who says it."""
+        """`draft` collects the answer; `clock` notes each event; `origin` names the sender."""
         super().__init__(draft, clock)
         self._items = OutputItems(origin)
         self._calls: dict[object, CallDraft] = {}
