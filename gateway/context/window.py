@@ -137,7 +137,7 @@ class ContextParts:
                 summariser=self.summariser,
                 spending=spending,
                 price=self._price(agent),
-                recall=recall_text(schema.name for schema in agent.tools.schemas),
+                recall=recall_text([schema.name for schema in agent.tools.schemas]),
             ),
             state=session.planner_state,
             watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
