@@ -341,11 +341,7 @@ class Notebook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """What is searched for; times are ISO 8601, `until` not included.
-
-    Attributes:
-        text: Words; empty for all topics.
-    """
+    """What is searched for; times are ISO 8601, `until` not included."""
 
     text: str
     limit: int = 10
@@ -381,39 +377,6 @@ class Findings:
     scope: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLine:
-    """A stretch of a conversation about one thing; times are ISO 8601.
-
-    Attributes:
-        title: Of its conversation; `here` whether that is the turn's own.
-        text: How it began, in its person's words.
-        messages: Of its people.
-    """
-
-    title: str
-    here: bool
-    first_seq: int
-    last_seq: int
-    at: str
-    last_at: str
-    text: str
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Topics, oldest first; `scope` says in words what was looked at.
-
-    Attributes:
-        left_out: How many there are beside them.
-    """
-
-    topics: tuple[TopicLine, ...]
-    left_out: int
-    scope: str
-
-
 class Searcher(Protocol):
     """Searches what the turn may see.
 
@@ -423,10 +386,6 @@ class Searcher(Protocol):
 
     async def search(self, query: SearchQuery) -> Findings:
         """Return what was found."""
-        ...
-
-    async def timeline(self, query: SearchQuery) -> Timeline:
-        """Return topics: those in which the words were found, else the longest."""
         ...
 
 

@@ -19,18 +19,16 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.tools.context import Findings, Hit, Searcher, SearchQuery, Timeline, TopicLine
+from agent.tools.context import Findings, Hit, Searcher, SearchQuery
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END
 from gateway.storage.database import Database
-from gateway.storage.schema import iso_time
-from gateway.storage.search import index, topics, vectors
+from gateway.storage.search import index, vectors
 from gateway.storage.search import query as search
 from gateway.storage.search.index import IndexBatch, Unindexed
 from gateway.storage.search.query import Scope, SearchLimits
 from gateway.storage.search.terms import VERSION
-from gateway.storage.search.topics import Topic
 
 log = structlog.get_logger()
 
@@ -44,8 +42,6 @@ PAUSE = 3.0
 """How long it pauses behind a step, in parts of what the step took: messages have the time."""
 AT_ONCE = 50
 """Conversations that are looked up together."""
-TIMELINE_HITS = 60
-"""Messages that are looked up for the words of a timeline."""
 CATCH_UP_S = 2.0
 """How long a search waits until what was said last is in the index."""
 
@@ -211,29 +207,6 @@ class ConversationSearcher(Searcher):
         )
         return Findings(tuple(hits), _in_words(scope, missing))
 
-    @override
-    async def timeline(self, query: SearchQuery) -> Timeline:
-        """Return topics.
-
-        Raises:
-            ToolError: A time is none.
-        """
-        before = (self.conversation, self.before_seq)
-        only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
-        scope = await self.database.read(search.of, self.conversation)
-        missing = await self._catch_up(scope)
-        found = await self.database.read(topics.of_conversations, scope.conversations)
-        found = [each for each in found if _is_between(each, only)]
-        if query.text:
-            gathered = await self.database.search(
-                search.gather, scope.conversations, query.text, only
-            )
-            matches = await asyncio.to_thread(search.best, gathered, TIMELINE_HITS)
-            found = topics.holding(found, [(each.conversation, each.seq) for each in matches])
-        shown = topics.longest(found, query.limit)
-        lines = tuple(_topic_line(each, scope, self.conversation) for each in shown)
-        return Timeline(lines, len(found) - len(shown), _in_words(scope, missing))
-
     async def _nearness(
         self, scope: Scope, text: str, only: SearchLimits
     ) -> Mapping[tuple[int, int], float]:
@@ -265,27 +238,6 @@ class ConversationSearcher(Searcher):
             async with asyncio.timeout(CATCH_UP_S):
                 await self.indexer.catch_up(scope.conversations)
         return await self.database.read(conversations.count_unsearched, scope.conversations)
-
-
-def _is_between(each: Topic, only: SearchLimits) -> bool:
-    return (
-        each.first_seq <= only.ends(each.conversation)
-        and (only.since_s is None or only.since_s <= each.last_at)
-        and (only.until_s is None or each.at < only.until_s)
-    )
-
-
-def _topic_line(each: Topic, scope: Scope, here: int) -> TopicLine:
-    return TopicLine(
-        title=scope.titles[each.conversation],
-        here=each.conversation == here,
-        first_seq=each.first_seq,
-        last_seq=each.last_seq,
-        at=iso_time(each.at),
-        last_at=iso_time(each.last_at),
-        text=each.text,
-        messages=each.messages,
-    )
 
 
 def _seconds(time: str | None) -> float | None:

@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
 Sections: path, overhead, instruments, policy, throughput, bursts, suspects, storage, aged, start,
-first_answer, estimates, statements, recall, topics, compaction, billing, caching, economy,
+first_answer, estimates, statements, recall, compaction, billing, caching, economy,
 rendering, platforms, clients, faults, soak, simulation, scaling, releases. Without a name all run,
 in that order; console, and hermes, which needs another product, only by their names.
 `aged=FOLDER` and `console=FOLDER` keep their large database there, `releases=FOLDER` the releases
@@ -33,7 +33,6 @@ SECTIONS = (
     "estimates",
     "statements",
     "recall",
-    "topics",
     "compaction",
     "billing",
     "caching",

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.ports import PastMessage
-from agent.tools.context import Findings, Hit, Searcher, SearchQuery, ToolContext, TopicLine
+from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.tools.truncate import STEM_CHARS, place_of
 
@@ -123,20 +123,19 @@ SHORT = 3
 MARKS = "> holds the words, ~ was found by what stands next to it or by what it means. "
 """Told with what was found rather than in every request."""
 
-_Words = Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)]
+_Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
 
 
 class HistorySearchArguments(Arguments):
     """What to look for, and where."""
 
-    query: _Words = Field("", description="Words, or a plain question; no operators")
+    query: _Words = Field(description="Words, or a plain question; no operators")
     limit: int = Field(10, ge=1, le=30)
     role: Literal["user", "assistant", "tool"] | None = None
     since: str | None = Field(None, description="ISO 8601, UTC")
     until: str | None = None
     neighbours: int = Field(3, ge=0, le=3, description="Shown around each")
     order: Literal["best", "time"] = "best"
-    show: Literal["messages", "topics"] = "messages"
 
 
 async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
@@ -151,12 +150,6 @@ async def session_search(context: ToolContext, arguments: HistorySearchArguments
         since=arguments.since,
         until=arguments.until,
     )
-    if arguments.show != "messages":
-        # In people's words of other days, and of their other chats.
-        await context.rights.read.note_earlier(of_scope=True)
-        return "\n".join(await topics_told(context.services.searcher, query))
-    if not query.text:
-        raise ToolError("query is required: words to look for")
     findings = await context.services.searcher.search(query)
     if arguments.order == "time":
         findings = replace(findings, hits=tuple(sorted(findings.hits, key=_said_at)))
@@ -169,26 +162,6 @@ def _said_at(hit: Hit) -> tuple[str, int, int]:
     """Return what hits are ordered by in time; conversations are told apart at the same second."""
     at = next((each.at for each in hit.messages if each.seq == hit.seq), "")
     return at, hit.conversation, hit.seq
-
-
-async def topics_told(searcher: Searcher, query: SearchQuery) -> list[str]:
-    """Return the lines that the model reads: one for each topic, oldest first."""
-    found = await searcher.timeline(query)
-    if not found.topics:
-        return ["No topic was found.", f"[{found.scope}]"]
-    lines = [_topic(each) for each in found.topics]
-    more = f"{found.left_out} shorter topics are left out. " if found.left_out else ""
-    return [*lines, f"[Oldest first; each line is how it began. {more}{found.scope}]"]
-
-
-def _topic(each: TopicLine) -> str:
-    day, last = each.at[:10], each.last_at[:10]
-    days = day if day == last else f"{day} to {last}"
-    title = " ".join(each.title.split()) or "no title"
-    place = "" if each.here else f" (another direct chat: {title})"
-    return (
-        f"{days} #{each.first_seq}-#{each.last_seq}, {each.messages} messages{place}: {each.text}"
-    )
 
 
 def answer_of(findings: Findings, query: str) -> str:
@@ -308,9 +281,8 @@ SESSION_SEARCH = Tool(
     name="session_search",
     description=(
         "Finds messages by their words: in this conversation, also those no longer in view, and"
-        " from a direct chat in the same sender's others; never other people's. Topics come oldest"
-        " first, without a query all. read_conversation reads on from a number (#12) of this"
-        " conversation."
+        " from a direct chat in the same sender's others; never other people's. read_conversation"
+        " reads on from a number (#12) of this conversation."
     ),
     effect="read",
     arguments=HistorySearchArguments,

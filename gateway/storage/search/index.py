@@ -15,9 +15,8 @@ from sqlalchemy import Connection, TextClause, bindparam, delete, insert, select
 from agent.messages import decode
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import message, search_row
-from gateway.storage.search import topics, vectors
+from gateway.storage.search import vectors
 from gateway.storage.search.terms import VERSION, terms_of
-from gateway.storage.search.topics import SaidMessage
 from gateway.storage.statements import kept
 
 if TYPE_CHECKING:
@@ -66,13 +65,12 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True)
 class IndexBatch:
-    """What moves the index of a conversation, and its topics, from `after_seq` to `upto_seq`."""
+    """What moves the index of a conversation from `after_seq` to `upto_seq`."""
 
     conversation: int
     after_seq: int
     upto_seq: int
     entries: tuple[IndexEntry, ...]
-    said: tuple[SaidMessage, ...] = ()
 
 
 def row_id(conversation_id: int, seq: int) -> int:
@@ -127,7 +125,6 @@ def clear(conn: Connection) -> bool:
         Whether there was anything in it.
     """
     removed = conn.execute(delete(search_row)).rowcount
-    topics.clear(conn)
     conversations.search_anew(conn)
     empty(conn)
     return removed > 0
@@ -204,12 +201,11 @@ def waiting_in(
 
 def prepared(found: Unindexed) -> IndexBatch:
     """Return what is to be written for messages; takes milliseconds, not for the event loop."""
-    read = [(seq, role, at, decode(body)) for seq, role, body, at in found.rows]
-    entries = (IndexEntry(seq, role, at, terms_of(message)) for seq, role, at, message in read)
+    entries = (
+        IndexEntry(seq, role, at, terms_of(decode(body))) for seq, role, body, at in found.rows
+    )
     kept = tuple(entry for entry in entries if entry.terms)
-    said = (topics.said_in(seq, at, message) for seq, _, at, message in read)
-    brought = tuple(each for each in said if each is not None)
-    return IndexBatch(found.conversation, found.after_seq, found.upto_seq, kept, brought)
+    return IndexBatch(found.conversation, found.after_seq, found.upto_seq, kept)
 
 
 def feed(conn: Connection, batch: IndexBatch) -> bool:
@@ -222,8 +218,6 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
             _SAID[conn.dialect.name].add,
             [_indexed(batch.conversation, each) for each in batch.entries],
         )
-    if moved and batch.said:
-        topics.note(conn, batch.conversation, batch.said)
     return moved
 
 
@@ -256,8 +250,6 @@ def _joined(terms: frozenset[str]) -> str:
 
 def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]) -> None:
     """Take messages out, by seq with their terms; the index is current (`is_current`)."""
-    if terms:
-        topics.forget(conn, conversation_id, max(terms))
     here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
     vectors.take_out(conn, conversation_id, terms)
     for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
@@ -275,7 +267,6 @@ def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     Their words stay in the older pages of the index until `merge_some` has written these together.
     An index of another version cannot be told what to take out: all of it goes, to be fed anew.
     """
-    topics.forget(conn, conversation_id, upto_seq)
     vectors.forget(conn, conversation_id, upto_seq)
     if not is_current(conn):
         clear(conn)

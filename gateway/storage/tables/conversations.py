@@ -242,7 +242,7 @@ search_row = Table(
     Column("terms", Whole, nullable=False),  # how many different ones
     sqlite_with_rowid=False,
 )
-# What a conversation was about: one row for each stretch of it (gateway/storage/search/topics.py).
+# Written by no version any more; goes with the one migration before 0.6.
 topic = Table(
     "topic",
     metadata,
@@ -250,7 +250,7 @@ topic = Table(
     Column("first_seq", Whole, primary_key=True),
     Column("last_seq", Whole, nullable=False),
     Column("text", Text, nullable=False),
-    Column("terms", Text, nullable=False),  # JSON, see topics.py
+    Column("terms", Text, nullable=False),
     Column("messages", Whole, nullable=False),  # of people
     Column("at", Double, nullable=False),  # of the first message
     Column("last_at", Double, nullable=False),

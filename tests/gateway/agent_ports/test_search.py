@@ -55,25 +55,6 @@ async def test_what_was_said_before_new_is_found(store: Store, database: Databas
     assert "not indexed" not in findings.scope
 
 
-async def test_topics_in_order_of_time(store: Store, database: Database) -> None:
-    """Also of the sender's other direct chats; with words those in which they were found."""
-    there = talk(store, "Which flour makes good sourdough bread?", user="7", account="other")
-    here = chat(store, user="7")
-    store.run(tell, here, [said("How are zebras painted with water colours?")])
-    newest = store.run(tell, here, [said("By the way, what did I ask about flour?")])
-    searcher = ConversationSearcher(database, Indexer(database), here, newest)
-    found = await searcher.timeline(SearchQuery(""))
-    assert [(each.here, each.first_seq, each.messages) for each in found.topics] == [
-        (False, 1, 1),
-        (True, 1, 1),
-    ]
-    assert (await searcher.timeline(SearchQuery("", limit=1))).left_out == 1
-    [bread] = (await searcher.timeline(SearchQuery("flour bread"))).topics
-    assert bread.text == "Which flour makes good sourdough bread?"
-    assert there != here
-    assert (await searcher.timeline(SearchQuery("", until="2020-01-01"))).topics == ()
-
-
 async def test_other_direct_chats_of_the_sender_are_found(store: Store, database: Database) -> None:
     """From a direct chat; they are named."""
     there = talk(store, "a zebra", user="7", account="other")

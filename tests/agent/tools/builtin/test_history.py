@@ -22,8 +22,6 @@ from agent.tools.context import (
     Findings,
     Hit,
     SearchQuery,
-    Timeline,
-    TopicLine,
 )
 from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import KnownPast, MemoryReader, context
@@ -174,15 +172,9 @@ class Searcher:
     hits: tuple[Hit, ...] = ()
     asked: list[SearchQuery] = field(default_factory=list)
 
-    topics: tuple[TopicLine, ...] = ()
-
     async def search(self, query: SearchQuery) -> Findings:
         self.asked.append(query)
         return Findings(self.hits, "Searched: this.")
-
-    async def timeline(self, query: SearchQuery) -> Timeline:
-        self.asked.append(query)
-        return Timeline(self.topics, 3 if self.topics else 0, "Searched: this.")
 
 
 def past(seq: int, text: str = "so") -> PastMessage:
@@ -302,19 +294,6 @@ async def test_in_order_of_time() -> None:
     searcher = Searcher((hit(9, late), hit(2, early)))
     told = await run(searcher, '{"query": "zebra", "order": "time"}')
     assert [line[:4] for line in told.splitlines() if "#" in line] == ["> #2", "> #9"]
-
-
-async def test_topics_are_lines_in_order() -> None:
-    """With their days, numbers and words; the query may be left out."""
-    one = TopicLine("mine", True, 1, 8, "2026-03-01T08:00:00Z", "2026-03-01T09:00:00Z", "Login?", 4)
-    two = replace(one, here=False, first_seq=9, last_at="2026-03-03T09:00:00Z", title="")
-    told = await run(Searcher(topics=(one, two)), '{"show": "topics"}')
-    assert told.splitlines() == [
-        "2026-03-01 #1-#8, 4 messages: Login?",
-        "2026-03-01 to 2026-03-03 #9-#8, 4 messages (another direct chat: no title): Login?",
-        "[Oldest first; each line is how it began. 3 shorter topics are left out. Searched: this.]",
-    ]
-    assert await run(Searcher(), '{"show": "topics"}') == "No topic was found.\n[Searched: this.]"
 
 
 async def test_without_a_searcher_there_is_nothing() -> None:
