@@ -43,6 +43,8 @@ _ALONE = (
     "SET LOCAL statement_timeout = 0",
     f"SELECT pg_advisory_xact_lock({MIGRATING})",
 )
+OF_DEVELOPMENT = "0034"
+"""The last revision of main before what 0.6 adds became one migration."""
 UNFINISHED = "unfinished copy"
 """The revision of a database into which `parley db copy` has not copied everything yet: no version
 of Parley knows it, so none starts on it."""
@@ -262,8 +264,12 @@ def upgrade(conn: Connection) -> None:
     """
     refuse_newer(conn)
     import_module("alembic.command").upgrade(_config(conn), "head")
+    state_floor(conn)
+
+
+def state_floor(conn: Connection) -> None:
+    """Tell older versions (`_is_served`), which do not know this one's revision, of `FLOOR`."""
     if conn.dialect.name == "postgresql":
-        # For older versions (`_is_served`), which do not know what this one has added.
         conn.exec_driver_sql(f"COMMENT ON TABLE alembic_version IS '{FLOOR}'")
 
 
@@ -272,13 +278,18 @@ def refuse_newer(conn: Connection) -> None:
 
     Raises:
         DatabaseTooNew: A newer version wrote it.
-        StorageUnavailable: It is a copy that is not whole.
+        StorageUnavailable: It is a copy that is not whole, or one of the unreleased 0.6.
     """
     revision = schema_revision(conn)
     if revision == UNFINISHED:
         command = table("copy_progress", sql_column("part"), sql_column("position"))
         begun = select(command.c.position).where(command.c.part == COPIED_BY)
         raise StorageUnavailable(unfinished(conn.scalar(begun)))
+    if revision == OF_DEVELOPMENT:
+        raise StorageUnavailable(
+            f"the database has schema revision {revision} of the unreleased 0.6: stop its gateway"
+            " and make a backup, then `parley db convert` makes it this version's"
+        )
     known = revision is None or revision in known_revisions()
     if not known and not _is_served(conn, revision):
         raise DatabaseTooNew(
@@ -299,10 +310,14 @@ def unfinished(command: str | None) -> str:
 
 def differences(conn: Connection) -> list[str]:
     """Return what differs between the tables in the database and in the code, in words."""
-    contexts = import_module("alembic.runtime.migration").MigrationContext
-    context = contexts.configure(conn, opts={"include_name": _is_compared})
-    found = import_module("alembic.autogenerate").compare_metadata(context, metadata)
+    found = import_module("alembic.autogenerate").compare_metadata(comparison(conn), metadata)
     return [str(difference) for difference in found]
+
+
+def comparison(conn: Connection) -> Any:
+    """Return alembic's context for comparing the database's tables with the code's."""
+    contexts = import_module("alembic.runtime.migration").MigrationContext
+    return contexts.configure(conn, opts={"include_name": _is_compared})
 
 
 def _is_compared(name: str | None, kind: str, _: object) -> bool:
@@ -344,6 +359,6 @@ def _config(conn: Connection) -> Any:
     config = import_module("alembic.config").Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
-    # For 0032, which distinguishes a new home from one that was in use.
+    # For 0006, which distinguishes a new home from one that was in use.
     config.attributes["before"] = schema_revision(conn)
     return config

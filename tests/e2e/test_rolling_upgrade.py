@@ -28,9 +28,9 @@ def git(*arguments: str) -> bytes:
 
 
 def commit_before(revision: str) -> str:
-    """Return the newest commit without this migration, whatever the working tree has."""
-    (file,) = ROOT.glob(f"migrations/versions/{revision}_*.py")
-    added = git("log", "--diff-filter=A", "--format=%H", "--", str(file.relative_to(ROOT)))
+    """Return the newest commit without this revision, whatever the working tree has."""
+    files = f"migrations/versions/{revision}_*.py"
+    added = git("log", "--diff-filter=A", "--format=%H", "--", files)
     commits = added.decode().split()
     return f"{commits[-1]}^" if commits else "HEAD"
 

@@ -4,10 +4,8 @@ import asyncio
 import json
 import os
 import pwd
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,19 +13,16 @@ from typing import Any
 
 import aiohttp
 import pytest
-from alembic import command
 
 from agent.processes import confinement
 from agent.settings import TerminalSettings, ToolSettings
-from gateway.storage import migrations
-from gateway.storage.engine import connect
-from gateway.storage.schema import metadata
 from tests.agent.tools.sandbox.calling import use_with
 from tests.e2e.web_chat import WebChat
 from tests.support.door import bearer, sign_in_link
 from tests.support.nginx import NGINX, PROPER, certificate, nginx, nginx_with_tls
 from tests.support.oidc_server import OidcServer
 from tests.support.process import ParleyProcess, free_port
+from tests.support.storage import outdated_copy
 
 PYTHON = Path(sys.executable).resolve()
 MESSAGE = {"id": "m1", "text": "/approve"}
@@ -465,7 +460,7 @@ async def test_a_home_of_version_0_5_starts_and_loses_nothing(tmp_path: Path) ->
         again = WebChat(parley, "old")
         assert "6" in await again.ask("what is 2*3?")
         assert len(parley.transcript()) == 8
-        assert parley.named("database_migrated", before="0013")
+        assert parley.named("database_migrated", before="0005")
 
 
 async def way_to_provider(http: aiohttp.ClientSession) -> str:
@@ -479,42 +474,9 @@ def browser(parley: ParleyProcess) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(parley.url, cookie_jar=aiohttp.CookieJar(unsafe=True))
 
 
-SUMS = """
-SELECT name, sql FROM sqlite_master WHERE name = 'spent_slot' OR type = 'trigger' ORDER BY type
-"""
-
-
 def as_of_version_0_5(database: Path) -> None:
-    """Take back what later revisions made: none of it holds what was said."""
-    old = database.with_name("old.db")
-    with closing(connect(old)) as conn, conn.begin():
-        command.upgrade(migrations._config(conn), "0013")
-    with closing(sqlite3.connect(old)) as before, closing(sqlite3.connect(database)) as books:
-        books.execute("ALTER TABLE session ADD COLUMN view_plan TEXT NOT NULL DEFAULT ''")
-        books.execute(
-            "UPDATE session SET view_plan = (SELECT body FROM view_plan WHERE session_id = id)"
-        )
-        for index in indexes_of(books) - indexes_of(before):
-            books.execute(f"DROP INDEX {index}")
-        # A part of a key cannot be dropped; what the ledger is summed up in is made anew anyway.
-        for name, sql in before.execute(SUMS):
-            kind = sql.split()[1]
-            books.execute(f"DROP {kind} {name}")
-            books.execute(sql)
-        for table in metadata.tables:
-            columns, known = columns_of(books, table), columns_of(before, table)
-            for column in columns - known if known else ():
-                books.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-            if not known:
-                books.execute(f"DROP TABLE {table}")
-        books.execute("UPDATE alembic_version SET version_num = '0013'")
-        books.commit()
-
-
-def indexes_of(books: sqlite3.Connection) -> set[str]:
-    found = books.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
-    return {row[0] for row in found}
-
-
-def columns_of(books: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in books.execute(f"PRAGMA table_info({table})")}
+    """Write the database as that version had it: without a mark of its identity."""
+    old = outdated_copy(database, database.with_name("old.db"), "0005")
+    for written in database.parent.glob(f"{database.name}*"):
+        written.unlink()
+    old.rename(database)

@@ -1,4 +1,8 @@
-"""Calls of models: what they cost, sums that triggers keep, and what they showed of windows."""
+"""Calls of models: what they cost, sums that triggers keep, and what they showed of windows.
+
+Migration 0006 makes the sums with the words of this file: whoever changes these after 0.6 copies
+them there first.
+"""
 
 from sqlalchemy import DDL, Boolean, Column, Double, Index, Table, Text, event, false
 
@@ -66,16 +70,16 @@ _WORDS = {
     },
 }
 """What the sums of the ledger say otherwise in each dialect; `{n}` makes a number of a boolean."""
-_ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
-_PROMPT = (
+ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
+PROMPT = (
     "({r}.input_tokens + {r}.cache_read_tokens + {r}.cache_write_5m_tokens"
     " + {r}.cache_write_1h_tokens)"
 )
 _KNOWN = (
-    f"{{most}}({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {_PROMPT}"
+    f"{{most}}({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {PROMPT}"
     " THEN {r}.before_tokens ELSE 0 END)"
 )
-_PROMPT_SIZE = " + ".join(f"({_PROMPT} >= {size}){{n}}" for size in SIZES)
+_PROMPT_SIZE = " + ".join(f"({PROMPT} >= {size}){{n}}" for size in SIZES)
 _KNOWN_SIZE = " + ".join(f"({_KNOWN} >= {size}){{n}}" for size in SIZES)
 MEASURES = {
     "calls": "1",
@@ -87,13 +91,13 @@ MEASURES = {
     "pico_usd": f"coalesce(cast(round({{r}}.usd * {PICO}) AS {{whole}}), 0)",
     "priced": "({r}.usd IS NOT NULL){n}",
     "estimates": "({r}.estimated AND {r}.usd IS NOT NULL){n}",
-    "answers": f"{_ANSWER}{{n}}",
-    "answer_prompt": f"{_ANSWER}{{n}} * {_PROMPT}",
-    "answer_input": f"{_ANSWER}{{n}} * {{r}}.input_tokens",
-    "answer_read": f"{_ANSWER}{{n}} * {{r}}.cache_read_tokens",
-    "answer_5m": f"{_ANSWER}{{n}} * {{r}}.cache_write_5m_tokens",
-    "answer_1h": f"{_ANSWER}{{n}} * {{r}}.cache_write_1h_tokens",
-    "answer_known": f"{_ANSWER}{{n}} * {_KNOWN}",
+    "answers": f"{ANSWER}{{n}}",
+    "answer_prompt": f"{ANSWER}{{n}} * {PROMPT}",
+    "answer_input": f"{ANSWER}{{n}} * {{r}}.input_tokens",
+    "answer_read": f"{ANSWER}{{n}} * {{r}}.cache_read_tokens",
+    "answer_5m": f"{ANSWER}{{n}} * {{r}}.cache_write_5m_tokens",
+    "answer_1h": f"{ANSWER}{{n}} * {{r}}.cache_write_1h_tokens",
+    "answer_known": f"{ANSWER}{{n}} * {_KNOWN}",
 }
 """What is summed up of the ledger, and how it is found in a row of it: `{r}` is NEW or OLD."""
 _KEYS = {
@@ -104,7 +108,7 @@ _KEYS = {
     "model": "{r}.model",
     # 0: not compared with the least possible; else 1 + 5 * that of the prompt + that of what was
     # known of it, each the number of SIZES that it reaches.
-    "size": f"CASE WHEN {_ANSWER} THEN 1 + {len(SIZES) + 1} * ({_PROMPT_SIZE}) + {_KNOWN_SIZE}"
+    "size": f"CASE WHEN {ANSWER} THEN 1 + {len(SIZES) + 1} * ({_PROMPT_SIZE}) + {_KNOWN_SIZE}"
     " ELSE 0 END",
     "bucket": "{r}.conversation % {buckets}",
 }
@@ -145,6 +149,17 @@ def rollup_sql(table: Table, row: str, sign: str = "", dialect: str = "sqlite") 
         f"INSERT INTO {table.name} ({names})"  # noqa: S608 - own names
         f" VALUES ({_said(', '.join(values), row, dialect)})"
         f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sums};"
+    )
+
+
+def filled_sql(dialect: str) -> str:
+    """Return the statement that makes the sums by sender of the ledger."""
+    keys = [column.name for column in spent_by.primary_key]
+    found = [_KEYS[key] for key in keys] + [f"sum({how})" for how in MEASURES.values()]
+    places = ", ".join(str(n) for n in range(1, len(keys) + 1))
+    return (
+        f"INSERT INTO spent_by ({', '.join([*keys, *MEASURES])})"  # noqa: S608 - own names
+        f" SELECT {_said(', '.join(found), 'ledger', dialect)} FROM ledger GROUP BY {places}"
     )
 
 

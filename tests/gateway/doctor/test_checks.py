@@ -137,7 +137,7 @@ def test_each_package_is_asked_about(patient: Patient, monkeypatch: pytest.Monke
 
 def test_an_older_schema_is_mended_where_no_gateway_runs(patient: Patient) -> None:
     """While one runs it is that one's, and nothing is offered."""
-    outdated_file(patient.home / "parley.db", "0024")
+    outdated_file(patient.home / "parley.db", "0005")
     [seen] = patient.result("database-readable").seen
     assert (seen.level, seen.fix) == ("wrong", None)
     patient.running = None

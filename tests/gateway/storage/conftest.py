@@ -59,9 +59,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 @pytest.fixture(params=ENGINES)
 def outdated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An empty database as the last version that took notes by rules had it, on either engine."""
+    """An empty database as version 0.5 had it, on either engine."""
     if request.param == "sqlite":
-        opened = Store(outdated_file(tmp_path / "old.db", "0030"))
+        opened = Store(outdated_file(tmp_path / "old.db", "0005"))
         yield opened
         opened.close()
         return
@@ -70,7 +70,7 @@ def outdated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     connection = postgres.connect(server_at(server.url(name)))
     opened = PostgresStore(connection, is_emptied=False)
     with connection.transaction():
-        command.upgrade(migrations._config(connection), "0030")
+        command.upgrade(migrations._config(connection), "0005")
     yield opened
     connection.driver.close()
     server.drop(name)

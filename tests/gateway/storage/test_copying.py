@@ -312,10 +312,10 @@ def test_schemas_of_other_versions_are_refused(
     source: str, back: str, empty_url: str, tmp_path: Path
 ) -> None:
     """On both sides, with what to do."""
-    older = f"sqlite:///{outdated_file(tmp_path / 'older.db', '0019')}"
-    with pytest.raises(StorageUnavailable, match=r"revision 0019.*migrate it first"):
+    older = f"sqlite:///{outdated_file(tmp_path / 'older.db', '0005')}"
+    with pytest.raises(StorageUnavailable, match=r"revision 0005.*migrate it first"):
         copied(older, back)
-    with pytest.raises(StorageUnavailable, match=r"revision 0019.*migrate it first"):
+    with pytest.raises(StorageUnavailable, match=r"revision 0005.*migrate it first"):
         copied(source, older)
     ended(source, empty_url)
     with pytest.raises(StorageUnavailable, match="itself a copy that is not whole"):

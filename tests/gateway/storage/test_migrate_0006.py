@@ -1,4 +1,4 @@
-"""Migration 0006: prompts and tools of version 0.5 are moved to where each is stored once."""
+"""Migration 0006: what version 0.5 has stored stays, and is where 0.6 looks for it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,17 +7,23 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.prompt.system import OWN_LAYER, SEPARATOR, SystemPrompt
-from gateway.storage import maintenance
+from gateway.storage import identity, maintenance
 from gateway.storage.conversation import sessions, turn_journal
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.schema import metadata, prompt_base, prompt_text, session
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import blame, leases
+from gateway.storage.queue.blame import Death
+from gateway.storage.schema import inbox, metadata, prompt_base, prompt_text, session, turn
 from tests.support.storage import (
+    BASE,
     OF_BASES,
     Store,
     admit,
     begin_anew,
+    claim_one,
     dump,
+    find_running,
     inbound,
     outdated_copy,
     parts,
@@ -28,6 +34,15 @@ from tests.support.storage import (
 pytestmark = pytest.mark.usefixtures("sqlite_alone")
 
 SHARED = "You are a tést."
+WRITTEN = {
+    "/new": "new",
+    " /Compact@parley_bot  the\nschema": "compress",
+    "/start ABCD2345": "help",
+    "/pair list": "pair",
+    "/stauts": None,
+    "ABCD2345": None,
+}
+"""Commands and what 0.6 calls them."""
 
 
 def base_of(root: str) -> PromptBase:
@@ -47,6 +62,8 @@ def lived(store: Store) -> Store:
         answer = [assistant_message("Well.")]
         store.run(turn_journal.commit, current, answer, parts(current), TurnEnd("final_text"))
         store.run(sessions.split, settled, "compression", settled.plan)
+    for text in WRITTEN:
+        store.run(admit, inbound(text), kind="command")
     store.run(begin_anew, 2)
     store.run(admit, inbound("waits", chat="d"))
     return store
@@ -103,3 +120,40 @@ def test_migrated_tables_have_the_columns_of_new_ones(migrated: Store, store: St
             for each in (migrated, store)
         ]
         assert described[0] == described[1]
+
+
+def test_what_waits_is_still_carried_out(migrated: Store) -> None:
+    """Each command of the inbox gets its name, each message none."""
+    named = {row.text: row.command for row in migrated.rows(inbox) if row.kind == "command"}
+    assert named == WRITTEN
+    assert {row.command for row in migrated.rows(inbox) if row.kind != "command"} == {None}
+
+
+def test_older_turns_are_suspected_of_nothing(migrated: Store) -> None:
+    """What is recorded of deaths is empty."""
+    assert {(row.deaths, row.blamed, row.quiet_s) for row in migrated.rows(turn)} == {(0, 0, 0.0)}
+    begun = {(row.attempt_at, row.troubled_at, row.retries) for row in migrated.rows(turn)}
+    assert begun == {(None, None, None)}
+
+
+async def test_an_older_turn_that_was_killed_goes_on(store: Store, tmp_path: Path) -> None:
+    """When it was taken up is not known: that counts from its beginning."""
+    store.run(turn_of, "three")
+    old = outdated_copy(store.path, tmp_path / "killed.db", "0005")
+    async with open_database(old) as database:
+        heir = await database.write(leases.register, "newer")
+        inherited = await database.write(blame.take_over, heir, Death(), 3600.0)
+        assert (inherited.ran, inherited.trials) == (1, {})
+        lease = await database.write(claim_one, 1, heir)
+        running = await database.write(find_running, lease, BASE)
+        assert running is not None
+        assert (running.attempt, running.deaths) == (1, 1)
+
+
+async def test_an_older_database_is_watched_from_its_first_opening_on(old_file: Path) -> None:
+    """It has no mark yet, which is no reason to refuse it."""
+    async with open_database(old_file) as database:
+        await database.write(admit, inbound("And the weather?"))
+    seen = identity.read_mark(identity.mark_of(old_file))
+    assert seen is not None
+    assert seen.commits == 1

@@ -1,10 +1,8 @@
 """Records about MCP servers: which stay confined, and owners' decisions about tools' texts."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection
 
 from agent.tools.registry import HeldTool
 from gateway.errors import NotFound
@@ -67,50 +65,17 @@ def test_what_nobody_asked_about_cannot_be_decided(store: Store) -> None:
             store.run(mcp.decide, name, "agreed", "telegram:u1")
 
 
-def _enter(conn: Connection, row: tuple[object, ...]) -> None:
-    names = "seq, at, kind, emptied, said, salt, digest, prev, hash"
-    sign = "?" if conn.dialect.name == "sqlite" else "%s"
-    conn.exec_driver_sql(
-        f"INSERT INTO audit_log ({names}) VALUES ({', '.join(sign for _ in row)})",  # noqa: S608
-        row,
-    )
-
-
 @pytest.fixture
 def upgraded(outdated: Store) -> Store:
-    """A migrated home of the previous version; its audit log has the settings of three starts."""
-    starts = (
-        {"tools.mcp": '{"gone":{"command":"npx"}}', "web.port": "1"},
-        {"tools.mcp": '{"files":{"command":"npx","env":{"KEY":"sha256:1"}}}'},
-        {"tools.mcp": '{"masked'},
-    )
-    for seq, settings in enumerate(starts, 1):
-        said = json.dumps(["", "", "first start", {"changed": {}, "settings": settings}])
-        row = (seq, float(seq), "settings_changed", "", said, "salt", "digest", str(seq), "hash")
-        outdated.run(_enter, row)
+    """A migrated home of the previous version."""
     assert maintenance.upgrade(outdated.location) == REVISION
     return outdated
 
 
 def test_servers_of_a_home_in_use_stay_confined(upgraded: Store) -> None:
-    """Those in its settings at any earlier start, and at the first start after the upgrade."""
+    """Those in its settings at the first start after the upgrade."""
     assert maintenance.check(upgraded.location) == []
-    assert upgraded.run(mcp.confined) == {"", "files", "gone"}
-    assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "gone", "new"}
+    assert upgraded.run(mcp.confined) == {""}
+    assert upgraded.run(mcp.at_start, ["new", "files"]).confined == {"files", "new"}
     later = upgraded.run(mcp.at_start, ["later", "files"])
-    assert later.confined == {"files", "gone", "new"}
-
-
-def test_rows_of_the_audit_log_outlive_its_chain(upgraded: Store) -> None:
-    """With their numbers; the next row has the next one."""
-    upgraded.run(audit_log.append, audit_log.AuditEntry("expired"))
-    rows = upgraded.run(lambda conn: list(audit_log.records(conn)))
-    kinds = [(row.seq, row.kind) for row in rows]
-    assert kinds == [*((seq, "settings_changed") for seq in (1, 2, 3)), (4, "expired")]
-    assert rows[0].text()["subject"] == "first start"
-
-
-def test_a_start_without_servers_makes_none_unconfined(upgraded: Store) -> None:
-    """The first start after the upgrade may use other settings."""
-    upgraded.run(mcp.at_start, [])
-    assert "files" in upgraded.run(mcp.at_start, ["files"]).confined
+    assert later.confined == {"files", "new"}

@@ -298,7 +298,7 @@ def test_older_ledgers_are_summed_up_once(store: Store, tmp_path: Path) -> None:
         for n in range(5):
             book_slots(store, current, n * 700.0, usage=Usage(900 * n), cost_usd=0.1 * n)
             book_slots(store, current, model="other", usage=None, purpose="summary")
-    old = outdated_copy(store.path, tmp_path / "old.db", "0010")
+    old = outdated_copy(store.path, tmp_path / "old.db", "0005")
     maintenance.upgrade(old)
     migrated = Store(old)
     for each in (spent_slot, spent_by, table):
