@@ -63,7 +63,7 @@ _DIRECT = "D"
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
 sdk_log = logging.getLogger("parley.slack_sdk")
-"""For slack_sdk and Bolt: below WARNING they log texts, tokens and one-time socket addresses."""
+"""For slack_sdk and Bolt: below WARNING they log texts and tokens."""
 sdk_log.setLevel(logging.WARNING)
 T = TypeVar("T")
 
@@ -132,6 +132,8 @@ class Client:
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
+                # For sockets, too.
+                ssl=self._tls,
                 logger=sdk_log,
                 # The SDK's handler would post again after a lost answer.
                 retry_handlers=[],

@@ -7,14 +7,16 @@ answers Slack's own checks of the address, and tells events, buttons and slash c
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
 import structlog
 from aiohttp import web
 from slack_bolt.adapter.aiohttp import to_aiohttp_response, to_bolt_request
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.response import BoltResponse
 from slack_sdk.signature import SignatureVerifier
 
@@ -22,7 +24,7 @@ from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import credential
 from adapters.slack.buttons import Press, pressed_blocks
-from adapters.slack.client import Client
+from adapters.slack.client import Client, sdk_log
 from adapters.slack.errors import CallFailed, mapped, receiving_error
 from adapters.slack.inbound import BotIdentity
 from adapters.slack.ingest import (
@@ -34,7 +36,7 @@ from adapters.slack.ingest import (
     is_bare_mention,
 )
 from adapters.slack.platform import SlackSettings
-from adapters.slack.socketmode import UNREADABLE, Socket, answered, bolt_app
+from adapters.slack.socketmode import Socket
 
 log = structlog.get_logger()
 
@@ -44,6 +46,21 @@ _CHECK_INTERVAL_S = 45.0
 _SHORTEST_CONNECTION_S = 5.0
 _TITLE_CHARS = 80
 _NOT_FOR_YOU = "This button is not for you."
+UNREADABLE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What Bolt raises, before it asks anybody, for calls of a shape it did not expect.
+
+It looks for ids in every corner of a payload: an event whose `user` is a number is a TypeError.
+"""
+
+Store = Callable[[IncomingPayload], Awaitable[None]]
+"""Returns once an update is committed."""
 
 
 class Webhook:
@@ -101,6 +118,67 @@ class Webhook:
             await self._ingest.store_poison(body, str(reason))
         else:
             await self._ingest.store([IncomingPayload("events_api", payload)])
+
+
+def bolt_app(client: Client, ingest: Ingest, store: Store, signing_secret: str) -> AsyncApp:
+    """Return an app whose one global middleware stores updates; it has no token and calls nobody.
+
+    Args:
+        store: Returns once an update is committed.
+    """
+
+    async def authorize() -> AuthorizeResult:
+        """Bolt's own asks auth.test; if that fails it answers 200 and the event is lost."""
+        me = ingest.identity
+        return AuthorizeResult(
+            enterprise_id=None,
+            team_id=me.team if me else None,
+            bot_id=me.bot if me else None,
+            bot_user_id=me.user if me else None,
+        )
+
+    async def admit(body: dict[str, Any]) -> BoltResponse:
+        """Answer at once, without `next()`: no listener may come before the commit."""
+        return await answered(store(_update_of(body)))
+
+    app = AsyncApp(
+        # Below `slack_bolt`, since Bolt names loggers after the app.
+        name="slack_bolt.parley",
+        logger=sdk_log,
+        client=client.anonymous(),
+        authorize=authorize,
+        signing_secret=signing_secret,
+        # Bolt would otherwise acknowledge before a listener is done.
+        process_before_response=True,
+        # The adapter itself knows its own messages, and the bots that it listens to.
+        ignoring_self_events_enabled=False,
+        attaching_function_token_enabled=False,
+        attaching_conversation_kwargs_enabled=False,
+    )
+    app.use(admit)
+    app.error(_passed_on)
+    return app
+
+
+async def answered(storing: Awaitable[None]) -> BoltResponse:
+    """Return 200, or 503 if an update was not stored, for whatever reason."""
+    try:
+        await storing
+    except Exception:
+        log.exception("slack_webhook_not_stored")
+        return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
+    return BoltResponse(status=HTTPStatus.OK)
+
+
+def _update_of(body: dict[str, Any]) -> IncomingPayload:
+    if "event" in body:
+        return IncomingPayload("events_api", body)
+    return IncomingPayload("slash_commands" if "command" in body else "interactive", body)
+
+
+async def _passed_on(error: Exception) -> NoReturn:
+    """Bolt would make a 500 of it; only the caller knows what is to be done with the update."""
+    raise error
 
 
 class Receiver:

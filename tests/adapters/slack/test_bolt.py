@@ -1,7 +1,6 @@
 """Bolt's dispatch: whatever Slack sends reaches the intake once, and nothing else answers 200."""
 
 import asyncio
-import gc
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,14 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
 from slack_bolt.request.async_request import AsyncBoltRequest
-from slack_sdk.socket_mode.response import SocketModeResponse
 
 from adapters.slack.client import Client, api_root
 from adapters.slack.ingest import IncomingPayload
 from adapters.slack.platform import SlackSettings
-from adapters.slack.socketmode import EnvelopeHandler, SocketConnection, bolt_app
-from tests.adapters.slack.conftest import until
-from tests.support.recording_intake import NotStored
+from adapters.slack.receive import UNREADABLE, bolt_app
 
 ANYBODY: Any = SimpleNamespace(identity=None)
 CORNERS = [
@@ -53,7 +49,7 @@ SHAPES = st.recursive(
 
 
 class Stores:
-    """Takes updates as the envelopes of a socket do."""
+    """Takes updates as the webhook does."""
 
     def __init__(self) -> None:
         self.updates: list[IncomingPayload] = []
@@ -65,19 +61,23 @@ class Stores:
 def app_with(store: Any) -> Any:
     """Return the app without anything behind it."""
     client = Client(SlackSettings(bot_token=SecretStr("xoxb-1")))
-    return bolt_app(client, ANYBODY, store)
+    return bolt_app(client, ANYBODY, store, "secret")
 
 
 @settings(max_examples=150)
-@given(payload=objects(SHAPES) | SHAPES)
+@given(payload=objects(SHAPES))
 def test_a_payload_of_any_shape_is_stored_once(payload: Any) -> None:
-    """Where Bolt cannot read it, our own reading gets it; what comes is never refused for ever."""
+    """Bolt hands it over, or raises what has our own reading get it; nothing else happens."""
     stores = Stores()
-    delivery = EnvelopeHandler(app_with(stores.store), stores)  # type: ignore[arg-type]
-    envelope = {"type": "events_api", "envelope_id": "e", "payload": payload}
-    assert asyncio.run(delivery.status("e", envelope)) == 200
-    (update,) = stores.updates
-    assert update.payload == ({"text": payload} if isinstance(payload, str) else payload)
+    app = app_with(stores.store)
+    try:
+        request = AsyncBoltRequest(body=payload, mode="socket_mode")
+        answer = asyncio.run(app.async_dispatch(request))
+    except UNREADABLE:
+        assert stores.updates == []
+    else:
+        assert answer.status == 200
+        assert [update.payload for update in stores.updates] == [payload]
 
 
 async def test_bolt_holds_no_token() -> None:
@@ -86,69 +86,6 @@ async def test_bolt_holds_no_token() -> None:
     request = AsyncBoltRequest(body={"event": {"type": "message"}}, mode="socket_mode")
     await app.async_dispatch(request)
     assert (app.client.token, request.context.token, request.context.client.token) == (None,) * 3
-
-
-class Line:
-    """A connection that notes what is acknowledged, or is gone."""
-
-    def __init__(self, *, gone: bool = False) -> None:
-        self.acknowledged: list[str] = []
-        self._gone = gone
-
-    async def send_socket_mode_response(self, response: SocketModeResponse) -> None:
-        if self._gone:
-            raise ConnectionResetError
-        self.acknowledged.append(response.envelope_id)
-
-
-async def acknowledged(store: Any, line: Line, **changes: Any) -> list[str]:
-    """Deliver one envelope; return what was acknowledged."""
-    stores = Stores()
-    delivery = EnvelopeHandler(app_with(store or stores.store), stores)  # type: ignore[arg-type]
-    payload = {"event": {"type": "message"}}
-    envelope = {"type": "events_api", "envelope_id": "e", "payload": payload} | changes
-    await delivery.deliver(line, envelope)  # type: ignore[arg-type]
-    return line.acknowledged
-
-
-async def test_only_what_is_stored_is_acknowledged() -> None:
-    """Bolt's answer to an error is no 200, so the socket stays silent."""
-
-    async def failing(_: IncomingPayload) -> None:
-        raise NotStored("disk full")
-
-    assert await acknowledged(None, Line()) == ["e"]
-    assert await acknowledged(failing, Line()) == []
-
-
-async def test_an_envelope_of_a_new_kind_is_acknowledged() -> None:
-    """Slack would deliver it again and again; without a name there is nothing to say."""
-    assert await acknowledged(None, Line(), type="something_new", payload=None) == ["e"]
-    assert await acknowledged(None, Line(), envelope_id=None) == []
-
-
-async def test_an_acknowledgement_into_a_dead_line_is_nobodys_error() -> None:
-    """The update is stored; Slack delivers it again, and it will be known."""
-    assert await acknowledged(None, Line(gone=True)) == []
-
-
-async def test_an_envelope_that_comes_while_the_run_ends_is_left_to_slack() -> None:
-    """No task can be started any more; that is no error and leaves nothing behind."""
-    delivered: list[Any] = []
-
-    async def deliver(_: SocketConnection, envelope: Any) -> None:
-        delivered.append(envelope)
-
-    client = Client(SlackSettings(bot_token=SecretStr("xoxb-1")))
-    async with asyncio.TaskGroup() as tasks:
-        pass
-    connection = SocketConnection(client, "ws://127.0.0.1/", deliver, tasks)
-    connection.message_queue.put_nowait('{"type": "events_api"}')
-    await until(connection.message_queue.empty)
-    await connection.close()
-    await client.close()
-    gc.collect()
-    assert delivered == []
 
 
 @pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/api", "http://h:1/api/"])

@@ -3,7 +3,6 @@
 The names of people are asked from a real server.
 """
 
-import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -41,7 +40,6 @@ from adapters.slack.ingest import (
     position_of,
     ts_of,
 )
-from adapters.slack.socketmode import Envelopes
 from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.faults import refused, slow
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL
@@ -566,27 +564,6 @@ def test_history_is_read_from_its_position_on() -> None:
     """Oldest first; a page of replies begins with the old parent."""
     parent, reply, last = (event(ts=ts_of(at)) for at in (5, 20, 30))
     assert newer_than([parent, last, reply, "junk"], 10) == [reply, last]
-
-
-async def test_a_mention_without_files_waits_for_its_message() -> None:
-    """The message is stored first, whatever came first; at the end nothing waits."""
-    clock = [0.0]
-    envelopes = Envelopes(lambda: clock[0])
-    mention = IncomingPayload("events_api", {"event": event(type="app_mention")})
-    message = IncomingPayload("events_api", {"event": event()})
-    async with asyncio.TaskGroup() as tasks:
-        for update in (mention, message, mention):
-            tasks.create_task(envelopes.store(update))
-        for now, expected in ((0.0, [message]), (1.0, [mention, mention])):
-            clock[0] = now
-            batch = await envelopes.next_batch()
-            assert [each.update for each in batch] == expected
-            for each in batch:
-                each.confirm()
-        tasks.create_task(envelopes.store(mention))
-        envelopes.hurry()
-        (last,) = await envelopes.next_batch()
-        last.confirm()
 
 
 def test_a_mention_with_files_does_not_wait() -> None:

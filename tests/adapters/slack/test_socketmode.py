@@ -2,18 +2,16 @@
 
 import asyncio
 import gc
+import json
 from contextlib import suppress
 from traceback import format_exception
 from typing import Any
 
 import pytest
-import structlog
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
 from adapters.slack.adapter import SlackAdapter
-from adapters.slack.ingest import IncomingPayload
-from adapters.slack.socketmode import Envelopes
 from tests.adapters.slack.conftest import (
     Clock,
     MakeAdapter,
@@ -26,7 +24,7 @@ from tests.adapters.slack.conftest import (
 from tests.support.process import free_port
 from tests.support.recording_intake import NotStored, RecordingIntake
 from tests.support.slack.faults import DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood, refused
-from tests.support.slack.people import ANNS_DM
+from tests.support.slack.people import ANNS_DM, GENERAL
 from tests.support.slack.server import SlackServer
 from tests.support.thorough import WAIT_S
 
@@ -99,6 +97,18 @@ async def test_duplicates_in_any_order_are_one_message(
     assert sorted(intake.texts) == ["one", "two"]
 
 
+async def test_a_mention_without_files_waits_for_its_message(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """The first one stored counts, and only the message tells of files."""
+    async with slack.held() as deliveries:
+        slack.write(GENERAL, "hello", mention=True)
+        deliveries.sort(key=lambda each: str(each.payload["event"]["type"]))
+    await intake.was_offered(2)
+    (stored,) = intake.messages
+    assert json.loads(stored.raw)["event"]["type"] == "message"
+
+
 async def test_unknown_events_are_acknowledged(
     slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
 ) -> None:
@@ -117,6 +127,25 @@ async def test_an_event_that_cannot_be_read_is_set_aside(
     await intake.has(1)
     assert intake.poison[0].source == "slack:default"
     await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+
+
+async def test_an_envelope_of_a_new_kind_is_acknowledged(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """Slack would deliver it again and again."""
+    news = slack.delivering.deliver("something_new", {})  # type: ignore[arg-type]
+    await slack.wait_for(lambda: news.acked)
+    assert intake.attempts == 0
+
+
+@pytest.mark.parametrize("payload", ["words", ["a"], None, 7])
+async def test_a_payload_that_is_no_object_is_set_aside(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter, payload: Any
+) -> None:
+    """It is stored as it came, and acknowledged."""
+    broken = slack.delivering.deliver("events_api", payload)
+    await slack.wait_for(lambda: broken.acked)
+    assert [item.reason for item in intake.poison] == ["the payload is no object"]
 
 
 @pytest.mark.parametrize("reason", ["warning", "refresh_requested"])
@@ -298,7 +327,7 @@ async def test_a_connection_that_cannot_be_opened_is_tried_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A ticket is good for one try; the SDK's own client goes on for ever and logs it."""
+    """A ticket is good for one try, and no log shows it."""
     caplog.set_level("DEBUG")
     monkeypatch.setattr(slack.delivering, "ticket", lambda: "ticket-used")
     with pytest.raises(AdapterDisconnected) as caught:
@@ -348,48 +377,20 @@ async def test_nothing_is_left_open(slack: SlackServer, make: MakeAdapter) -> No
         {"type": "message", "channel": ANNS_DM, "text": ["a"], "event_ts": "1700000000.000001"},
     ],
 )
-async def test_what_bolt_cannot_read_is_set_aside(
+async def test_what_cannot_be_read_is_set_aside(
     slack: SlackServer, intake: RecordingIntake, live: SlackAdapter, event: dict[str, Any]
 ) -> None:
-    """Bolt raises for some shapes, and would never acknowledge them."""
+    """It is acknowledged, too: it would be the same the next time."""
     slack.tell(event)
     await intake.has(1)
     await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
     assert intake.poison[0].source == "slack:default"
 
 
-async def test_an_error_inside_of_bolt_is_not_acknowledged(
-    slack: SlackServer,
-    intake: RecordingIntake,
-    adapter: SlackAdapter,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Bolt's middleware answers 503, the socket says nothing, and Slack delivers again."""
-    slack.delivering.ack_s = 0.05
-    store, failures = Envelopes.store, [NotStored("disk full")] * 2
-
-    async def failing(self: Envelopes, update: IncomingPayload) -> None:
-        if failures:
-            raise failures.pop()
-        await store(self, update)
-
-    monkeypatch.setattr(Envelopes, "store", failing)
-    async with running(adapter):
-        await connected(slack)
-        with structlog.testing.capture_logs() as logs:
-            slack.write(ANNS_DM, "one")
-            await intake.has(1)
-            await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
-    # A busy machine acknowledges later than so soon, and gets it once more.
-    assert slack.delivering.deliveries[-1].attempts >= 3
-    failed = [entry for entry in logs if entry["event"] == "slack_webhook_not_stored"]
-    assert len(failed) == 2
-
-
 async def test_an_event_needs_no_other_call(
     slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
 ) -> None:
-    """Bolt's own authorization asks auth.test, and loses the event where that fails."""
+    """One that failed would lose the event."""
     slack.fail("auth.test", *[SERVER_ERROR] * 9)
     asked = len(slack.made("auth.test"))
     slack.write(ANNS_DM, "one")
