@@ -115,75 +115,55 @@ def test_a_role_that_does_not_fit_is_changed() -> None:
 
 def test_what_is_left_out_without_a_word_is_told() -> None:
     """The model learns that something is missing."""
-    found = planned(lambda m: [*m[:1], *m[5:8], *m[-8:]])
-    assert "left out by the engine given" in found.plan.summaries[0].text
+    found = planned(lambda m: [*m[:1], *m[-8:]])
+    assert "left out by the engine" in found.plan.summaries[0].text
     assert (found.plan.summaries[0].source, found.level) == ("pointer", "extract")
-    # The question before these stays as well: no role fits between two messages that follow it.
-    assert found.plan.pinned == (5, 6, 7, 8)
 
 
-def test_shortened_results_are_edits() -> None:
-    """Each as far as it goes: a part of the text is clipped, another line is one of ours."""
-
-    def shorten(messages: Messages) -> Messages:
-        for n, message in enumerate(messages[:-8]):
-            if message["role"] == "tool":
-                message["content"] = message["content"][:150] if n % 8 == 2 else "[cleared]"
-        return messages
-
-    entries = conversation(10)
-    found = planned(shorten, request_of(entries))
-    kinds = {edit.seq: (edit.kind, edit.limit) for edit in found.plan.edits}
-    assert kinds[3] == ("clip", 150)
-    assert kinds[7] == ("prune", 0)
-    assert found.level == "prune"
-    assert found.plan.summaries == ()
-    assert "data data" in text_of(entries[2].message)
+def test_a_message_more_is_shown_where_no_role_fits() -> None:
+    """Between a user's message and an assistant's neither role could stand."""
+    found = planned(lambda m: [*m[:1], *m[-7:]])
+    assert (found.plan.summaries[0].role, found.plan.tail_from) == ("assistant", 33)
 
 
-def test_shortened_arguments_are_edits() -> None:
-    """They stay JSON."""
+def test_what_stays_between_is_told_in_the_summary() -> None:
+    """Head and tail are shown, single messages between them by their words."""
+    found = planned(lambda m: [*m[:1], *m[4:8], {"role": "user", "content": "New."}, *m[-4:]])
+    text = found.plan.summaries[0].text
+    assert [text.count(each) for each in ("request 2", "result 2", "answer 2", "New.")] == [1] * 4
+    assert found.plan.pinned == ()
+
+
+def test_shortened_results_and_arguments_are_shown_in_full() -> None:
+    """The messages are the same; nothing was left out."""
 
     def shorten(messages: Messages) -> Messages:
         call = messages[1]["tool_calls"][0]
         function = {**call["function"], "arguments": "{}"}
         messages[1]["tool_calls"] = [{**call, "function": function}]
-        return [
-            *messages[:2],
-            {"role": "tool", "tool_call_id": "c1", "content": "[cleared]"},
-            *messages[3:],
-        ]
+        messages[2]["content"] = "[cleared]"
+        return messages
 
-    found = planned(shorten)
-    assert {edit.kind for edit in found.plan.edits} == {"arguments", "prune"}
+    entries = conversation(10)
+    summary = {"role": "assistant", "content": "So far."}
+    found = planned(lambda m: [*shorten(m)[:4], *m[4:5], summary, *m[-4:]], request_of(entries))
+    assert (found.plan.head_upto, found.plan.edits) == (5, ())
+    assert engine_of(shorten).compress(request_of(entries)) is None
 
 
-def test_a_summary_that_was_put_into_a_message_is_taken_out_of_it() -> None:
-    """As Hermes does where no role fits: the message stays as it was said."""
+def test_a_summary_that_was_put_into_a_message_is_the_summary() -> None:
+    """As Hermes does where no role fits: the message is told with it, as one text."""
     entries = conversation(10)
 
     def merge(messages: Messages) -> Messages:
         first = messages[-4]
         merged = {**first, "content": f"{first['content']}\n\nSUMMARY: all is well."}
-        return [*messages[:4], merged, *messages[-3:]]
+        return [*messages[:5], merged, *messages[-3:]]
 
-    found = planned(merge, request_of(entries))
-    assert found.plan.summaries[0].text == "SUMMARY: all is well."
-    messages = shown(found, entries)
-    assert entries[36].message in messages
-
-
-def test_a_summary_that_was_put_beside_calls_is_taken_out_as_well() -> None:
-    """A message of calls has no text of its own."""
-    entries = conversation(10)
-
-    def merge(messages: Messages) -> Messages:
-        return [messages[0], {**messages[-3], "content": "SUMMARY: all is well."}, *messages[-2:]]
-
-    request = request_of([*entries[:-4], *entries[-3:]])
-    found = planned(merge, request)
-    assert found.plan.summaries[0].text == "SUMMARY: all is well."
-    assert found.plan.edits == ()
+    request = request_of([*entries, *conversation(11)[-4:]])
+    found = planned(lambda m: [*merge(m[:-4]), *m[-4:]], request)
+    text = found.plan.summaries[0].text
+    assert text == f"{text_of(entries[36].message)}\n\nSUMMARY: all is well."
 
 
 def test_an_earlier_summary_is_kept_or_replaced() -> None:
@@ -212,8 +192,7 @@ def test_the_same_list_is_no_plan() -> None:
         ("text", "str, not a list"),
         ([1], "no message"),
         ([{"content": "x"}], "no message"),
-        ([{"role": "user", "content": 7}], "neither text nor parts"),
-        ([{"role": "tool", "content": "x", "tool_call_id": "zz"}], "was not there"),
+        ([{"role": "user", "content": 7}], "no message"),
     ],
 )
 def test_what_is_no_list_of_messages_is_refused(returned: Any, complaint: str) -> None:
@@ -237,17 +216,15 @@ def test_a_plugin_of_hermes_runs_as_it_is(tmp_path: Path) -> None:
     assert found.plan.summaries[0].text.startswith("Asked: request 2")
 
 
-def test_a_plugin_that_breaks_pairs_is_replaced(tmp_path: Path) -> None:
+def test_a_plugin_that_drops_the_newest_question_is_replaced(tmp_path: Path) -> None:
     """By the built-in, with a warning that says how."""
-    source = HERMES_PLUGIN.replace(
-        "messages[0], messages[1], messages[2]", "messages[0], messages[2]"
-    )
+    source = HERMES_PLUGIN.replace("summary, *messages[-4:]]", "summary, messages[-1]]")
     write_plugin(tmp_path, "own", source)
     with capture_logs() as logs:
         found = resolve("own", tmp_path, {})(Limits(4_000)).compress(request_of(conversation(10)))
     assert found is not None
     assert found.engine == "compressor"
-    assert "cuts the tool calls" in str(logs)
+    assert "does not show the newest user message" in str(logs)
 
 
 def test_each_turn_has_an_engine_of_its_own() -> None:
