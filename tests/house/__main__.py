@@ -8,12 +8,11 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.house.bars import BARS, CALLS, HELLO
+from tests.house.bars import BARS, HELLO
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
-from tests.house.path import PATH, calls, path
+from tests.house.path import PATH, path
 from tests.house.source import Product
-from tests.house.start import STARTED, imported
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,14 +30,9 @@ def main() -> None:
     if given.root == ROOT and _is_wanted(HELLO, given.figure):
         with TemporaryDirectory() as home:
             figures.append(asyncio.run(hello(Path(home))))
-    if given.root == ROOT and any(_is_wanted(name, given.figure) for name in STARTED):
-        figures += imported()
     if given.root == ROOT and any(_is_wanted(name, given.figure) for name in PATH):
         with TemporaryDirectory() as home:
             figures += asyncio.run(path(Path(home)))
-    if given.root == ROOT and _is_wanted(CALLS, given.figure):
-        with TemporaryDirectory() as home:
-            figures.append(asyncio.run(calls(Path(home))))
     for each in figures:
         if _is_wanted(each.name, given.figure):
             show(each, verbose=given.verbose)

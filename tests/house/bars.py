@@ -33,12 +33,6 @@ class Bar:
 
 
 HELLO = "files entered by a warm hello on Telegram"
-APP = "modules imported by `import gateway.app`"
-HELP = "modules imported by `parley --help`"
-READY = "modules imported until ready, web chat only"
-READY_TELEGRAM = "modules imported until ready, Telegram"
-FIRST = "modules imported by a first message"
-CALLS = "calls of own functions: a plain message"
 
 BARS = {
     "files side by side in gateway/": Bar(8),
@@ -75,25 +69,6 @@ BARS = {
     "… outside of storage, or that leave it": Bar(0),
     # On a busy machine one or two files that work beside it are entered by each hello, too.
     HELLO: Bar(70, now=110),
-    APP: Bar(460, now=837),
-    HELP: Bar(295),
-    READY: Bar(None, now=964),
-    READY_TELEGRAM: Bar(None, now=1189),
-    FIRST: Bar(0),
-    "statements: a plain message": Bar(18),
-    "transactions: a plain message": Bar(4),
-    "thread hops: a plain message": Bar(None, now=4),
-    "statements: one on Telegram": Bar(None, now=21),
-    "transactions: one on Telegram": Bar(None, now=5),
-    "thread hops: one on Telegram": Bar(None, now=5),
-    "statements: one in the web chat": Bar(None, now=29),
-    "transactions: one in the web chat": Bar(None, now=8),
-    "thread hops: one in the web chat": Bar(None, now=8),
-    "statements: one that calls a tool": Bar(None, now=36),
-    "transactions: one that calls a tool": Bar(None, now=9),
-    "thread hops: one that calls a tool": Bar(None, now=9),
-    "statements: a start": Bar(None, now=28),
-    "transactions: a start": Bar(None, now=16),
-    "thread hops: a start": Bar(None, now=13),
-    CALLS: Bar(None, now=1_310),
+    "statements: a plain message": Bar(27),
+    "transactions: a plain message": Bar(6),
 }

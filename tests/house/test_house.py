@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.bars import BARS, CALLS, HELLO
+from tests.house.bars import BARS, HELLO
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
-from tests.house.path import PATH, calls, path
+from tests.house.path import PATH, path
 from tests.house.source import Product
-from tests.house.start import STARTED, imported
 
-RUN = [HELLO, *STARTED, *PATH, CALLS]
+RUN = [HELLO, *PATH]
 """What is measured by running the product."""
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -70,21 +69,10 @@ async def test_a_hello_enters_few_files(tmp_path: Path) -> None:
     _check(await hello(tmp_path))
 
 
-def test_a_start_imports_few_modules() -> None:
-    """What a command or a part alone needs is imported when it runs; nor does it until ready."""
-    for figure in imported():
-        _check(figure)
-
-
-async def test_a_message_asks_little_of_the_database_and_of_threads(tmp_path: Path) -> None:
-    """On each way through the gateway, and so does a start; the statements are listed."""
+async def test_a_message_asks_little_of_the_database(tmp_path: Path) -> None:
+    """The statements are listed where it asks for more."""
     for figure in await path(tmp_path):
         _check(figure)
-
-
-async def test_a_message_takes_few_steps(tmp_path: Path) -> None:
-    """What nobody notices in one change is 1.4 times the processor time after a hundred."""
-    _check(await calls(tmp_path))
 
 
 def _check(figure: Figure) -> None:

@@ -1,8 +1,6 @@
 """What is counted on the path of a message: whatever is added to it shows, by whatever library."""
 
-import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,19 +13,18 @@ from gateway.pipeline.next_turn import NextTurn
 from gateway.storage.engine import SqliteDatabase
 from tests.bench.path import profiled
 from tests.bench.phases import PHASES
-from tests.house.path import KINDS, WAYS, figures_of, messages
+from tests.house.path import PATH, path
 from tests.support.counting import Counts, counting, counting_on_server
 from tests.support.gateway import running
 
-PLAIN = "a plain message"
+STATEMENTS, TRANSACTIONS = PATH
 MOST_STATEMENTS, MOST_COMMITS = 25, 6
 """Of a plain turn on PostgreSQL."""
 
 
 async def counts_of_a_message(home: Path) -> dict[str, float]:
-    """Return what the house measures of a plain message, by kind."""
-    figures = figures_of(PLAIN, await messages(home, WAYS[PLAIN]))
-    return dict(zip(KINDS, (figure.value for figure in figures), strict=True))
+    """Return what the house measures of a plain message, by the name of the figure."""
+    return {figure.name: figure.value for figure in await path(home)}
 
 
 def _by_sqlalchemy(conn: Connection) -> None:
@@ -53,14 +50,14 @@ async def test_a_statement_that_is_added_to_the_path_is_counted(
 
     monkeypatch.setattr(NextTurn, "begin", beginning)
     # It looks once: where nothing waits the conversation is given back with the answer.
-    grown = {kind: value + (kind == "statements") for kind, value in before.items()}
+    grown = {kind: value + (kind == STATEMENTS) for kind, value in before.items()}
     assert await counts_of_a_message(tmp_path / "after") == grown
 
 
-async def test_a_transaction_and_a_thread_that_are_added_are_counted(
+async def test_a_transaction_that_is_added_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read is a transaction and a hop; a thread alone is a hop."""
+    """A read is a transaction of its own."""
     before = await counts_of_a_message(tmp_path / "before")
     clean, opened = hygiene.clean, SqliteDatabase.__init__
     databases: list[SqliteDatabase] = []
@@ -71,13 +68,11 @@ async def test_a_transaction_and_a_thread_that_are_added_are_counted(
 
     async def cleaning(*args: Any) -> None:
         await databases[-1].read(_by_sqlalchemy)
-        await asyncio.to_thread(threading.get_ident)
         await clean(*args)
 
     monkeypatch.setattr(SqliteDatabase, "__init__", opening)
     monkeypatch.setattr(hygiene, "clean", cleaning)
-    added = {"statements": 1, "transactions": 1, "thread hops": 2}
-    grown = {kind: value + added[kind] for kind, value in before.items()}
+    grown = {kind: value + 1 for kind, value in before.items()}
     assert await counts_of_a_message(tmp_path / "after") == grown
 
 
@@ -114,7 +109,7 @@ def test_what_a_trigger_does_is_part_of_its_statement(tmp_path: Path) -> None:
         conn.execute("COMMIT")
         conn.close()
         found = counter.take()
-    assert found == Counts([("MainThread", "INSERT INTO a VALUES (7)")], ["BEGIN"], 0)
+    assert found == Counts([("MainThread", "INSERT INTO a VALUES (7)")], ["BEGIN"])
 
 
 async def test_the_profile_meets_each_phase_and_misses_no_statement() -> None:

@@ -1,4 +1,4 @@
-"""Counts what a piece of work asks of SQLite and of threads, whatever library it goes through.
+"""Counts what a piece of work asks of SQLite, whatever library it goes through.
 
 A count is the same on every machine, so a test can hold it where seconds would only be noise.
 Statements are what SQLite itself reports for each connection that is opened meanwhile, so nothing
@@ -33,12 +33,10 @@ class Counts(NamedTuple):
     Attributes:
         statements: Each with its label, in order; control of transactions left out.
         begun: The statements that began a transaction, of readers as well.
-        hops: How often another thread did something for the event loop.
     """
 
     statements: list[tuple[str, str]]
     begun: list[str]
-    hops: int
 
 
 @dataclass(slots=True)
@@ -52,14 +50,13 @@ class PathCounter:
     label: Callable[[], str]
     _statements: list[tuple[str, str]] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)
-    _hops: int = 0
     _away: int = 0
     _seen: int = 0
 
     def take(self) -> Counts:
         """Return what was counted, and begin anew."""
-        found = Counts(self._statements, self._begun, self._hops)
-        self._statements, self._begun, self._hops = [], [], 0
+        found = Counts(self._statements, self._begun)
+        self._statements, self._begun = [], []
         return found
 
     async def idle(self) -> None:
@@ -97,10 +94,6 @@ class PathCounter:
     def _handing_back(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def handed_back(loop: BaseEventLoop, back: Any, *args: Any, **options: Any) -> Any:
             self._seen += 1
-            # What an executor did was counted when it got it: what is done at once comes back here.
-            is_executed = getattr(back, "__qualname__", "").startswith("_chain_future")
-            if not is_executed and loop._thread_id != threading.get_ident():
-                self._hops += 1
             return call(loop, back, *args, **options)
 
         return handed_back
@@ -118,7 +111,6 @@ class PathCounter:
     def _executing(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def executed(loop: BaseEventLoop, *args: Any, **options: Any) -> Any:
             future = run(loop, *args, **options)
-            self._hops += 1
             self._away += 1
             future.add_done_callback(self._back)
             return future
