@@ -8,7 +8,7 @@ the adapters that are started. docs/adapters.md tells how to add a platform.
 import asyncio
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -23,7 +23,6 @@ import adapters
 from adapters.base import ALONE, Adapter, Elsewhere, History, Intake, Renderer, Share
 from adapters.door import Door
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from adapters.optional import leave_out
 from agent.network import UnusableEnvironment
 
 BUILT_IN = "web"
@@ -117,8 +116,6 @@ class Platform:
         chat_pattern: The same for the id of a chat.
         sdk: Top-level packages that this platform's folder alone may import; their loggers are
             quiet below WARNING.
-        left_out: What libraries of its SDK import only where it is installed, and Parley has no use
-            for (adapters/optional.py).
         answers_strangers: Whether a stranger's mention is answered with the way to be let in; for
             platforms where a bot's profile does not show how to write to it.
         credentials: Tokens that an account cannot do without, in the order in which one gets them.
@@ -133,7 +130,6 @@ class Platform:
     id_name: str = "id"
     chat_pattern: str = r"[A-Za-z0-9_]+"
     sdk: tuple[str, ...] = ()
-    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers_strangers: bool = False
     credentials: tuple[Credential, ...] = ()
     position: int = LAST
@@ -204,8 +200,6 @@ def load(platform: str) -> ModuleType:
 
 
 def _module(platform: str, name: str) -> ModuleType:
-    for library, packages in by_name()[platform].left_out.items():
-        leave_out(library, *packages)
     # By a string: an SDK takes 10 to 75 MB, and only those of configured platforms are loaded.
     return import_module(f"adapters.{platform}.{name}")
 

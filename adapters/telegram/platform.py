@@ -37,8 +37,6 @@ PLATFORM = Platform(
     prompt_hint="a Telegram chat, mostly read on a phone: short paragraphs and lists; wide tables"
     " are hard to read",
     sdk=("telegram",),
-    # For a command `httpx`; for passports; for dates of servers with time zones of that library.
-    left_out={"httpx": ("click",), "telegram": ("cryptography", "pytz")},
     credentials=(
         Credential(
             "token",
