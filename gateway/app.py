@@ -6,11 +6,8 @@ Parts that the settings name are built in gateway/wiring.py.
 """
 
 import asyncio
-import ctypes
-import gc
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -105,10 +102,6 @@ Account = tuple[str, str]
 Work = dict[str, Coroutine[Any, Any, Any]]
 """What runs side by side, by name."""
 
-_M_ARENA_MAX = -8
-"""Source: malloc.h of glibc."""
-_COLLECT_AFTER = (700, 10, 10)
-"""Source: the thresholds that CPython 3.11 begins with."""
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
@@ -230,7 +223,6 @@ async def run(
             ) as gateway:
                 # The turns that the last death interrupted are charged with it by now, once.
                 journal.settled()
-                settle_memory()
                 await _note_settings(database, whole or settings)
                 welcome = await _welcome(settings, gateway, agent, origin)
                 await serve(
@@ -254,8 +246,7 @@ async def _closed_if_it_fails(models: Sequence[ChatModel]) -> AsyncIterator[None
 
 
 def _prepare_process() -> None:
-    """Share memory areas, close the memory to others, and keep descriptors for what must go on."""
-    share_arenas()
+    """Close the memory to others, and keep descriptors for what must go on."""
     # Before any program is started: its environment and memory hold tokens and what people wrote.
     confinement.close_memory()
     log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
@@ -318,35 +309,6 @@ def _told(gateway: Gateway) -> Work:
     still_s = gateway.worker.still_s
     pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
     return {"service manager": pulse.run()}
-
-
-def share_arenas() -> None:
-    """Have the threads share two areas of glibc's malloc; before any thread is started.
-
-    Else each has its own, which keeps what it once needed: most of what RSS grows by in a week.
-    """
-    _glibc("mallopt", _M_ARENA_MAX, 2)
-
-
-def _glibc(function: str, *arguments: int) -> None:
-    """Call a function about memory, where the C library has it."""
-    found = getattr(ctypes.CDLL(None), function, None)
-    if found is not None:
-        found(*arguments)
-
-
-def settle_memory() -> None:
-    """Keep what start-up made out of later garbage collections, which come as often as usual again.
-
-    A full one over the modules alone would hold the event loop for 40 ms; to run one now would make
-    each start longer by that, and find a few hundred objects (gateway/cli/main.py).
-    """
-    gc.collect(0)
-    gc.freeze()
-    gc.set_threshold(*_COLLECT_AFTER)
-    # The names of all files in the folders of modules: 1 MB. A later import lists what it needs.
-    sys.path_importer_cache.clear()
-    _glibc("malloc_trim", 0)
 
 
 async def serve(

@@ -4,7 +4,6 @@ A command's file is imported when the command is called, and what few calls need
 so that `parley --help` stays quick and `parley run` stays small.
 """
 
-import gc
 import logging
 import os
 import sys
@@ -59,11 +58,6 @@ COMMANDS = {
     ),
 }
 """What `parley --help` says of each command, in that order; a test compares these words."""
-
-
-START_COLLECTS_AFTER = (50_000, 1_000)
-"""Objects, and collections before older ones are looked through too. What imports make stays:
-looking for garbage in it takes a tenth of a start. `settle_memory` goes back to the usual."""
 
 
 class LaterCommand(TyperCommand):
@@ -215,7 +209,6 @@ def main() -> None:
     What it writes (database, logs, backups) holds conversations: for its owner alone.
     """
     os.umask(0o077)
-    gc.set_threshold(*START_COLLECTS_AFTER)
     try:
         app()
     except GatewayError as exc:

@@ -20,7 +20,7 @@ from agent.models.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.tools.catalog import builtin_tools
 from agent.turn.state import Agent, CallRules
-from gateway.app import Gateway, assembled, settle_memory
+from gateway.app import Gateway, assembled
 from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging
 from gateway.replay.player import NullAdapter
@@ -68,7 +68,6 @@ async def running(
         ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
-        settle_memory()
         parts = [
             tasks.create_task(part.run(), name=type(part).__name__)
             for part in (

@@ -5,8 +5,6 @@ import ctypes
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -375,57 +373,3 @@ async def test_attack_11_the_gateway_closes_its_memory_before_it_starts_anything
     with pytest.raises(Halted):
         await run(settings_of(tmp_path), lambda _: None, CrashJournal(tmp_path))
     assert prctl(3, 0, 0, 0, 0) == 0
-
-
-_ARENAS = """
-import ctypes, sys, threading
-libc, all_run = ctypes.CDLL(None), threading.Barrier(9)
-libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
-if sys.argv[1:]:
-    from gateway.app import share_arenas
-    share_arenas()
-def work():
-    libc.malloc(100_000)
-    all_run.wait()
-threads = [threading.Thread(target=work) for _ in range(8)]
-for each in threads: each.start()
-all_run.wait()
-libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
-libc.fflush(None)
-"""
-
-
-_SETTLED = """
-import gc
-from gateway.cli import main, run
-from gateway import app
-def started():
-    print(gc.get_threshold()[0] > 10_000)
-    app.settle_memory()
-main.app = started
-usual = gc.get_threshold()
-main.main()
-print(gc.get_threshold() == usual, gc.get_freeze_count() > 50_000)
-"""
-
-
-@pytest.mark.thorough
-def test_garbage_is_looked_for_as_usual_once_a_gateway_is_ready() -> None:
-    """Seldom while everything is imported; and never again among what that made."""
-    done = subprocess.run(
-        [sys.executable, "-c", _SETTLED], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["True", "True", "True"]
-
-
-@pytest.mark.thorough
-def test_threads_share_the_areas_of_malloc() -> None:
-    """Without it there is one for each, up to eight for a processor."""
-
-    def areas(*args: str) -> int:
-        told = subprocess.run(
-            [sys.executable, "-c", _ARENAS, *args], capture_output=True, text=True, check=True
-        )
-        return told.stdout.count("<heap nr=")
-
-    assert areas("shared") <= 2 < areas()

@@ -31,7 +31,7 @@ from adapters.telegram.adapter import TelegramAdapter
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.usage import Usage
-from gateway.app import Gateway, assembled, serve, settle_memory, share_arenas
+from gateway.app import Gateway, assembled, serve
 from gateway.storage.database import Database
 from gateway.storage.engine import READERS
 from gateway.wiring import build_accounts
@@ -129,7 +129,6 @@ def _slow(owner: type, name: str, dice: random.Random, pause_s: float) -> None:
 
 
 async def _run(soak: Soak) -> None:
-    share_arenas()
     home = Path(soak.home)
     settings = settings_of(
         home, platforms=soak.platforms, logging={"file": home / "parley.log", "level": "info"}
@@ -142,7 +141,6 @@ async def _run(soak: Soak) -> None:
         ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
-        settle_memory()
         await _open_readers(database)
         for adapter in gateway.platforms.adapters.values():
             adapter.preview_interval_s = PREVIEW_INTERVAL_S
