@@ -10,10 +10,10 @@ and two gateways in one process do not hear each other. Without one a span costs
 """
 
 import time
-from collections.abc import Mapping
-from contextvars import ContextVar, Token
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import blake2b
 from random import getrandbits
 from typing import Protocol
@@ -81,12 +81,7 @@ def trace_of(conversation: int, seq: int, seed: bytes | None = None) -> str:
     Args:
         seed: Of the installation; None: that of the recorder.
     """
-    return _trace_of(conversation, seq, seed_here() if seed is None else seed)
-
-
-@lru_cache(maxsize=1024)
-def _trace_of(conversation: int, seq: int, key: bytes) -> str:
-    # A message's is asked for seven times on its way.
+    key = seed_here() if seed is None else seed
     return blake2b(b"%d.%d" % (conversation, seq), digest_size=16, key=key).hexdigest()
 
 
@@ -106,33 +101,10 @@ def root_of(trace: str) -> int:
     return int(trace[16:], 16) or 1
 
 
-class _OpenSpan:
-    """A span that is open while a `with` runs; a generator would cost a message twice as much."""
-
-    __slots__ = ("_recorder", "_span", "_token")
-    _token: Token[Span | None]
-
-    def __init__(self, recorder: Recorder | None, span: Span) -> None:
-        self._recorder = recorder
-        self._span = span
-
-    def __enter__(self) -> Span:
-        if self._recorder is not None:
-            self._token = _CURRENT.set(self._span)
-        return self._span
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._recorder is not None:
-            _CURRENT.reset(self._token)
-            if kind is not None:
-                self._span.error = kind.__name__
-            self._span.ended_ns = time.time_ns()
-            self._recorder.ended(self._span)
-
-
+@contextmanager
 def span(
     name: str, told: Told | None = None, *, trace: str = "", **attributes: Value | None
-) -> _OpenSpan:
+) -> Iterator[Span]:
     """Record what the body of a `with` does, below the span that is open here.
 
     Args:
@@ -149,7 +121,20 @@ def span(
     if told is not None:
         attributes.update(told)
     here = Span(name, trace, getrandbits(63) or 1, parent, time.time_ns(), 0, attributes)
-    return _OpenSpan(RECORDER.get(), here)
+    recorder = RECORDER.get()
+    if recorder is None:
+        yield here
+        return
+    token = _CURRENT.set(here)
+    try:
+        yield here
+    except BaseException as exc:
+        here.error = type(exc).__name__
+        raise
+    finally:
+        _CURRENT.reset(token)
+        here.ended_ns = time.time_ns()
+        recorder.ended(here)
 
 
 def exported_id() -> str | None:

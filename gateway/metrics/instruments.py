@@ -10,20 +10,28 @@ from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+import structlog
 
 from adapters.registry import platforms
 from agent import spans
+from agent.network import UnusableEnvironment
 from agent.spans import Span
 from gateway.logging.taps import TAPS
 from gateway.metrics.counts import Counts, Vocabulary
 from gateway.metrics.page import MetricsPage
 from gateway.metrics.state import LookedAt, LoopLag, State
-from gateway.metrics.traces import Traces
 from gateway.reload.kit import Mind
 from gateway.settings.tree import Settings
 from gateway.storage import identity
 from gateway.storage.database import location_of
+
+if TYPE_CHECKING:
+    from gateway.metrics.traces import Traces
+
+log = structlog.get_logger()
 
 
 class Instruments:
@@ -66,7 +74,7 @@ class Instruments:
 class CountsAndTraces:
     """`agent.spans.Recorder`: counts spans, and hands them to who exports them."""
 
-    def __init__(self, seed: bytes, counts: Counts | None, traces: Traces | None) -> None:
+    def __init__(self, seed: bytes, counts: Counts | None, traces: "Traces | None") -> None:
         self.seed = seed
         self.exports = traces is not None
         self._counts = counts
@@ -80,10 +88,17 @@ class CountsAndTraces:
             self._traces.ended(span)
 
 
-def _traces(settings: Settings) -> Traces | None:
+def _traces(settings: Settings) -> "Traces | None":
     if settings.telemetry.otlp_endpoint is None:
         return None
-    return Traces(settings.telemetry)
+    # The extra `otel`.
+    from gateway.metrics.traces import Traces  # noqa: PLC0415
+
+    try:
+        return Traces(settings.telemetry)
+    except UnusableEnvironment as exc:
+        log.warning("traces_not_sent", error=str(exc))
+        return None
 
 
 def seed_of(settings: Settings) -> bytes:

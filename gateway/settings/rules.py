@@ -74,7 +74,7 @@ def _alerts(settings: Settings) -> Iterator[Contradiction]:
 def _telemetry(settings: Settings) -> Iterator[Contradiction]:
     wanted = settings.telemetry.otlp_endpoint is not None
     # Other libraries bring parts of that package along.
-    there = find_spec("opentelemetry") and find_spec("opentelemetry.proto")
+    there = find_spec("opentelemetry") and find_spec("opentelemetry.sdk")
     if wanted and there is None:
         yield "telemetry.otlp_endpoint", "needs the extra: pip install 'parley[otel]'"
 

@@ -23,7 +23,7 @@ NAMES_CLASSES = {
     *("agent/prompt/skills.py", "agent/tools/registry.py"),  # to the model, or the skill's author
     *("agent/context/summary_model.py", "agent/processes/threads.py", "gateway/wiring.py"),  # logs
     *("gateway/alerts/webhook.py", "gateway/lifecycle/crash_journal.py"),
-    *("gateway/lifecycle/start_checks.py", "gateway/metrics/traces.py"),
+    *("gateway/lifecycle/start_checks.py", "agent/spans.py"),
     *("gateway/pipeline/delegation.py", "gateway/storage/notifications.py"),
     "gateway/storage/object_store.py",  # compares
 }

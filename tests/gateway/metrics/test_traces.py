@@ -1,21 +1,17 @@
 """Traces, as a strict collector gets them: one tree for each message, and no word of it."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pydantic import SecretStr
-from structlog.testing import capture_logs
 
+from agent.network import certificates
 from agent.spans import Span, Value
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from gateway.metrics.traces import Traces, address_of, encoded
+from gateway.metrics.traces import Traces, address_of
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import TelemetrySettings
 from tests.support.gateway import HeldModel, Running, agent_of, echo, running, serving
@@ -143,83 +139,39 @@ async def test_a_sampled_part() -> None:
 
 
 async def test_what_a_collector_cannot_take_now_is_sent_again() -> None:
-    """503: later; 400: never, and nothing behind it waits for that."""
+    """503: again."""
     async with collecting() as collector:
         collector.busy = 1
         traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
         traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
-        await asyncio.to_thread(traces._send_all)
-        assert collector.spans == []
-        await asyncio.to_thread(traces._send_all)
-        assert [each.name for each in collector.spans] == ["turn"]
-        traces.ended(Span("", "0" * 31 + "1", 8, None, 1, 2))
-        await asyncio.to_thread(traces._send_all)
-        traces.ended(Span("chat", "0" * 31 + "1", 9, None, 1, 2))
         await asyncio.to_thread(traces.close)
-    assert len(collector.refused) == 1
-    assert [each.name for each in collector.spans] == ["turn", "chat"]
-
-
-async def test_a_span_that_cannot_be_written_ends_nothing() -> None:
-    """It is dropped with its batch; what comes later is sent."""
-    async with collecting() as collector:
-        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
-        traces.ended(Span("turn", "0" * 31 + "1", 1 << 99, None, 1, 2))
-        with capture_logs() as lines:
-            await asyncio.to_thread(traces._send_all)
-        traces.ended(Span("chat", "0" * 31 + "1", 7, None, 1, 2))
-        await asyncio.to_thread(traces.close)
-    [told] = [line for line in lines if line["event"] == "traces_not_sent"]
-    assert (told["error"], told["again"]) == ("OverflowError", False)
-    assert [each.name for each in collector.spans] == ["chat"]
-
-
-@asynccontextmanager
-async def speaking_http_2() -> AsyncIterator[str]:
-    """Serve what a port of gRPC begins with, whatever comes; yields its address."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00\x40\x00\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-
-
-async def test_a_port_of_another_protocol_is_told_once_and_ends_nothing() -> None:
-    """What waits is sent as soon as there is a collector."""
-    async with collecting() as collector, speaking_http_2() as wrong:
-        traces = Traces(TelemetrySettings(otlp_endpoint=wrong))
-        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2))
-        with capture_logs() as lines:
-            for _ in range(2):
-                await asyncio.to_thread(traces._send_all)
-        [line] = lines
-        assert (line["event"], line["error"]) == ("traces_not_sent", "BadStatusLine")
-        assert line["again"]
-        traces._url = address_of(collector.url)
-        await asyncio.to_thread(traces.close)
+        assert collector.busy == 0
     assert [each.name for each in collector.spans] == ["turn"]
 
 
-async def test_without_the_extra_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log names what is not installed, once."""
-    missing = "opentelemetry.proto.collector.trace.v1.trace_service_pb2"
+async def test_what_is_refused_is_told_and_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """400: never again, and what comes later is sent."""
     async with collecting() as collector:
         traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
-        with monkeypatch.context() as patch, capture_logs() as lines:
-            patch.setitem(sys.modules, missing, None)
-            for number in (7, 8):
-                traces.ended(Span("turn", "0" * 31 + "1", number, None, 1, 2))
-                await asyncio.to_thread(traces._send_all)
-        [line] = lines
-        assert line["error"] == f"ModuleNotFoundError: {missing}"
+        traces.ended(Span("", "0" * 31 + "1", 8, None, 1, 2))
+        await asyncio.to_thread(traces.flush)
         traces.ended(Span("chat", "0" * 31 + "1", 9, None, 1, 2))
         await asyncio.to_thread(traces.close)
+    assert len(collector.refused) == 1
     assert [each.name for each in collector.spans] == ["chat"]
+    assert "Failed to export spans batch code: 400" in caplog.text
+
+
+async def test_without_certificates_the_gateway_runs_untraced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log names the variable."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nothing.pem"))
+    certificates.cache_clear()
+    async with running(tmp_path, telemetry={"otlp_endpoint": "https://127.0.0.1:9"}) as chat:
+        assert await chat.ask("hello") == "re: hello"
+        assert "SSL_CERT_FILE" in (await chat.logged("traces_not_sent"))["error"]
+    certificates.cache_clear()
 
 
 async def test_a_redirection_is_not_followed() -> None:
@@ -234,21 +186,23 @@ async def test_a_redirection_is_not_followed() -> None:
     assert other.headers == {}
 
 
-def test_values_of_all_kinds_are_told_apart() -> None:
-    """True is no 1; what is not known is left out."""
-    told: dict[str, Value | None] = {"a": 1, "b": True, "c": 1.5, "d": "x", "none": None}
-    told["gen_ai.e"] = ("y", "z")
-    body = encoded([Span("turn", "0" * 31 + "1", 7, None, 1, 2, told)], "parley")
-    request = ExportTraceServiceRequest.FromString(body)
-    given = request.resource_spans[0].scope_spans[0].spans[0].attributes
-    found = {each.key: each.value.WhichOneof("value") for each in given}
-    assert found == {
-        "parley.a": "int_value",
-        "parley.b": "bool_value",
-        "parley.c": "double_value",
-        "parley.d": "string_value",
-        "gen_ai.e": "array_value",
+async def test_values_of_all_kinds_are_told_apart() -> None:
+    """What is not known is left out."""
+    given: dict[str, Value | None] = {"a": 1, "b": True, "c": 1.5, "d": "x", "none": None}
+    given["gen_ai.e"] = ("y", "z")
+    async with collecting() as collector:
+        traces = Traces(TelemetrySettings(otlp_endpoint=collector.url))
+        traces.ended(Span("turn", "0" * 31 + "1", 7, None, 1, 2, given))
+        await asyncio.to_thread(traces.close)
+    [span] = collector.spans
+    assert span.attributes == {
+        "parley.a": 1,
+        "parley.b": True,
+        "parley.c": 1.5,
+        "parley.d": "x",
+        "gen_ai.e": ["y", "z"],
     }
+    assert span.attributes["parley.b"] is True
 
 
 async def test_a_collector_that_is_down_holds_up_nobody(tmp_path: Path) -> None:
