@@ -4,11 +4,11 @@ Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, clean_text, text_of, tool_message
 
@@ -28,13 +28,10 @@ class RecordedExchange:
         user: Text of the user message, never empty.
         steps: Assistant and tool messages up to the next user message. Every call has its result
             behind it, and the last step is an assistant text.
-        asked_at: When each of its assistant messages was asked for, in seconds since the epoch;
-            empty where that is not recorded.
     """
 
     user: str
     steps: tuple[ChatMessage, ...]
-    asked_at: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +42,8 @@ class Recording:
     exchanges: tuple[RecordedExchange, ...]
 
 
-class Heard(NamedTuple):
-    """A message of a file, and when it began (seconds since the epoch) if the file tells."""
-
-    message: ChatMessage
-    at: float | None = None
-
-
-def load_recordings(path: Path, *, concatenated: bool = False) -> list[Recording]:
-    r"""Return the conversations of a file, in its order; `concatenated` makes them one.
+def load_recordings(path: Path) -> list[Recording]:
+    r"""Return the conversations of a file, in its order.
 
     Normalised: system messages and everything before the first user message are left out, as are
     empty messages and results without a call; user messages without an answer between them are
@@ -66,9 +56,7 @@ def load_recordings(path: Path, *, concatenated: bool = False) -> list[Recording
         OSError: The file cannot be read.
     """
     try:
-        found = list(_conversations(path.stem, _parse(path)))
-        if concatenated:
-            found = [(path.stem, list(chain.from_iterable(heard for _, heard in found)))]
+        found = _conversations(path.stem, _parse(path))
         return [Recording(name, _exchanges(heard)) for name, heard in found]
     except ValueError as exc:
         raise BadRecording(f"{path}: {exc}") from exc
@@ -79,12 +67,9 @@ def _parse(path: Path) -> Any:
     text = path.read_text("utf-8-sig")
     if path.suffix != ".jsonl":
         return json.loads(text)
-    lines = []
     # Not splitlines(): JSON strings may hold U+2028.
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            lines.append(_line(number, line))
-    return {"session": lines}
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    return {"session": [_line(number, line) for number, line in lines]}
 
 
 def _line(number: int, line: str) -> Any:
@@ -94,94 +79,81 @@ def _line(number: int, line: str) -> Any:
         raise BadRecording(f"line {number}: {exc}") from exc
 
 
-def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[Heard]]]:
+def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[ChatMessage]]]:
     """Yield name and messages of each conversation."""
     match data:
         case {"session": list() as lines}:
-            yield stem, _convert(lines, _from_pi, "line", first=1)
+            yield stem, _heard(lines, "line", first=1)
         case {"history": list() as history}:
-            yield stem, _convert(history, _from_openai, "history item")
+            yield stem, _heard(history, "history item")
         case [{"traj": _}, *_]:
             for number, item in enumerate(data):
-                yield f"{stem}#{number}", _trajectory(number, item)
+                if not isinstance(item, dict) or not isinstance(item.get("traj"), list):
+                    raise BadRecording(f"item {number}: has no list `traj`")
+                yield f"{stem}#{number}", _heard(item["traj"], f"item {number}, message")
         case [_, *_]:
-            yield stem, _convert(data, _from_openai, "message")
+            yield stem, _heard(data, "message")
         case _:
             raise BadRecording("neither a list of messages or trajectories nor a history")
 
 
-def _trajectory(number: int, item: Any) -> list[Heard]:
-    if not isinstance(item, dict) or not isinstance(item.get("traj"), list):
-        raise BadRecording(f"item {number}: has no list `traj`")
-    return _convert(item["traj"], _from_openai, f"item {number}, message")
-
-
-Reader = Callable[[dict[str, Any]], Iterable[Heard]]
-
-
-def _convert(items: list[Any], read: Reader, where: str, first: int = 0) -> list[Heard]:
-    """Return the messages of all items; `read` yields those of one item."""
-    heard: list[Heard] = []
+def _heard(items: list[Any], where: str, first: int = 0) -> list[ChatMessage]:
+    """Return the messages of all items."""
+    heard: list[ChatMessage] = []
     for number, item in enumerate(items, first):
         try:
-            heard.extend(read(_object(item)))
+            if not isinstance(item, dict):
+                raise BadRecording("is not an object")
+            heard.extend(_messages(item if first == 0 else _of_pi(item)))
         except ValueError as exc:
             raise BadRecording(f"{where} {number}: {exc}") from exc
-    if not any(message["role"] == "user" and text_of(message) for message, _ in heard):
+    if not any(message["role"] == "user" and text_of(message) for message in heard):
         raise BadRecording(f"{where}s: there is no user message with text")
     return heard
 
 
-def _object(item: Any) -> dict[str, Any]:
+def _of_pi(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a pi line as an OpenAI message; as one of the system if it is no message of a talk."""
+    if line.get("type") != "message":
+        return {"role": "system"}
+    item = line.get("message")
     if not isinstance(item, dict):
-        raise BadRecording("is not an object")
-    return item
+        raise BadRecording("has no object `message`")
+    roles = {"user": "user", "assistant": "assistant", "toolResult": "tool"}
+    parts = _listed(item, "content")
+    calls = [part for part in parts if part.get("type") == "toolCall"]
+    thoughts = [str(part["thinking"]) for part in parts if part.get("thinking")]
+    return {
+        "role": roles.get(str(item.get("role")), "system"),
+        "content": item.get("content"),
+        "tool_calls": [{"id": call.get("id"), "function": call} for call in calls],
+        "tool_call_id": item.get("toolCallId"),
+        "name": item.get("toolName", ""),
+        "reasoning": "\n\n".join(thoughts),
+    }
 
 
-def _from_openai(item: dict[str, Any]) -> Iterator[Heard]:
-    """Yield the message of an OpenAI or SWE-agent item; a result for several calls is repeated."""
+def _messages(item: dict[str, Any]) -> Iterator[ChatMessage]:
+    """Yield the message of an OpenAI item; a result for several calls is repeated."""
     match item.get("role"):
         case "user":
-            yield Heard(ChatMessage(role="user", content=_text(item.get("content")).strip()))
+            yield ChatMessage(role="user", content=_text(item.get("content")).strip())
         case "assistant":
-            calls = [_call(call) for call in _listed(item, "tool_calls")]
-            yield Heard(_assistant(_text(item.get("content")), calls))
+            message = ChatMessage(role="assistant", content=_text(item.get("content")) or None)
+            if calls := [_call(call) for call in _listed(item, "tool_calls")]:
+                message["tool_calls"] = calls
+            if reasoning := item.get("reasoning"):
+                message["reasoning"] = clean_text(str(reasoning))
+            yield message
         case "tool":
             text = _text(item.get("content"))
             # SWE-agent records one result for all calls of a message.
             for call_id in item.get("tool_call_ids") or [item.get("tool_call_id")]:
-                yield Heard(tool_message(str(call_id), str(item.get("name", "")), text))
+                yield tool_message(str(call_id), str(item.get("name", "")), text)
         case "system" | "developer":
             return
         case role:
             raise BadRecording(f"unknown role {role!r}")
-
-
-def _from_pi(line: dict[str, Any]) -> Iterator[Heard]:
-    """Yield the message of a pi line; other lines and roles (bashExecution, …) have none."""
-    if line.get("type") != "message":
-        return
-    item = line.get("message")
-    if not isinstance(item, dict):
-        raise BadRecording("has no object `message`")
-    text = _text(item.get("content"))
-    match item.get("role"):
-        case "user":
-            yield Heard(ChatMessage(role="user", content=text.strip()))
-        case "toolResult":
-            name = str(item.get("toolName", ""))
-            yield Heard(tool_message(str(item.get("toolCallId")), name, text))
-        case "assistant":
-            parts = _listed(item, "content")
-            calls = [_pi_call(part) for part in parts if part.get("type") == "toolCall"]
-            thoughts = [str(part["thinking"]) for part in parts if part.get("thinking")]
-            yield Heard(_assistant(text, calls, "\n\n".join(thoughts)), _pi_time(item))
-
-
-def _pi_time(item: dict[str, Any]) -> float | None:
-    """Return when a message began: pi stamps an answer when it is asked for, in milliseconds."""
-    stamp = item.get("timestamp")
-    return stamp / 1000 if isinstance(stamp, int) else None
 
 
 def _text(content: Any) -> str:
@@ -206,44 +178,26 @@ def _listed(item: dict[str, Any], key: str) -> list[dict[str, Any]]:
     return cast("list[dict[str, Any]]", value)
 
 
-def _assistant(text: str, calls: list[ToolCall], reasoning: str = "") -> ChatMessage:
-    message = ChatMessage(role="assistant", content=text or None)
-    if calls:
-        message["tool_calls"] = calls
-    if reasoning:
-        message["reasoning"] = clean_text(reasoning)
-    return message
-
-
 def _call(call: dict[str, Any]) -> ToolCall:
     function = call.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise BadRecording("a tool call has no function name")
-    return _tool_call(call.get("id"), function["name"], function.get("arguments"))
-
-
-def _pi_call(part: dict[str, Any]) -> ToolCall:
-    if not isinstance(part.get("name"), str):
-        raise BadRecording("a tool call has no name")
-    return _tool_call(part.get("id"), part["name"], part.get("arguments"))
-
-
-def _tool_call(call_id: Any, name: str, arguments: Any) -> ToolCall:
+    arguments = function.get("arguments")
     if not isinstance(arguments, str):
         # Providers want a JSON text; recordings of some programs have the object itself.
         arguments = json.dumps(arguments or {}, ensure_ascii=False, separators=(",", ":"))
-    function = FunctionCall(name=name, arguments=clean_text(arguments))
-    return ToolCall(id=str(call_id or "call"), type="function", function=function)
+    named = FunctionCall(name=function["name"], arguments=clean_text(arguments))
+    return ToolCall(id=str(call.get("id") or "call"), type="function", function=named)
 
 
-def _exchanges(heard: Iterable[Heard]) -> tuple[RecordedExchange, ...]:
+def _exchanges(heard: Iterable[ChatMessage]) -> tuple[RecordedExchange, ...]:
     builder = _Builder()
-    for message, at in heard:
+    for message in heard:
         match message["role"]:
             case "user":
                 builder.add_user(text_of(message))
             case "assistant":
-                builder.add_assistant(message, at)
+                builder.add_assistant(message)
             case "tool":
                 builder.add_result(message)
     return builder.finish()
@@ -256,7 +210,6 @@ class _Builder:
     exchanges: list[RecordedExchange] = field(default_factory=list)
     user: str = ""
     steps: list[ChatMessage] = field(default_factory=list)
-    asked_at: list[float | None] = field(default_factory=list)
     waiting: list[tuple[str, ToolCall]] = field(default_factory=list)
     used_ids: set[str] = field(default_factory=set)
 
@@ -267,7 +220,7 @@ class _Builder:
             self._close()
         self.user = f"{self.user}\n\n{text}" if self.user else text
 
-    def add_assistant(self, message: ChatMessage, at: float | None) -> None:
+    def add_assistant(self, message: ChatMessage) -> None:
         calls = message.get("tool_calls", [])
         # A greeting of the assistant has no question, and a turn must begin with one.
         if not self.user or not (calls or text_of(message)):
@@ -280,9 +233,8 @@ class _Builder:
             message["tool_calls"] = renamed
         if self.steps and self.steps[-1]["role"] == "assistant":
             # Two answers in a row are one turn of the model: providers want roles to alternate.
-            message, at = _merged(self.steps.pop(), message), self.asked_at.pop()
+            message = _merged(self.steps.pop(), message)
         self.steps.append(message)
-        self.asked_at.append(at)
 
     def add_result(self, message: ChatMessage) -> None:
         recorded_id = message["tool_call_id"]
@@ -300,12 +252,8 @@ class _Builder:
         self._stub_missing_results()
         if not self.steps or self.steps[-1]["role"] != "assistant":
             self.steps.append(ChatMessage(role="assistant", content=END_OF_RECORDING))
-            self.asked_at.append(self.asked_at[-1] if self.asked_at else None)
-        known = [at for at in self.asked_at if at is not None]
-        # Half of the times would be worse than none: pauses between the others would be made up.
-        times = tuple(known) if len(known) == len(self.asked_at) else ()
-        self.exchanges.append(RecordedExchange(self.user, tuple(self.steps), times))
-        self.user, self.steps, self.asked_at = "", [], []
+        self.exchanges.append(RecordedExchange(self.user, tuple(self.steps)))
+        self.user, self.steps = "", []
 
     def _stub_missing_results(self) -> None:
         for _, call in self.waiting:

@@ -1,30 +1,23 @@
-"""What a replay shows: tables on the terminal."""
+"""What a replay shows on the terminal: how conversations went, their compactions, their bills."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import reduce
+from operator import add
 
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from agent.usage import Usage
-from gateway.replay.costs import (
-    BILL_COLUMNS,
-    Costs,
-    Tariff,
-    costs,
-    totals,
-)
-from gateway.replay.recorded_model import Billed
+from agent.models.catalog import ModelFacts
+from agent.money.costs import UNKNOWN, cost_usd, format_usd
+from gateway.replay.recorded_model import Bill
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.timeline import ConversationTotals, Shrinking, Timeline
+from gateway.storage.reports.totals import ConversationTotals
 
 NOTHING = "-"
 MOST_SHOWN = 20
-"""Conversations that are shown without being asked for."""
-CHANGES_SHOWN = 3
-"""Compactions of a conversation that are named in its line on the terminal."""
+"""Conversations whose bills are listed one by one; of more only the sum is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,121 +30,94 @@ class Replayed:
 
     name: str
     work: ConversationTotals
-    timeline: Timeline
-    billed: Billed
+    compactions: Sequence[CompactionRow]
+    bill: Bill
     duration_s: float
     problem: str | None
-    summaries: Usage | None = None
 
 
-def show(results: Sequence[Replayed], tariff: Tariff, console: Console) -> None:
+def show(results: Sequence[Replayed], facts: ModelFacts, console: Console) -> None:
     """Print how the conversations went, their compactions if there were any, and the bills."""
-    console.print(_conversations_table(results))
-    if any(result.timeline.compactions for result in results):
+    console.print(_conversations(results))
+    if any(result.compactions for result in results):
         console.print()
-        console.print(_compactions_table(results))
+        console.print(_compactions(results))
     console.print()
-    console.print(_costs_table(results, tariff))
-    console.print(tariff.prices_text(), markup=False, highlight=False, soft_wrap=True)
+    console.print(_bills(results, facts))
+    console.print(prices_text(facts), markup=False, highlight=False, soft_wrap=True)
     console.print()
 
 
-def _conversations_table(results: Sequence[Replayed]) -> Table:
-    numbers = ("messages", "turns", "tool calls", "tokens in", "tokens out")
-    table = _terminal_table("conversation", numbers, "compactions", _right("seconds"), "answered")
+def _conversations(results: Sequence[Replayed]) -> Table:
+    numbers = ("messages", "turns", "tool calls", "tokens in", "tokens out", "compactions")
+    table = _table("conversation", (*numbers, "seconds"), "answered")
     for result in results:
         work = result.work
         counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
-        cells = (result.name, *(f"{each:,}" for each in counts), _changes(result))
+        cells = (result.name, *(f"{each:,}" for each in (*counts, len(result.compactions))))
         table.add_row(*map(Text, (*cells, f"{result.duration_s:.1f}", result.problem or "all")))
     return table
 
 
-def _changes(result: Replayed) -> str:
-    """Return the number of compactions and the tokens before and after the first ones."""
-    found = result.timeline.compactions
-    if not found:
-        return "0"
-    shown = [_change(each) for each in islice(found, CHANGES_SHOWN)]
-    more = ["…"] if len(found) > CHANGES_SHOWN else []
-    return f"{len(found):,}: {', '.join([*shown, *more])}"
-
-
-def _compactions_table(results: Sequence[Replayed]) -> Table:
-    numbers = ("call", "tokens before", "after", "reported", "messages", "ms")
-    table = _terminal_table("compactions of", numbers, "trigger", "level", "summary by")
+def _compactions(results: Sequence[Replayed]) -> Table:
+    numbers = ("tokens before", "after", "reported", "messages", "ms")
+    table = _table("compactions of", numbers, "trigger", "level", "summary by")
     for result in results:
-        for each in result.timeline.compactions:
-            table.add_row(*map(Text, (result.name, *_compaction_cells(each))))
+        for row in result.compactions:
+            table.add_row(*map(Text, (result.name, *_compaction_cells(row))))
     return table
 
 
-def _costs_table(results: Sequence[Replayed], tariff: Tariff) -> Table:
-    """Return the bills of each conversation where these are few, and all together."""
-    what, *numbers = BILL_COLUMNS
-    first = Column("what it would have cost", no_wrap=True)
-    table = Table(first, what, *map(_right, numbers), box=None, pad_edge=False)
-    each = costs_by_name(results, tariff)
-    shown = each if len(each) <= MOST_SHOWN else []
-    for name, found in [*shown, *(_total(each) if len(each) > 1 else ())]:
-        for cells in found.rows(tariff):
-            table.add_row(Text(name), *cells)
+def _compaction_cells(row: CompactionRow) -> Iterator[str]:
+    yield f"{row.tokens_before:,}"
+    yield f"{row.tokens_after:,}"
+    reported = row.tokens_after_reported
+    yield NOTHING if reported is None else f"{reported:,}"
+    yield f"{row.messages_before:,} → {row.messages_after:,}"
+    yield f"{row.duration_ms:,}"
+    yield row.trigger
+    yield row.level
+    yield NOTHING if row.retained_share is None else row.summary_model or "extractor"
+
+
+def _bills(results: Sequence[Replayed], facts: ModelFacts) -> Table:
+    """List the bill of each conversation where these are few, and all together."""
+    numbers = ("requests", "prompt tokens", "read", "written", "plain", "hits")
+    table = _table("what it would have cost", (*numbers, "billed ÷ minimum", "cost"))
+    if len(results) <= MOST_SHOWN:
+        for result in results:
+            table.add_row(Text(result.name), *_bill_cells(result.bill, facts))
+    if len(results) > 1:
+        total = reduce(add, (result.bill for result in results))
+        table.add_row("all conversations", *_bill_cells(total, facts))
     return table
 
 
-def _terminal_table(first: str, numbers: Iterable[str], *others: str | Column) -> Table:
-    named = (Column(first, no_wrap=True), *map(_right, numbers), *others)
-    return Table(*named, box=None, pad_edge=False)
-
-
-def _right(name: str) -> Column:
-    return Column(name, justify="right")
-
-
-def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
-    """Return what each conversation would have cost."""
-    return [
-        (each.name, costs(each.timeline, each.billed, tariff, each.summaries)) for each in results
-    ]
-
-
-def _total(each: Sequence[tuple[str, Costs]]) -> list[tuple[str, Costs]]:
-    return [("all conversations", totals([found for _, found in each]))]
-
-
-def _compaction_cells(shrinking: Shrinking) -> tuple[str, ...]:
-    row, reported = shrinking.row, shrinking.row.tokens_after_reported
+def _bill_cells(bill: Bill, facts: ModelFacts) -> tuple[str, ...]:
+    usage, prices = bill.tally.billed, facts.prices
+    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    # A model that costs nothing has no prices whose ratio could be taken.
+    ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
+    counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
     return (
-        f"{shrinking.before_call + 1:,}",
-        f"{row.tokens_before:,}",
-        f"{row.tokens_after:,}",
-        NOTHING if reported is None else f"{reported:,}",
-        f"{row.messages_before:,} → {row.messages_after:,}",
-        f"{row.duration_ms:,}",
-        row.trigger,
-        row.level,
-        summarised_by(row),
+        *(f"{count:,}" for count in (*counts, usage.input_tokens)),
+        f"{bill.tally.hit_ratio:.3f}",
+        f"{ratio:.3f}",
+        format_usd(cost_usd(usage, prices), estimated=True),
     )
 
 
-def summarised_by(row: CompactionRow) -> str:
-    """Return who wrote a compaction's summary, and why it was not the model that was asked."""
-    if row.retained_share is None:
-        return NOTHING
-    return row.summary_model or (f"extractor ({row.failure})" if row.failure else "extractor")
+def prices_text(facts: ModelFacts) -> str:
+    """Return a model's prices with their source, for people."""
+    prices = facts.prices
+    if prices is None:
+        return f"{facts.name}: {UNKNOWN}"
+    kinds = ("input", "cache_write_5m", "cache_write_1h", "cache_read", "output")
+    listed = ", ".join(f"{kind.replace('_', ' ')} {getattr(prices, kind):g}" for kind in kinds)
+    read_on = f" ({facts.read_on})" if facts.read_on else ""
+    return f"{facts.name}, $ per million tokens: {listed}; source: {facts.source}{read_on}"
 
 
-def _change(shrinking: Shrinking) -> str:
-    """Return the tokens before and after a compaction, as reported where that is known."""
-    row = shrinking.row
-    after = row.tokens_after if row.tokens_after_reported is None else row.tokens_after_reported
-    return f"{_short(row.tokens_before)}→{_short(after)}"
-
-
-def _short(tokens: int) -> str:
-    """Return a number of tokens in at most five characters: 950, 9.5k, 101k, 1.3M."""
-    for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if tokens >= size * 0.9995:
-            share = tokens / size
-            return f"{share:.0f}{letter}" if share >= 9.95 else f"{share:.1f}{letter}"
-    return str(tokens)
+def _table(first: str, numbers: Iterable[str], *others: str) -> Table:
+    right = [Column(name, justify="right") for name in numbers]
+    return Table(Column(first, no_wrap=True), *right, *others, box=None, pad_edge=False)

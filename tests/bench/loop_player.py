@@ -29,7 +29,6 @@ from agent.tokens.estimate import estimate_tokens
 from agent.usage import CacheLayout, Usage
 from gateway import wiring
 from gateway.replay import player, recorded_model
-from gateway.replay.player import House, Stage, StoppingModel, playing
 from gateway.replay.recordings import load_recordings
 from gateway.settings.tree import Settings
 
@@ -44,7 +43,7 @@ class Bill:
     """What summaries took, by model; and the gateway that is played, once it is there."""
 
     summaries: dict[str, Usage] = field(default_factory=dict)
-    houses: list[House] = field(default_factory=list)
+    gateways: list[Any] = field(default_factory=list)
 
     def note(self, name: str, done: Completion) -> Completion:
         """Take note of a summary."""
@@ -55,10 +54,12 @@ class Bill:
     @property
     def preparations(self) -> Any:
         """What writes summaries in the background."""
-        return self.houses[0].gateway.beside.preparations
+        return self.gateways[0].beside.preparations
 
 
 BILL = Bill()
+# 0.5 has a model that stops its gateway now and then, and knows more of a conversation.
+PLAYED: Any = getattr(player, "StoppingModel", recorded_model.RecordedModel)
 
 
 def summary_of(request: ModelRequest) -> Completion:
@@ -73,7 +74,7 @@ def summary_of(request: ModelRequest) -> Completion:
     return Completion(answer, "stop", estimate_usage(request, answer), "writer")
 
 
-class Main(StoppingModel):
+class Main(PLAYED):  # type: ignore[misc]
     """The model that is played; writes summaries behind its own requests where it is asked to."""
 
     @override
@@ -89,10 +90,15 @@ class Main(StoppingModel):
         return await super().complete(request, sink)
 
     def _read_from_cache(self, request: ModelRequest) -> Completion:
-        account, done = self._accounts[request.conversation], summary_of(request)
+        done = summary_of(request)
         blocks = self._reader.read(request_body(request, self.facts.name))
-        at_s = max(account.asked_s.values(), default=0.0)
-        usage = account.caches[account.placings[0]].bill(blocks, at_s)
+        if PLAYED is recorded_model.RecordedModel:
+            talk = self._talks[request.conversation]
+            usage = talk.cache.bill(blocks, talk.now_s)
+        else:
+            account = self._accounts[request.conversation]
+            at_s = max(account.asked_s.values(), default=0.0)
+            usage = account.caches[account.placings[0]].bill(blocks, at_s)
         assert done.usage is not None
         return replace(done, usage=usage + Usage(output_tokens=done.usage.output_tokens))
 
@@ -136,17 +142,27 @@ async def play(writer: str, file: Path) -> dict[str, Any]:
             "model": {"name": MODEL, "context_length": WINDOW_TOKENS},
             "queue": {"debounce_ms": 0},
         })
-        async with playing(Stage(settings, [recording], "none")) as stage:
-            BILL.houses.append(stage.house)
+        async with _playing(settings, recording) as stage:
+            BILL.gateways.append(getattr(stage, "house", stage).gateway)
             ahead = asyncio.create_task(BILL.preparations.run())
             result = await stage.play(0, recording)
             ahead.cancel()
+    is_new = hasattr(result, "bill")
+    bill = result.bill if is_new else result.billed.bills[0]
+    compactions = result.compactions if is_new else result.timeline.compactions
     return {
-        "asked": _tokens(result.billed.bills[0].tally.billed),
+        "asked": _tokens(bill.tally.billed),
         "summaries": {name: _tokens(usage) for name, usage in BILL.summaries.items()},
-        "compactions": len(result.timeline.compactions),
+        "compactions": len(compactions),
         "problems": [result.problem] if result.problem else [],
     }
+
+
+def _playing(settings: Settings, recording: Any) -> Any:
+    made: Any = player
+    if hasattr(made, "Stage"):
+        return made.playing(made.Stage(settings, [recording], "none"))
+    return made.playing(settings, [recording])
 
 
 def _tokens(usage: Usage) -> dict[str, int]:
@@ -159,6 +175,6 @@ def _tokens(usage: Usage) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    setattr(player, "StoppingModel", Main)  # noqa: B010 - another release's
+    setattr(player, PLAYED.__name__, Main)  # another release's
     setattr(recorded_model.RecordedModel, "provider", "played")  # noqa: B010
     print(json.dumps(asyncio.run(play(sys.argv[1], Path(sys.argv[2])))), flush=True)

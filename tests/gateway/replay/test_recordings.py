@@ -259,7 +259,7 @@ def test_bad_input_names_file_item_and_problem(tmp_path: Path, data: Any, proble
         (b'{"type": "message"}', "line 1: has no object `message`"),
         (
             b'{"type":"message","message":{"role":"assistant","content":[{"type":"toolCall"}]}}',
-            "line 1: a tool call has no name",
+            "line 1: a tool call has no function name",
         ),
         (b"\xff\xfe", "codec can't decode"),
     ],
@@ -270,62 +270,6 @@ def test_bad_lines_are_named(tmp_path: Path, content: bytes, problem: str) -> No
     path.write_bytes(content)
     with pytest.raises(BadRecording, match=problem):
         load_recordings(path)
-
-
-def stamped(role: str, text: str, at_ms: Any = None, **extra: Any) -> dict[str, Any]:
-    """Return a line of a pi session."""
-    content = [{"type": "text", "text": text}]
-    message = {"role": role, "content": content, "timestamp": at_ms, **extra}
-    return {"type": "message", "message": message}
-
-
-def test_pi_tells_when_an_answer_was_asked_for(tmp_path: Path) -> None:
-    """An answer that is joined with the one before was asked for with that one."""
-    lines = [
-        stamped("user", "one", 1_000),
-        stamped("assistant", "Well,", 2_500),
-        stamped("assistant", "yes.", 4_000),
-        stamped("user", "two", 5_000),
-        stamped("assistant", "No.", 6_000),
-    ]
-    [recording] = load(tmp_path, lines, "session.jsonl")
-    assert [exchange.asked_at for exchange in recording.exchanges] == [(2.5,), (6.0,)]
-
-
-@pytest.mark.parametrize("stamp", [None, "soon", 1.5])
-def test_a_time_that_is_not_known_leaves_none(tmp_path: Path, stamp: object) -> None:
-    """For the whole exchange: times must be one for each answer."""
-    call = {"type": "toolCall", "id": "a", "name": "look", "arguments": {}}
-    lines = [
-        stamped("user", "one", 1_000),
-        stamped("assistant", "", stamp, content=[call]),
-        stamped("toolResult", "seen", 3_000, toolCallId="a", toolName="look"),
-        stamped("assistant", "There.", 4_000),
-        stamped("user", "two", 5_000),
-    ]
-    [recording] = load(tmp_path, lines, "session.jsonl")
-    assert [exchange.asked_at for exchange in recording.exchanges] == [(), ()]
-
-
-def test_an_end_that_was_added_has_the_time_before(tmp_path: Path) -> None:
-    """It is asked for behind the last result."""
-    call = {"type": "toolCall", "id": "a", "name": "look", "arguments": {}}
-    lines = [stamped("user", "one", 1_000), stamped("assistant", "", 2_000, content=[call])]
-    [recording] = load(tmp_path, lines, "session.jsonl")
-    assert recording.exchanges[0].asked_at == (2.0, 2.0)
-
-
-def test_conversations_can_be_played_as_one(tmp_path: Path) -> None:
-    """Call ids that both use are told apart."""
-    traj = [user("hi"), said(None, "a"), result("a", "seen"), said("There.")]
-    path = tmp_path / "many.json"
-    path.write_text(json.dumps([{"traj": traj}, {"traj": traj}]), "utf-8")
-    [recording] = load_recordings(path, concatenated=True)
-    assert recording.name == "many"
-    assert [short(exchange)[1] for exchange in recording.exchanges] == [
-        "assistant a",
-        "assistant a_2",
-    ]
 
 
 if SHARED:
@@ -346,8 +290,6 @@ if SHARED:
         """Nothing is lost on the way, and every rule of the form holds."""
         recordings = load_recordings(SHARED / name)
         assert len(recordings) == conversations
-        timed = [bool(each.asked_at) for it in recordings for each in it.exchanges]
-        assert all(timed) if name.startswith("pi/") else not any(timed)
         assert sum(len(it.exchanges) for it in recordings) == exchange_count
         for recording in recordings:
             _assert_normal(recording)
