@@ -144,8 +144,7 @@ class SharedReplica(Replica):
         began, renews = time.monotonic(), self._is_due()
         found: Surroundings | None = None
         try:
-            look = self._presence.run if renews else self._presence.ask
-            found = await look(replicas.attend, self.id, renews=renews)
+            found = await self._presence.run(replicas.attend, self.id, renews=renews)
             if found is None:
                 return "reaped"
             if renews:

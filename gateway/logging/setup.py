@@ -48,7 +48,6 @@ log = structlog.get_logger()
 # top, from the register.
 TAMED_LIBRARIES = (
     "aiohttp.access",
-    "aiosqlite",
     "anthropic",
     "asyncio",
     "httpcore",

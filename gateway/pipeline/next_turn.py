@@ -27,7 +27,7 @@ from gateway.pipeline import notices
 from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.signals import Stops, Wakeups
-from gateway.storage.conversation import sessions, transcript, turn_journal, turns
+from gateway.storage.conversation import conversations, sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.message_content import content_of, origins_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -194,8 +194,7 @@ class NextTurn:
             origins: What taints a turn that reads it.
             counts: Whether it counts as an attempt to resume a turn.
         """
-        # Asked before it is known whether anything can begin: nobody waits twice.
-        asked = inbox.ask_queued(conn, conversation_id)
+        conversations.hold(conn, conversation_id)
         held = take(conn)
         if held is None:
             return None
@@ -207,7 +206,7 @@ class NextTurn:
         running = turns.find_running(conn, held, base, counts=counts)
         if running is not None:
             return NextStep(lease, running, goes_on=True)
-        waiting, active = inbox.queued_in(asked)
+        waiting, active = inbox.queued_in(conn, conversation_id)
         # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):
             waiting = []

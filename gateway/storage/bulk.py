@@ -1,7 +1,7 @@
 """Reads and enters whole tables, in the order of their keys, on either engine.
 
 What a row is does not depend on the engine: texts, whole numbers, fractions, booleans and bytes as
-Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one (decision 250).
+Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one.
 Keys that are texts are ordered by their bytes everywhere.
 """
 
@@ -181,21 +181,16 @@ class _Postgres:
     def __init__(self, name: str, conn: Any) -> None:
         self.name = name
         self.conn: Connection = conn
-        # The driver's types would be loaded for files, too.
-        self._own: Any = conn
-
-    @property
-    def _driver(self) -> Any:
-        return self._own.in_turn()
+        self._driver: Any = conn.connection.driver_connection
 
     def transaction(self) -> AbstractContextManager[Any]:
-        begun: AbstractContextManager[Any] = self._own.transaction()
-        return begun
+        # A statement of a reader has begun one by itself.
+        return nullcontext() if self.conn.in_transaction() else self.conn.begin()
 
     def rows(self, table: Table, after: Key | None = None) -> Iterator[Row]:
         with (
             _told(table),
-            self._own.transaction(),
+            self.transaction(),
             self._driver.cursor("copied", binary=True) as found,
         ):
             found.execute(self._ordered(table, after), after or ())
@@ -242,7 +237,8 @@ class _Postgres:
 
     def settle(self) -> None:
         # Until it knows its tables it plans as if they were empty.
-        self._driver.execute("ANALYZE")
+        with self.transaction():
+            self._driver.execute("ANALYZE")
 
 
 def _ids(table: Table) -> str:
@@ -329,19 +325,20 @@ def postgres_side(url: str, *, write: bool) -> Iterator[Side]:
     conn = postgres.connect(DatabaseServer(SecretStr(url)))
     name = shown(url)
     try:
-        conn.driver.execute("SET statement_timeout = 0")
-        conn.driver.execute("SET idle_in_transaction_session_timeout = 0")
-        if not write:
-            conn.driver.execute("SET default_transaction_read_only = on")
-        alone = "SELECT pg_try_advisory_lock(%s)"
-        found = conn.driver.execute(alone, (presence.USED_LOCK,)).fetchone()
-        if found != (True,):
+        with conn.begin():
+            conn.exec_driver_sql("SET statement_timeout = 0")
+            conn.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+            if not write:
+                conn.exec_driver_sql("SET default_transaction_read_only = on")
+            alone = conn.exec_driver_sql("SELECT pg_try_advisory_lock(%s)", (presence.USED_LOCK,))
+            is_alone = alone.scalar_one()
+        if not is_alone:
             raise DatabaseLocked(
                 f"{name} is in use: stop its replicas, and what else copies it, and copy again"
             )
         yield _Postgres(name, conn)
     finally:
-        conn.driver.close()
+        conn.close()
 
 
 def shown(url: str) -> str:

@@ -47,6 +47,8 @@ class DatabaseServer:
 
 Location = Path | DatabaseServer
 """Of a database: a file of SQLite's, or a server of PostgreSQL."""
+Transaction = Callable[[Connection], T]
+INTERRUPT_EVERY_S = 0.05
 
 
 class Database(Protocol):
@@ -84,8 +86,7 @@ class Database(Protocol):
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
         Raises:
-            StorageUnavailable: The database cannot be read, all searchers are busy for long, or the
-                database is closed.
+            StorageUnavailable: The database cannot be read, or is closed.
         """
 
     async def scrub(self) -> None:
@@ -121,13 +122,11 @@ class Job(NamedTuple):
     """A function that waits for a thread, and the future of its caller.
 
     Attributes:
-        begin: How its transaction begins, where there are several ways.
         apart: It runs outside of transactions, and gets the driver's connection.
     """
 
     fn: Callable[[Any], Any]
     future: asyncio.Future[Any]
-    begin: str = ""
     apart: bool = False
 
 
@@ -140,14 +139,9 @@ class JobResult(NamedTuple):
 
 
 class Results:
-    """Hands results to those who wait for them; what comes at once wakes the loop once.
-
-    Attributes:
-        handed: How many, those included whose caller was cancelled meanwhile.
-    """
+    """Hands results to those who wait for them; what comes at once wakes the loop once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.handed = 0
         self._loop = loop
         self._done: deque[JobResult] = deque()
         self._is_called = False
@@ -167,7 +161,6 @@ class Results:
         self._is_called = False
         while self._done:
             job, value, error = self._done.popleft()
-            self.handed += 1
             if job.future.done():
                 continue
             if error is None:
@@ -175,6 +168,36 @@ class Results:
             else:
                 job.future.set_exception(error)
                 retrieve(job.future)
+
+
+class Search:
+    """A search on a thread, which another thread can end.
+
+    Args:
+        fn: Runs the search.
+        interrupt: Ends the statement that a driver's connection runs, if it runs one.
+    """
+
+    def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], None]) -> None:
+        self._fn, self._interrupt = fn, interrupt
+        self._driver: Any = None
+        self._is_cancelled = False
+
+    def run(self, conn: Connection) -> Any:
+        """Search."""
+        self._driver = conn.connection.driver_connection
+        try:
+            return None if self._is_cancelled else self._fn(conn)
+        finally:
+            self._driver = None
+
+    async def end(self, running: asyncio.Future[Any]) -> None:
+        """End it; an interrupt between two statements ends nothing, so it is repeated."""
+        self._is_cancelled = True
+        while not running.done():
+            if (driver := self._driver) is not None:
+                await asyncio.to_thread(self._interrupt, driver)
+            await asyncio.wait([running], timeout=INTERRUPT_EVERY_S)
 
 
 def retrieve(future: asyncio.Future[Any]) -> None:

@@ -30,7 +30,7 @@ def convert(location: Location) -> list[str]:
     if isinstance(location, DatabaseServer):
         from gateway.storage import postgres  # noqa: PLC0415
 
-        with closing(postgres.connect(location, direct=True)) as server, server.transaction():
+        with closing(postgres.connect(location, direct=True)) as server, server.begin():
             return _converted(server)
     migrations.require_database(location)
     with lock_database(location), connected(location) as file, file.begin():

@@ -3,8 +3,8 @@
 The writer owns the only connection that writes. It runs the functions that wait in its queue one
 after another, each inside a savepoint, and commits them together: one fsync for many callers. A
 function that only reads runs as a whole on one of the readers' threads: a switch of threads costs
-more than a statement. Searches, which may take long, have connections of their own (aiosqlite) and
-are interrupted where nobody waits for them any more.
+more than a statement. Searches, which may take long, have threads of their own and are interrupted
+if their callers are cancelled.
 """
 
 import asyncio
@@ -20,30 +20,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
     URL,
     Connection,
+    Engine,
     NullPool,
-    PoolProxiedConnection,
     QueuePool,
     create_engine,
+    event,
 )
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from agent.processes.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage.database import Job, JobResult, Results, retrieve
+from gateway.storage.database import Job, JobResult, Results, Search, retrieve
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
-from gateway.storage.statements import PreparedConnection
-
-if TYPE_CHECKING:
-    import aiosqlite
-    from sqlalchemy.ext.asyncio import AsyncEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,13 +50,9 @@ _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
 """Full, read-only, locked; malformed. Their siblings are a function's own mistakes."""
 READERS = 4
 SEARCHERS = 2
-SEARCH_WAIT_S = 30.0
-"""How long a search waits for a connection."""
 READER_WAIT_S = 10.0
 """How long a step outside of transactions waits for readers of the log, and how often it tries."""
 READER_PAUSE_S = 0.1
-INTERRUPT_EVERY_S = 0.05
-"""An interrupt between two statements ends nothing: it is repeated until the search is over."""
 # /proc/self/mounts writes a blank in a path as \040. Source: getmntent(3).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
@@ -70,14 +61,6 @@ NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "
 
 _DISCREET: dict[str, Any] = {"hide_parameters": True}
 """Errors and logs do not quote what people wrote."""
-# `_read` begins and ends its snapshot itself: a rollback by SQLAlchemy would be one of nothing.
-_READING: dict[str, Any] = {
-    "isolation_level": "AUTOCOMMIT",
-    "skip_autocommit_rollback": True,
-    "pool_reset_on_return": None,
-    "max_overflow": 0,
-    **_DISCREET,
-}
 
 
 class SqliteDatabase:
@@ -99,17 +82,17 @@ class SqliteDatabase:
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
+        self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="sqlite-searcher")
         self._read_only = create_engine(
             "sqlite://",
-            creator=RESERVE.lending(partial(_reader, **_how(path))),
+            creator=RESERVE.lending(partial(_reader, path)),
             poolclass=QueuePool,
-            pool_size=READERS,
-            **_READING,
+            pool_size=READERS + SEARCHERS,
+            max_overflow=0,
+            **_DISCREET,
         )
-        self._path = path
-        self._searches: dict[asyncio.Future[Any], aiosqlite.Connection | None] = {}
-        self._searchers: AsyncEngine | None = None
-        self._first_search = asyncio.Lock()
+        _begin_with(self._read_only, "BEGIN")
+        self._searches: dict[asyncio.Future[Any], Search] = {}
 
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -145,78 +128,35 @@ class SqliteDatabase:
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
-            with PreparedConnection(self._read_only) as conn:
-                raw = cast("sqlite3.Connection", conn.connection.driver_connection)
-                raw.execute("BEGIN")
+            with self._read_only.begin() as conn:
                 try:
-                    found = fn(conn, *args, **kwargs)
-                    raw.execute("COMMIT")
+                    return fn(conn, *args, **kwargs)
                 except BaseException:
                     # Rows that it has not fetched would keep later reads on this old snapshot.
                     conn.invalidate()
                     raise
-                return found
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
-        # BEGIN and COMMIT go past SQLAlchemy, which wraps the errors of its own statements only.
-        except sqlite3.Error as exc:
-            raise StorageUnavailable(str(exc)) from exc
 
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
-        Between its statements it holds the event loop.
-
         Raises:
-            StorageUnavailable: The file cannot be read, all searchers are busy for long, or the
-                database is closed.
+            StorageUnavailable: The file cannot be read, or the database is closed.
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        searching = asyncio.ensure_future(self._search(fn, *args, **kwargs))
-        self._searches[searching] = None
-        searching.add_done_callback(self._forget_search)
+        search = Search(lambda conn: fn(conn, *args, **kwargs), sqlite3.Connection.interrupt)
+        running = self._loop.run_in_executor(self._searchers, self._read, search.run)
+        self._searches[running] = search
+        running.add_done_callback(self._forget_search)
         try:
-            # A connection that is cancelled while it opens reports to a loop that may be closed.
-            return await asyncio.shield(searching)
+            return cast("T", await asyncio.shield(running))
         except asyncio.CancelledError:
-            await self._interrupt(searching)
+            await search.end(running)
             raise
-
-    async def _search(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        me = cast("asyncio.Future[Any]", asyncio.current_task())
-        try:
-            searchers = await self._opened_searchers()
-            async with searchers.connect() as conn:
-                raw = await conn.get_raw_connection()
-                self._searches[me] = cast("aiosqlite.Connection", raw.driver_connection)
-                try:
-                    return await conn.run_sync(fn, *args, **kwargs)
-                finally:
-                    self._searches[me] = None
-        except DBAPIError as exc:
-            raise StorageUnavailable(str(exc.orig)) from exc
-        except PoolTimeoutError as exc:
-            raise StorageUnavailable(f"all {SEARCHERS} searchers are busy") from exc
-
-    async def _opened_searchers(self) -> "AsyncEngine":
-        """Return the pool of the searches; the first one makes it."""
-        async with self._first_search:
-            if self._searchers is None:
-                # In a thread: it imports 50 modules.
-                self._searchers = await asyncio.to_thread(_searchers, self._path)
-        return self._searchers
-
-    async def _interrupt(self, searching: asyncio.Future[Any]) -> None:
-        """End a search: SQLite gives up the statement that runs, if one does at that moment."""
-        while not searching.done():
-            if (conn := self._searches[searching]) is not None:
-                await conn.interrupt()
-            await asyncio.wait([searching], timeout=INTERRUPT_EVERY_S)
 
     def _forget_search(self, searching: asyncio.Future[Any]) -> None:
         del self._searches[searching]
@@ -259,11 +199,10 @@ class SqliteDatabase:
         self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
         await asyncio.to_thread(self._readers.shutdown)
+        for running, search in list(self._searches.items()):
+            await search.end(running)
+        await asyncio.to_thread(self._searchers.shutdown)
         self._read_only.dispose()
-        for searching in list(self._searches):
-            await self._interrupt(searching)
-        if self._searchers is not None:
-            await self._searchers.dispose()
 
     def _write_loop(self) -> None:
         while batch := self._next_batch():
@@ -445,10 +384,9 @@ def connect(path: Path) -> Connection:
         poolclass=NullPool,
         **_DISCREET,
     )
-    # A listener to the engine's events would have each statement ask for listeners: 10 us of it.
-    engine.dialect.do_begin = _begin_immediate  # type: ignore[method-assign, assignment]
+    _begin_with(engine, "BEGIN IMMEDIATE")
     try:
-        connection = PreparedConnection(engine)
+        connection = engine.connect()
         _set_pragmas(connection)
     except DBAPIError as exc:
         engine.dispose()
@@ -459,30 +397,15 @@ def connect(path: Path) -> Connection:
     return connection
 
 
-def _searchers(path: Path) -> "AsyncEngine":
-    """Return a pool of connections that can be interrupted."""
-    # A start does without SQLAlchemy's asyncio layer, which loads the whole ORM.
-    import aiosqlite  # noqa: PLC0415
-    from sqlalchemy import AsyncAdaptedQueuePool  # noqa: PLC0415
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
-
-    return create_async_engine(
-        "sqlite+aiosqlite://",
-        async_creator=partial(aiosqlite.connect, **_how(path)),
-        poolclass=AsyncAdaptedQueuePool,
-        pool_size=SEARCHERS,
-        pool_timeout=SEARCH_WAIT_S,
-        **_READING,
-    )
-
-
-def _how(path: Path) -> dict[str, Any]:
-    return {"database": read_only_uri(path), "uri": True, "timeout": BUSY_TIMEOUT_S}
-
-
-def _reader(**how: Any) -> sqlite3.Connection:
+def _reader(path: Path) -> sqlite3.Connection:
     """Open a connection for a reader's thread, with all the files that it will ever need."""
-    connection: sqlite3.Connection = sqlite3.connect(**how, check_same_thread=False)
+    connection = sqlite3.connect(
+        read_only_uri(path),
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
     # SQLite opens the log and its index with the first read: here, while descriptors are lent.
     connection.execute("PRAGMA schema_version").fetchone()
     return connection
@@ -493,8 +416,9 @@ def read_only_uri(path: Path) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-def _begin_immediate(raw: PoolProxiedConnection) -> None:
-    cast("sqlite3.Connection", raw).execute("BEGIN IMMEDIATE")
+def _begin_with(engine: Engine, statement: str) -> None:
+    """Have transactions begin so, and not by themselves with the first write."""
+    event.listen(engine, "begin", lambda conn: conn.exec_driver_sql(statement))
 
 
 def _set_pragmas(connection: Connection) -> None:

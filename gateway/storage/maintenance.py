@@ -503,7 +503,7 @@ def _server_read(server: DatabaseServer) -> Iterator[Connection]:
     with (
         closing(postgres.connect(server)) as conn,
         postgres.told_as_unavailable("read"),
-        conn.transaction(postgres.READ),
+        conn.begin(),
     ):
         # A command may read all there is, and think for long about it; it holds up nobody.
         conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")

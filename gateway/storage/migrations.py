@@ -132,7 +132,7 @@ async def _migrated_by_another(server: DatabaseServer) -> None:
 def _is_behind(server: DatabaseServer) -> bool:
     from gateway.storage import postgres  # noqa: PLC0415
 
-    with closing(postgres.connect(server)) as connection, connection.transaction(postgres.READ):
+    with closing(postgres.connect(server)) as connection, connection.begin():
         connection.exec_driver_sql(_PATIENT)
         revision = schema_revision(connection)
         if revision == REVISION:
@@ -151,12 +151,12 @@ def prepare_server(server: DatabaseServer) -> None:
     from gateway.storage import postgres  # noqa: PLC0415
 
     with closing(postgres.connect(server, direct=True)) as connection:
-        with postgres.told_as_unavailable("open"), connection.transaction(postgres.READ):
+        with postgres.told_as_unavailable("open"), connection.begin():
             connection.exec_driver_sql(_PATIENT)
             revision = schema_revision(connection)
         if revision == REVISION:
             return
-        with postgres.told_as_unavailable("migrate"), connection.transaction():
+        with postgres.told_as_unavailable("migrate"), connection.begin():
             for statement in _ALONE:
                 connection.exec_driver_sql(statement)
             revision = _migrated(connection)

@@ -1,31 +1,23 @@
-"""Runs transaction functions on PostgreSQL: each on a thread, with the connection of that thread.
+"""Runs transaction functions on PostgreSQL: each on a thread, with a connection of a pool.
 
 A transaction is READ COMMITTED: of two that change one conversation the second one waits for the
 first. A statement sees what was committed when it began, not when it got the lock (decision 252).
 """
 
 import asyncio
-import queue
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import psycopg
-from sqlalchemy import Connection
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from gateway.errors import StorageUnavailable
-from gateway.storage.database import DatabaseServer, Job, JobResult, Results, retrieve
-from gateway.storage.postgres import (
-    READ,
-    WRITE,
-    PostgresConnection,
-    connect,
-    open_direct,
-    reason,
-)
+from gateway.errors import CommitUnknown, StorageUnavailable
+from gateway.storage.database import DatabaseServer, Search, Transaction, retrieve
+from gateway.storage.postgres import driver_of, engine_of, open_direct, reason
 from gateway.storage.schema import SEARCH_INDEX
 
 P = ParamSpec("P")
@@ -35,10 +27,8 @@ SEARCHERS = 2
 """Connections for searches, beside those for transactions and reads."""
 TRIES = 5
 """How often a transaction is begun that others' doing has rolled back."""
-CANCEL_EVERY_S = 0.05
-"""A cancellation between two statements ends nothing: it is repeated until the search is over."""
-LOOK_EVERY_S = 5.0
-"""How long a server that has fallen silent can go unnoticed."""
+_READ: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+"""One snapshot for all statements."""
 SCRUB_WAIT_MS = 60_000
 """How long an index that is written anew waits for transactions that were there before, such as a
 dump."""
@@ -61,26 +51,20 @@ _SERVER_TROUBLE = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
 class PostgresDatabase:
-    """A PostgreSQL database: `write`, `read` and `search` on connections of their own."""
+    """A PostgreSQL database: `write` and `read` share connections, `search` has its own."""
 
     def __init__(self, server: DatabaseServer) -> None:
         self.server = server
         self._loop = asyncio.get_running_loop()
-        self._own = threading.local()
-        self._connections: set[PostgresConnection] = set()
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._results = Results(self._loop)
-        self._workers: list[threading.Thread] = []
-        self._asked = 0
+        self._workers = ThreadPoolExecutor(server.connections, thread_name_prefix="postgres-worker")
         self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="postgres-searcher")
+        self._engine = engine_of(server, pool_size=server.connections, max_overflow=0)
+        self._reading = self._engine.execution_options(**_READ)
+        # Not from that pool: a search that ends late is cancelled when others use the connection.
+        # A plan that is kept would read all messages for each word.
+        searchers = engine_of(server, prepares=False, pool_size=SEARCHERS, max_overflow=0)
+        self._searching = searchers.execution_options(**_READ)
         self._closed = False
-        self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
-
-    def _watch(self) -> None:
-        """End connections whose other end does not answer any more; their threads go on."""
-        for conn in list(self._connections):
-            conn.end_if_silent()
-        self._watching = self._loop.call_later(LOOK_EVERY_S, self._watch)
 
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -96,7 +80,8 @@ class PostgresDatabase:
             StorageUnavailable: Rolled back; the database, not the function, is to blame.
             Exception: Whatever `fn` raised; its writes are rolled back.
         """
-        return cast("T", await self._queued(WRITE, _bound(fn, *args, **kwargs)))
+        running = self._begun(self._workers, self._engine, _bound(fn, *args, **kwargs))
+        return await asyncio.shield(running)
 
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -106,7 +91,8 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        return cast("T", await self._queued(READ, _bound(fn, *args, **kwargs)))
+        running = self._begun(self._workers, self._reading, _bound(fn, *args, **kwargs))
+        return await asyncio.shield(running)
 
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -116,72 +102,31 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        search = _Search(_bound(fn, *args, **kwargs))
+        search = Search(_bound(fn, *args, **kwargs), psycopg.Connection.cancel_safe)
+        running = self._begun(self._searchers, self._searching, search.run)
         try:
-            return cast("T", await self._searched(search))
+            return cast("T", await asyncio.shield(running))
         except asyncio.CancelledError:
-            while not search.done.is_set():
-                await asyncio.to_thread(search.cancel)
-                await asyncio.to_thread(search.done.wait, CANCEL_EVERY_S)
+            await search.end(running)
             raise
 
-    async def _queued(self, begin: str, fn: Callable[[Any], Any]) -> Any:
-        """Run a function on a worker; there are as many as have been needed at once."""
+    def _begun(self, threads: Executor, engine: Engine, fn: Transaction[T]) -> asyncio.Future[T]:
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._asked += 1
-        at_once = self._asked - self._results.handed
-        if len(self._workers) < min(at_once, self.server.connections):
-            name = f"postgres-worker-{len(self._workers)}"
-            self._workers.append(threading.Thread(target=self._work, name=name, daemon=True))
-            self._workers[-1].start()
-        self._jobs.put(Job(fn, future, begin))
-        return await future
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._results.add([self._result_of(job)])
-        # The next one ends by it, too.
-        self._jobs.put(None)
-
-    def _result_of(self, job: Job) -> JobResult:
-        try:
-            return JobResult(job, self._transact(job.begin, job.fn), None)
-        except BaseException as exc:  # noqa: BLE001 - carried to the caller, whatever it is
-            return JobResult(job, None, exc)
-
-    async def _searched(self, search: "_Search") -> Any:
-        if self._closed:
-            raise StorageUnavailable("the database is closed")
-        running = self._loop.run_in_executor(self._searchers, self._transact, READ, search.run)
+        running = self._loop.run_in_executor(threads, self._transact, engine, fn)
         running.add_done_callback(retrieve)
-        return await asyncio.shield(running)
+        return running
 
-    def _transact(self, begin: str, fn: Callable[..., T]) -> T:
+    def _transact(self, engine: Engine, fn: Transaction[T]) -> T:
+        is_read = engine is not self._engine
         for tries_left in range(TRIES - 1, -1, -1):
-            conn = self._of_this_thread()
             try:
-                with conn.transaction(begin):
-                    return fn(conn)
+                return _once(engine, fn, is_read=is_read)
             except DBAPIError as exc:
-                if tries_left and (conn.is_lost or isinstance(exc.orig, _AGAIN)):
+                if tries_left and (exc.connection_invalidated or isinstance(exc.orig, _AGAIN)):
                     continue
-                raise _storage_error(exc, begin) from None
+                raise _storage_error(exc, is_read=is_read) from None
         raise AssertionError("the last try returns or raises")
-
-    def _of_this_thread(self) -> PostgresConnection:
-        conn: PostgresConnection | None = getattr(self._own, "connection", None)
-        if conn is None or conn.is_lost:
-            if conn is not None:
-                self._drop(conn)
-            conn = self._own.connection = connect(self.server)
-            self._connections.add(conn)
-        return conn
-
-    def _drop(self, conn: PostgresConnection) -> None:
-        self._connections.discard(conn)
-        conn.driver.close()
 
     async def scrub(self) -> None:
         """Take what was erased out of tables and indexes.
@@ -209,48 +154,43 @@ class PostgresDatabase:
     async def close(self) -> None:
         """Finish what was begun, then close all connections. Idempotent."""
         self._closed = True
-        self._jobs.put(None)
-        for worker in self._workers:
-            await asyncio.to_thread(worker.join)
-        await asyncio.to_thread(self._searchers.shutdown)
-        self._watching.cancel()
-        for conn in list(self._connections):
-            self._drop(conn)
+        for threads in (self._workers, self._searchers):
+            await asyncio.to_thread(threads.shutdown)
+        self._engine.dispose()
+        self._searching.dispose()
+
+
+def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
+    with engine.connect() as conn:
+        found = fn(conn)
+        if not is_read:
+            _commit(conn)
+        return found
+
+
+def _commit(conn: Connection) -> None:
+    # The function has gone on behind an error: the server would answer ROLLBACK, and no error.
+    if driver_of(conn).info.transaction_status == TransactionStatus.INERROR:
+        raise StorageUnavailable("the database has rolled back what was to be committed")
+    try:
+        conn.commit()
+    except DBAPIError as exc:
+        if exc.connection_invalidated:
+            raise CommitUnknown("the answer to a COMMIT was lost") from exc
+        raise
 
 
 def _bound(
     fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-) -> Callable[..., T]:
+) -> Transaction[T]:
     return lambda conn: fn(conn, *args, **kwargs)
 
 
-class _Search:
-    """A search on a thread, which another one may end."""
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self._fn = fn
-        self._conn: PostgresConnection | None = None
-        self._is_cancelled = False
-        self.done = threading.Event()
-
-    def run(self, conn: Connection) -> Any:
-        self._conn = cast("PostgresConnection", conn)
-        try:
-            return None if self._is_cancelled else self._fn(conn)
-        finally:
-            self.done.set()
-
-    def cancel(self) -> None:
-        self._is_cancelled = True
-        if self._conn is not None:
-            self._conn.driver.cancel_safe()
-
-
-def _storage_error(exc: DBAPIError, begin: str) -> Exception:
+def _storage_error(exc: DBAPIError, *, is_read: bool) -> Exception:
     """Return StorageUnavailable for trouble with the server, anything else without its details."""
     # What cannot be read is not there to be read, whyever; as for a file. And so answers a server
     # that follows another one, as long as nobody makes it the first.
-    cannot = begin == READ or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
-    if cannot or isinstance(exc.orig, _SERVER_TROUBLE):
+    cannot = is_read or isinstance(exc.orig, psycopg.errors.ReadOnlySqlTransaction)
+    if exc.connection_invalidated or cannot or isinstance(exc.orig, _SERVER_TROUBLE):
         return StorageUnavailable(reason(exc))
     return type(exc)(exc.statement, None, psycopg.Error(reason(exc)), hide_parameters=True)

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import StorageUnavailable
 from gateway.storage import postgres
 from gateway.storage.database import DatabaseServer
-from gateway.storage.postgres import PostgresConnection
+from gateway.storage.postgres import driver_of
 from gateway.storage.queue import replicas
 from gateway.storage.queue.blame import Death, Inheritance
 
@@ -49,11 +49,11 @@ class Presence:
         on_lost: Called as soon as that is known.
     """
 
-    def __init__(self, conn: PostgresConnection, replica_id: int) -> None:
+    def __init__(self, conn: Connection, replica_id: int) -> None:
         self.replica_id = replica_id
         self.is_lost = False
         self.on_lost: Callable[[], None] = lambda: None
-        self._conn = conn
+        self._conn, self._driver = conn, driver_of(conn)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="presence")
         self._watched: int | None = None
         self._running = 0
@@ -95,30 +95,14 @@ class Presence:
         Raises:
             StorageUnavailable: It did not work. Where the session is gone, `is_lost`.
         """
-        return await self._run(self._transact, partial(fn, **kwargs), args)
-
-    async def ask(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run a function that makes one statement, which is a transaction by itself.
-
-        Raises:
-            StorageUnavailable: As for `run`.
-        """
-        return await self._run(self._alone, partial(fn, **kwargs), args)
-
-    async def _run(
-        self,
-        run: Callable[..., T],
-        fn: Callable[..., T],
-        args: tuple[object, ...],
-    ) -> T:
         if self.is_lost:
             raise StorageUnavailable("the session of this replica is gone")
         # The thread reads from the socket now.
         self._running += 1
         self._unwatch()
-        running = self._loop.run_in_executor(self._thread, run, fn, args)
+        running = self._loop.run_in_executor(
+            self._thread, self._transact, partial(fn, **kwargs), args
+        )
         running.add_done_callback(self._ran)
         try:
             async with asyncio.timeout(ANSWERS_IN_S):
@@ -132,28 +116,22 @@ class Presence:
         if not running.cancelled():
             # Else asyncio complains where the caller was cancelled, and nobody asks any more.
             running.exception()
-        if self._conn.is_lost:
+        if self._is_gone():
             self._lose()
         elif not self._running:
             self._watch()
 
     def _transact(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
         try:
-            with self._conn.transaction():
+            with self._conn.begin():
                 return fn(self._conn, *args)
-        except DBAPIError as exc:
-            raise StorageUnavailable(postgres.reason(exc)) from None
-
-    def _alone(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
-        try:
-            return fn(self._conn, *args)
         except DBAPIError as exc:
             raise StorageUnavailable(postgres.reason(exc)) from None
 
     def _watch(self) -> None:
         """Have `_heard` be called where the server says something, or the connection ends."""
         if not self.is_lost:
-            self._watched = self._conn.driver.fileno()
+            self._watched = self._driver.fileno()
             self._loop.add_reader(self._watched, self._heard)
 
     def _unwatch(self) -> None:
@@ -164,12 +142,15 @@ class Presence:
 
     def _heard(self) -> None:
         try:
-            self._conn.driver.pgconn.consume_input()
+            self._driver.pgconn.consume_input()
         except psycopg.Error:
             self._lose()
             return
-        if self._conn.is_lost:
+        if self._is_gone():
             self._lose()
+
+    def _is_gone(self) -> bool:
+        return self._driver.closed or self._driver.broken
 
     def _lose(self) -> None:
         """Give the session up, whatever the server still thinks of it."""
@@ -179,7 +160,7 @@ class Presence:
         self.is_lost = True
         # A thread that waits for an answer in it wakes up; it is closed there, or by `close`. Its
         # number as it is now: libpq may have closed it, and the number be another socket's.
-        libpq = self._conn.driver.pgconn
+        libpq = self._driver.pgconn
         with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(libpq.socket)) as its:
             its.shutdown(socket.SHUT_RDWR)
         self.on_lost()
@@ -188,33 +169,32 @@ class Presence:
         """End the session. Idempotent."""
         self._lose()
         await asyncio.to_thread(self._thread.shutdown)
-        self._conn.driver.close()
+        self._driver.close()
 
 
 def _entered(
     server: DatabaseServer, enter: Callable[[Connection], T], tries: int = 3
-) -> tuple[PostgresConnection, T]:
+) -> tuple[Connection, T]:
     conn = postgres.connect(server, direct=True)
     try:
-        with postgres.ended_if_late(conn.driver), conn.transaction():
+        with conn.begin():
             _use(conn)
             entered = enter(conn)
             # Who is reaped may stand still with locks in its hands: the next look tries again.
             conn.execute(text(f"SET lock_timeout = {LOCKS_IN_MS}"))
     except DBAPIError as exc:
-        is_lost = conn.is_lost
-        conn.driver.close()
+        conn.close()
         # This process stood still in the middle, as it may on a busy machine: all is rolled back.
-        if tries > 1 and is_lost:
+        if tries > 1 and exc.connection_invalidated:
             return _entered(server, enter, tries - 1)
         raise StorageUnavailable(f"cannot register: {postgres.reason(exc)}") from None
     except BaseException:
-        conn.driver.close()
+        conn.close()
         raise
     return conn, entered
 
 
-def _use(conn: PostgresConnection) -> None:
+def _use(conn: Connection) -> None:
     """Keep the database from being copied for as long as this session lives."""
     # What the server may have been told for all sessions would end one that is quiet.
     conn.execute(text("SET idle_session_timeout = 0"))

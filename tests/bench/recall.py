@@ -91,7 +91,7 @@ def _places(folder: Path, file: str, server: PostgresServer) -> Iterator[list[Pl
         closing(postgres.connect(server_at(server.url(server.create())))) as other,
     ):
         prepare_schema(conn)
-        with other.transaction():
+        with other.begin():
             migrations.upgrade(other)
         places = [
             Place("SQLite", conn, conn.begin, "SELECT sum(length(block)) FROM search_index_data"),

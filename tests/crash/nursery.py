@@ -16,8 +16,6 @@ WARM = (
     "adapters.telegram.adapter",
     "adapters.discord.adapter",
     "adapters.slack.adapter",
-    "sqlalchemy.dialects.sqlite.aiosqlite",
-    "aiosqlite",
     "gateway.storage.postgres",
     "agent.offline",
     "adapters.web.adapter",

@@ -50,8 +50,8 @@ def _wait_until_noticed(url: str) -> None:
     """Return when the server has let go of what the killed process held."""
     conn = postgres.connect(server_at(url))
     try:
-        conn.driver.execute("SET lock_timeout = 0")
-        conn.driver.execute("SELECT pg_advisory_lock(%s)", (presence.USED_LOCK,))
-        conn.driver.execute("SELECT pg_advisory_unlock(%s)", (presence.USED_LOCK,))
+        conn.exec_driver_sql("SET lock_timeout = 0")
+        conn.exec_driver_sql("SELECT pg_advisory_lock(%s)", (presence.USED_LOCK,))
+        conn.exec_driver_sql("SELECT pg_advisory_unlock(%s)", (presence.USED_LOCK,))
     finally:
-        conn.driver.close()
+        conn.close()

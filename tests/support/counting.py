@@ -18,7 +18,6 @@ from unittest.mock import patch
 import psycopg
 
 from gateway.storage.engine import SqliteDatabase
-from gateway.storage.postgres import PostgresConnection
 
 _CONTROL = ("COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "UPDATE identity SET commits", "PRAGMA")
 """What transactions, with the watch over the file, and connections bring along by themselves."""
@@ -149,23 +148,30 @@ def counting(label: Callable[[], str] = thread_name) -> Iterator[PathCounter]:
 
 @contextmanager
 def counting_on_server() -> Iterator[list[str]]:
-    """Collect what PostgreSQL is asked meanwhile, BEGIN and COMMIT included, in order.
+    """Collect what PostgreSQL is asked meanwhile, COMMIT included, in order.
 
-    Not that a connection prepares a statement: it does so once.
+    A list of values is one statement.
     """
     found: list[str] = []
-    exchanged, execute = PostgresConnection._exchanged, psycopg.Cursor.execute
 
-    def together(conn: PostgresConnection, unsent: list[Any]) -> list[Any]:
-        found.extend(each.text for each in unsent)
-        return exchanged(conn, unsent)
+    def noting(method: str) -> Any:
+        run = getattr(psycopg.Cursor, method)
 
-    def alone(cursor: Any, statement: Any, *args: Any, **options: Any) -> Any:
-        found.append(str(statement))
-        return execute(cursor, statement, *args, **options)
+        def noted(cursor: Any, statement: Any, *args: Any, **options: Any) -> Any:
+            found.append(str(statement))
+            return run(cursor, statement, *args, **options)
+
+        return patch.object(psycopg.Cursor, method, noted)
+
+    commit = psycopg.Connection.commit
+
+    def committed(driver: Any) -> None:
+        found.append("COMMIT")
+        commit(driver)
 
     with (
-        patch.object(PostgresConnection, "_exchanged", together),
-        patch.object(psycopg.Cursor, "execute", alone),
+        noting("execute"),
+        noting("executemany"),
+        patch.object(psycopg.Connection, "commit", committed),
     ):
         yield found

@@ -30,7 +30,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import Location
 from gateway.storage.engine import connect, connected, hold_file
 from gateway.storage.migrations import prepare_schema
-from gateway.storage.postgres import PostgresConnection
+from gateway.storage.postgres import driver_of
 from gateway.storage.queue import arrivals, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
 from gateway.storage.queue.leases import Lease
@@ -168,45 +168,36 @@ class PostgresStore(Store):
 
     locks = ("SELECT conversation",)
 
-    def __init__(self, connection: PostgresConnection, *, is_emptied: bool = True) -> None:
-        self.connection: PostgresConnection = connection
+    def __init__(self, connection: Connection, *, is_emptied: bool = True) -> None:
+        self.connection: Connection = connection
         stand_still(connection)
-        self.location: Location = server_at(connection.driver.info.dsn)
+        self.location: Location = server_at(driver_of(connection).info.dsn)
         if is_emptied:
-            with connection.transaction():
-                connection.driver.execute(_EMPTY)
-
-    @override
-    def _transaction(self) -> AbstractContextManager[Any]:
-        return self.connection.transaction()
+            with connection.begin():
+                driver_of(connection).execute(_EMPTY)
 
     @override
     def without_sync(self) -> None:
         """Do nothing: the tests' server never syncs."""
 
 
-def stand_still(connection: PostgresConnection) -> None:
+def stand_still(connection: Connection) -> None:
     """Let a test's transactions stand still, as on a busy machine, longer than a replica's may."""
-    connection.driver.execute("SET idle_in_transaction_session_timeout = 0")
+    with connection.begin():
+        connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
 
 
 class ServerSession(Store):
     """A session with a database of PostgreSQL that is not emptied: one of several."""
 
-    def __init__(self, connection: PostgresConnection) -> None:
-        self.connection: PostgresConnection = connection
+    def __init__(self, connection: Connection) -> None:
+        self.connection: Connection = connection
         stand_still(connection)
 
     @override
-    def run(
-        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self.connection.transaction():
-            return fn(self.connection, *args, **kwargs)
-
     def close(self) -> None:
         """End it as the end of its process does."""
-        self.connection.driver.close()
+        self.connection.close()
 
 
 _EMPTY = """

@@ -31,7 +31,7 @@ from gateway.storage.schema import (
     summary_part,
     turn,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _with_notes(conn: Connection, current: Turn) -> Session:
     return sessions.with_prompt(conn, current.session, prompt)
 
 
-_INSERT = kept(compaction.insert().values(at=now_s()))
+_INSERT = compaction.insert().values(at=now_s())
 
 
 def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from gateway.storage.schema import (
     turn,
     view_plan,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 DIGEST_BYTES = 16
 MOST_ORIGINS = 100
@@ -475,7 +475,7 @@ def _store_base(
 
 # In a statement that sets columns SQLAlchemy keeps their names for what is set: parameters that
 # stand in conditions or expressions have other names.
-_SET_BASE = kept(
+_SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
     .values(
@@ -613,8 +613,8 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
     return stored
 
 
-_INSERT = kept(session.insert().values(started_at=now_s()).returning(session.c.id))
-_INSERT_PLAN = kept(view_plan.insert())
+_INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
+_INSERT_PLAN = view_plan.insert()
 
 
 def in_row(row: Any) -> Session:

@@ -13,7 +13,7 @@ from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.schema import Whole, blob, iso_time, message, now_s, running_in
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
@@ -85,9 +85,9 @@ def insert(
     return [Entry(first + n, entry) for n, entry in enumerate(messages)]
 
 
-_INSERT = kept(message.insert().values(at=now_s()))
+_INSERT = message.insert().values(at=now_s())
 _HERE = bindparam("here", type_=Whole)
-_INSERT_OF_RUNNING = kept(message.insert().values(at=now_s(), turn_id=running_in(_HERE)))
+_INSERT_OF_RUNNING = message.insert().values(at=now_s(), turn_id=running_in(_HERE))
 
 
 def load_rows(

@@ -39,7 +39,7 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
-from gateway.storage.statements import built_once, kept, last
+from gateway.storage.statements import built_once
 
 
 def record_message(
@@ -115,7 +115,7 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
 
 
 # Values that are named as columns are set besides these.
-_REPORT = kept(
+_REPORT = (
     update(session)
     .where(session.c.id == bindparam("reporting_id"))
     .values(
@@ -235,7 +235,7 @@ def _note_again(turn_id: int, call_id: str, effect: str) -> Any:
     return update(step).where(_is_started(turn_id, call_id)).values(effect=effect)
 
 
-_INSERT_STEP = kept(step.insert().values(at=now_s()))
+_INSERT_STEP = step.insert().values(at=now_s())
 
 
 @built_once
@@ -464,10 +464,7 @@ def commit(
         conversations.choose_model(conn, place.id, end.chosen or None)
     if current.retries is not None and end.error is None:
         dead_letters.settle(conn, current.retries)
-    # Without a step before its last one it has run no tool: nothing is to be done behind that. And
-    # who does not give its conversation back (a delegated child) may have more to do.
-    is_last = releases and not taken.progress
-    totals = _close(conn, current, "done", end, last_steps, is_last=is_last)
+    totals = _close(conn, current, "done", end, last_steps)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
     return Committed(totals, taken.released, due, entered)
@@ -549,15 +546,12 @@ def _close(
     state: Literal["done", "cancelled", "dead"],
     end: TurnEnd,
     last_steps: int = 0,
-    *,
-    is_last: bool = False,
 ) -> Totals:
     """End a turn, and what it answers; returns what it took.
 
     Args:
         state: Of both.
         last_steps: Steps of which its row does not know yet.
-        is_last: Whether the transaction ends with it, as far as nothing has to be ended besides.
     """
     inbox.finish_turn(conn, current.lease.conversation, current.id, state)
     values = {
@@ -569,8 +563,7 @@ def _close(
         "answered_by": _answered_by(end.call) or None,
         "last_steps": last_steps,
     }
-    closed: Any = last(conn, _CLOSE, values) if is_last else conn.execute(_CLOSE, values)
-    totals = ledger.totals_in(closed.one())
+    totals = ledger.totals_in(conn.execute(_CLOSE, values).one())
     # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
@@ -600,7 +593,7 @@ def _closing() -> Any:
     )
 
 
-_CLOSE = kept(_closing())
+_CLOSE = _closing()
 
 
 def _answered_by(call: ModelCall | None) -> str:

@@ -38,7 +38,7 @@ from gateway.storage.schema import (
     turn,
 )
 from gateway.storage.schema import inbox as inbox_table
-from gateway.storage.statements import built_once, kept, later
+from gateway.storage.statements import built_once
 
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
@@ -234,15 +234,14 @@ def begin(
     if active.system_prompt is None:
         examples = MessagePlace(lease.conversation, session.id, None)
         newest = transcript.append(conn, examples, base.prefill, newest)
-    entered = _enter(conn, lease, entries, session.id, whose, question.retries)
+    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose, question.retries)
     if held.cancel_upto_seq >= entries[0].seq:
         conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
         place = MessagePlace(lease.conversation, session.id, transcript.RUNNING)
         recorded = _record_question(conn, place, asked, base, newest)
-    inbox.take(conn, entries, is_last=True)
-    turn_id, upto_seq = entered.one()
+    inbox.take(conn, entries)
     return Turn(
         id=turn_id,
         lease=lease,
@@ -384,8 +383,8 @@ def _enter(
     session_id: int,
     whose: Sequence[str],
     retries: int | None = None,
-) -> Any:
-    """Enter the running turn of these entries; its id and `upto_seq` can be read later."""
+) -> tuple[int, int]:
+    """Enter the running turn of these entries; return its id and `upto_seq`."""
     values = {
         "conversation": lease.conversation,
         "session_id": session_id,
@@ -396,7 +395,8 @@ def _enter(
         "senders": orjson.dumps(whose).decode(),
         "retries": retries,
     }
-    return later(conn, _INSERT, values)
+    row = conn.execute(_INSERT, values).one()
+    return row.id, row.upto_seq
 
 
 _NEWEST_SEQ = bindparam("newest_seq", type_=Whole)
@@ -409,7 +409,7 @@ _SPOKE_BELOW = (
     .limit(1)
     .scalar_subquery()
 )
-_INSERT = kept(
+_INSERT = (
     turn
     .insert()
     .values(

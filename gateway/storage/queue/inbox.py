@@ -22,7 +22,7 @@ from gateway.storage.schema import (
     session,
     turn,
 )
-from gateway.storage.statements import built_once, kept, last, later
+from gateway.storage.statements import built_once
 
 InboxKind = Literal["message", "command", "edit", "overheard", "correction"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
@@ -109,7 +109,7 @@ def append(
     return seq
 
 
-_INSERT = kept(inbox.insert().values(at=now_s()))
+_INSERT = inbox.insert().values(at=now_s())
 
 
 def dumped_authors(authors: Iterable[str]) -> str | None:
@@ -131,19 +131,9 @@ def _queued(conversation_id: int) -> Any:
     )
 
 
-def ask_queued(conn: Connection, conversation_id: int) -> Any:
-    """Lock a conversation, and ask what waits there for a turn; `queued_in` reads the answer."""
-    conversations.hold(conn, conversation_id)
-    return later(conn, *_queued_in(conversation_id))
-
-
-def queued_in(asked: Any) -> tuple[list[InboxEntry], Session | None]:
-    """Return what waits for a turn, in order, and the active segment; None where nothing waits.
-
-    Args:
-        asked: From `ask_queued`.
-    """
-    rows = asked.all()
+def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
+    """Return what waits for a turn, in order, and the active segment, or None if nothing waits."""
+    rows = conn.execute(*_queued_in(conversation_id)).all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
 
@@ -178,17 +168,9 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
     )
 
 
-def take(conn: Connection, entries: Sequence[InboxEntry], *, is_last: bool = False) -> None:
-    """Assign entries to the turn that runs; none else may wait between them.
-
-    Args:
-        is_last: Whether the transaction ends with it.
-    """
-    taking = _take(entries[0].conversation, entries[0].seq, entries[-1].seq)
-    if is_last:
-        last(conn, *taking)
-    else:
-        conn.execute(*taking)
+def take(conn: Connection, entries: Sequence[InboxEntry]) -> None:
+    """Assign entries to the turn that runs; none else may wait between them."""
+    conn.execute(*_take(entries[0].conversation, entries[0].seq, entries[-1].seq))
 
 
 @built_once

@@ -59,7 +59,7 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 LONGEST_BACKOFF_S = 300.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
@@ -304,7 +304,7 @@ def _take_ready(accounts: tuple[tuple[str, str], ...]) -> Any:
         .correlate(None)
     )
     taken = update(conversation).where(conversation.c.id.in_(ready), lives(replica_id))
-    return kept(taken.values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None))
+    return taken.values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
 
 
 _is_ready = (
@@ -587,7 +587,7 @@ def _taking_seqs() -> Any:
     )
 
 
-_TAKE_SEQS = kept(_taking_seqs())
+_TAKE_SEQS = _taking_seqs()
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:

@@ -18,7 +18,7 @@ from adapters.base import Renderer
 from adapters.messages import Choice
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import is_unsent, now_s, outbox
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 MAX_MESSAGES = 20
 """Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
@@ -174,7 +174,7 @@ def _file_of(conn: Connection, conversation_id: int, part: OutboxPart) -> int | 
     return attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
 
 
-_INSERT = kept(outbox.insert().values(state="pending", at=now_s()))
+_INSERT = outbox.insert().values(state="pending", at=now_s())
 
 
 def is_known(conn: Connection, source_key: str) -> bool:

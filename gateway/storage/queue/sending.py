@@ -32,7 +32,7 @@ from gateway.storage.schema import (
     replica,
     turn,
 )
-from gateway.storage.statements import built_once, last, later
+from gateway.storage.statements import built_once
 
 FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
@@ -263,14 +263,12 @@ class ShownRow(NamedTuple):
 
 
 def mark_sent(conn: Connection, shown: Sequence[ShownRow]) -> list[Due | None]:
-    """Record receipts, of a row of each of several conversations; return their next unsent rows.
-
-    They are looked for behind the receipts' commit: what is shown stays so, whatever comes of that.
-    """
-    *others, newest = [_mark_sent_of(each.message, each.receipt) for each in shown]
-    marked = [*(later(conn, *each) for each in others), last(conn, *newest)]
+    """Record receipts, of a row of each of several conversations; return their next unsent rows."""
     # Mostly it was the only one: then that is all.
-    more = [any(row.waits for row in each.all()) for each in marked]
+    more = [
+        any(row.waits for row in conn.execute(*_mark_sent_of(each.message, each.receipt)))
+        for each in shown
+    ]
     return [
         next_due(conn, each.message.conversation, each.by) if waits else None
         for each, waits in zip(shown, more, strict=True)

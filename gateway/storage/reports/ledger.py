@@ -37,7 +37,7 @@ from gateway.storage.schema import (
     step,
     turn,
 )
-from gateway.storage.statements import built_once, kept
+from gateway.storage.statements import built_once
 
 _NOTHING = Usage()
 
@@ -115,7 +115,7 @@ _PROMPT_BEFORE = (
     .limit(1)
     .scalar_subquery()
 )
-_INSERT = kept(ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0)))
+_INSERT = ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0))
 
 
 def _entry(call: ModelCall) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from gateway.storage.conversation import conversations
 from gateway.storage.schema import message, search_row
 from gateway.storage.search import vectors
 from gateway.storage.search.terms import VERSION, terms_of
-from gateway.storage.statements import kept
 
 if TYPE_CHECKING:
     import sqlite3
@@ -99,7 +98,7 @@ _SAID = {
             " WHERE search_index MATCH '\"' || :mark || '\"' AND rowid = 0"
         ),
         text("INSERT INTO search_index (search_index) VALUES ('delete-all')"),
-        kept(text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)")),
+        text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)"),
         text(
             "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
         ),
@@ -107,7 +106,7 @@ _SAID = {
     "postgresql": _Said(
         text("SELECT 1 FROM search_index WHERE id = 0 AND terms = array_to_tsvector(ARRAY[:mark])"),
         text("DELETE FROM search_index"),
-        kept(
+        (
             text(
                 "INSERT INTO search_index (id, terms)"
                 " VALUES (:id, array_to_tsvector(string_to_array(:terms, ' ')))"
@@ -221,7 +220,7 @@ def feed(conn: Connection, batch: IndexBatch) -> bool:
     return moved
 
 
-_INSERT = kept(insert(search_row))
+_INSERT = insert(search_row)
 
 
 def feed_together(conn: Connection, batches: Sequence[IndexBatch]) -> list[bool]:

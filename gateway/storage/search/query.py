@@ -28,7 +28,7 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words
-from gateway.storage.statements import asked, built_once, kept
+from gateway.storage.statements import asked, built_once
 
 MAX_CONVERSATIONS = 15
 """Most that one search looks through."""
@@ -259,7 +259,7 @@ def _from_seq(conversation_id: int, seq: int) -> Any:
 
 
 # Kept: it goes to the server with the statement behind it.
-_NO_TABLE_WHOLE = kept(text("SET LOCAL enable_seqscan = off"))
+_NO_TABLE_WHOLE = text("SET LOCAL enable_seqscan = off")
 
 
 class _Syntax(NamedTuple):

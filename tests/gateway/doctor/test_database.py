@@ -22,7 +22,7 @@ NAMES = ("database-server", "database-connections", "replicas-alive", "accounts-
 def changed(url: str) -> Iterator[Connection]:
     """Change something in the database."""
     conn = connect(server_at(url))
-    with conn.transaction():
+    with conn.begin():
         yield conn
     conn.close()
 

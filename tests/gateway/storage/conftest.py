@@ -43,7 +43,7 @@ def postgres_connection(postgres_worker: PostgresServer, postgres_template: str)
         server_at(postgres_worker.url(postgres_worker.create(postgres_template)))
     )
     yield connection
-    connection.driver.close()
+    connection.close()
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def outdated(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     name = server.create()
     connection = postgres.connect(server_at(server.url(name)))
     opened = PostgresStore(connection, is_emptied=False)
-    with connection.transaction():
+    with connection.begin():
         command.upgrade(migrations._config(connection), "0005")
     yield opened
-    connection.driver.close()
+    connection.close()
     server.drop(name)
 
 

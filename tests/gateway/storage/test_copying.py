@@ -80,10 +80,10 @@ def asked(url: str, fn: Callable[[Connection], Any]) -> Any:
     conn = postgres.connect(server_at(url))
     try:
         stand_still(conn)
-        with conn.transaction():
+        with conn.begin():
             return fn(conn)
     finally:
-        conn.driver.close()
+        conn.close()
 
 
 def found(conn: Connection) -> list[tuple[int, int]]:
@@ -301,10 +301,10 @@ def test_a_used_postgresql_is_refused(source: str, empty_url: str) -> None:
     """Whoever holds the lock, shared as replicas do or alone as a copy does."""
     for how in ("pg_advisory_lock_shared", "pg_advisory_lock"):
         conn = postgres.connect(server_at(empty_url))
-        conn.driver.execute(f"SELECT {how}(%s)", (USED_LOCK,))
+        conn.exec_driver_sql(f"SELECT {how}(%s)", (USED_LOCK,))
         with pytest.raises(DatabaseLocked, match="in use: stop its replicas"):
             copied(source, empty_url)
-        conn.driver.close()
+        conn.close()
 
 
 @pytest.mark.thorough

@@ -334,8 +334,10 @@ async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(
         assert await database.read(names) == ["a", "b", "c"]
 
 
-def search_for_ever(conn: Connection, began: asyncio.Event) -> None:
-    began.set()
+def search_for_ever(
+    conn: Connection, loop: asyncio.AbstractEventLoop, began: asyncio.Event
+) -> None:
+    loop.call_soon_threadsafe(began.set)
     conn.execute(
         text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
     )
@@ -346,7 +348,9 @@ async def test_a_search_ends_with_its_caller(database: SqliteDatabase) -> None:
     await database.write(add, "a")
     for _ in range(engine_module.SEARCHERS + 1):
         began = asyncio.Event()
-        searching = asyncio.ensure_future(database.search(search_for_ever, began))
+        searching = asyncio.ensure_future(
+            database.search(search_for_ever, asyncio.get_running_loop(), began)
+        )
         await began.wait()
         searching.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -357,30 +361,15 @@ async def test_a_search_ends_with_its_caller(database: SqliteDatabase) -> None:
 async def test_close_ends_searches(database: SqliteDatabase) -> None:
     """Their callers are told, and a late search opens no connection."""
     began = asyncio.Event()
-    searching = asyncio.ensure_future(database.search(search_for_ever, began))
+    searching = asyncio.ensure_future(
+        database.search(search_for_ever, asyncio.get_running_loop(), began)
+    )
     await began.wait()
     await database.close()
     with pytest.raises(StorageUnavailable, match="interrupted"):
         await searching
     with pytest.raises(StorageUnavailable, match="closed"):
         await database.search(names)
-
-
-async def test_a_search_that_finds_no_free_connection(
-    database_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its caller is told that they are all busy."""
-    monkeypatch.setattr(engine_module, "SEARCH_WAIT_S", 0.01)
-    async with open_database(database_file) as database:
-        began = [asyncio.Event() for _ in range(engine_module.SEARCHERS)]
-        busy = [asyncio.ensure_future(database.search(search_for_ever, each)) for each in began]
-        for each in began:
-            await each.wait()
-        with pytest.raises(StorageUnavailable, match="searchers are busy"):
-            await database.search(names)
-    for searching in busy:
-        with pytest.raises(StorageUnavailable, match="interrupted"):
-            await searching
 
 
 async def test_close_finishes_what_is_queued(database: SqliteDatabase, database_file: Path) -> None:

@@ -319,14 +319,14 @@ def test_on_postgresql_the_migrations_make_the_tables_of_the_code(
     migrated = postgres.connect(server_at(postgres_url))
     made = postgres.connect(server_at(postgres_worker.url(postgres_worker.create())))
     stand_still(made)
-    with made.transaction():
+    with made.begin():
         metadata.create_all(made)
     found = []
     for connection in (migrated, made):
         assert migrate.differences(connection) == []
         rows = connection.exec_driver_sql(CATALOG).all()
         found.append({tuple(row) for row in rows if row[0] != "alembic_version"})
-        connection.driver.close()
+        connection.close()
     assert found[0] == found[1]
     assert not any("integer" in row for row in found[0])
 

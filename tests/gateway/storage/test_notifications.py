@@ -1,6 +1,7 @@
 """LISTEN and NOTIFY on a real server: who hears what, and what a lost connection costs."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,6 @@ import psycopg
 import pytest
 
 from gateway.storage import notifications
-from gateway.storage.database import DatabaseServer
 from gateway.storage.notifications import HINT_BYTES, Notifications
 from tests.support.database_proxy import DatabaseProxy
 from tests.support.gateway import log_lines
@@ -149,23 +149,20 @@ async def test_a_connection_that_falls_silent_while_it_is_opened_is_opened_anew(
 ) -> None:
     """Neither the replica nor the end of its process waits for it."""
     monkeypatch.setattr(notifications, "ANSWER_S", 0.5)
-    loop, opened = asyncio.get_running_loop(), notifications.open_direct
+    opened = notifications._HintSession.connect
     async with DatabaseProxy(postgres_worker.port) as proxy:
 
-        async def fall_silent() -> None:
-            proxy.silence()
-
-        def patient(server: DatabaseServer) -> "psycopg.Connection[Any]":
+        async def patient(*args: Any, **options: Any) -> Any:
             monkeypatch.setattr(notifications, "ANSWER_S", 30.0)
-            return opened(server)
+            return await opened(*args, **options)
 
-        def silent(server: DatabaseServer) -> "psycopg.Connection[Any]":
-            monkeypatch.setattr(notifications, "open_direct", patient)
-            driver = opened(server)
-            asyncio.run_coroutine_threadsafe(fall_silent(), loop).result()
+        async def silent(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(notifications._HintSession, "connect", patient)
+            driver = await opened(*args, **options)
+            proxy.silence()
             return driver
 
-        monkeypatch.setattr(notifications, "open_direct", silent)
+        monkeypatch.setattr(notifications._HintSession, "connect", silent)
         async with ears(proxy.url(postgres_worker.create()), 1) as (one,):
             one.hints.tell(1, "chat x")
             await one.until(lambda: one.heard == ["chat x"])
@@ -193,7 +190,8 @@ async def test_no_connection_is_left_behind(postgres_url: str) -> None:
         await asyncio.wait({task})
     async with asyncio.timeout(30):
         while await asyncio.to_thread(connections, postgres_url):
-            pass
+            # One that was being opened ends with its last reference.
+            gc.collect()
 
 
 def connections(url: str) -> int:

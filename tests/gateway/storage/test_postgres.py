@@ -4,34 +4,33 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.pq import ExecStatus
 from pydantic import SecretStr
-from sqlalchemy import Connection, false, insert, null, select, true
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import Connection, QueuePool, false, insert, null, select, true
+from sqlalchemy.exc import IntegrityError
 from structlog.testing import capture_logs
 
 from gateway.errors import CommitUnknown, StorageUnavailable
-from gateway.storage import migrations, postgres, postgres_database
+from gateway.storage import migrations, postgres
 from gateway.storage.database import DatabaseServer
 from gateway.storage.migrations import open_locked
-from gateway.storage.postgres import PostgresConnection
+from gateway.storage.postgres import driver_of
 from gateway.storage.postgres_database import PostgresDatabase
 from gateway.storage.schema import cursor, member, prompt_text
-from gateway.storage.statements import asked, kept, last, later
+from gateway.storage.statements import asked
 from tests.support.crash import until
 from tests.support.database_proxy import DatabaseProxy, Loss
 from tests.support.pgbouncer import BOTH_WAYS, behind
 from tests.support.postgres import PostgresServer, server_at
 
 WHO = member.c.sender_name
-NAMES = kept(select(WHO).order_by(member.c.sender))
-ENTER = kept(insert(member))
-ENTER_AND_TELL = kept(insert(member).returning(WHO))
+NAMES = select(WHO).order_by(member.c.sender)
+ENTER = insert(member)
+ENTER_AND_TELL = insert(member).returning(WHO)
 
 
 def row(sender: str = "1", name: str = "Ada", at: float = 1.5) -> dict[str, Any]:
@@ -108,21 +107,21 @@ async def test_values_come_back_as_they_were(database: PostgresDatabase) -> None
 
     def both(conn: Connection) -> None:
         big = {"source": "a", "position": 2**62}
-        conn.execute(kept(insert(cursor)), big)
+        conn.execute(insert(cursor), big)
         conn.execute(insert(cursor), {**big, "source": "b"})
-        assert conn.execute(kept(select(cursor.c.position))).scalars().all() == [2**62] * 2
+        assert conn.execute(select(cursor.c.position)).scalars().all() == [2**62] * 2
         digest, body = bytes(range(256)), "naïve 漢 % ' \\ \n"
-        conn.execute(kept(insert(prompt_text)), {"digest": digest, "body": body})
-        for query in (select(prompt_text), kept(select(prompt_text))):
+        conn.execute(insert(prompt_text), {"digest": digest, "body": body})
+        for query in (select(prompt_text), select(prompt_text)):
             found = conn.execute(query).one()
             assert (bytes(found.digest), found.body) == (digest, body)
-        nothing = conn.execute(kept(select(null(), false(), true()))).one()
+        nothing = conn.execute(select(null(), false(), true())).one()
         assert tuple(nothing) == (None, False, True)
 
     await database.write(both)
     await database.write(enter)
     assert await database.read(lambda conn: conn.scalar(select(member.c.at))) == 1.5
-    assert await database.read(lambda conn: conn.scalar(kept(select(member.c.at > 1)))) is True
+    assert await database.read(lambda conn: conn.scalar(select(member.c.at > 1))) is True
 
 
 async def test_sums_are_plain_numbers(database: PostgresDatabase) -> None:
@@ -135,18 +134,17 @@ async def test_sums_are_plain_numbers(database: PostgresDatabase) -> None:
     assert list(map(repr, await database.read(sums))) == ["10", "2.5"]
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-async def test_a_nul_is_replaced(database: PostgresDatabase, is_kept: bool) -> None:
+async def test_a_nul_is_replaced(database: PostgresDatabase) -> None:
     """PostgreSQL has no text with one; the message is not lost for it."""
-    statement = ENTER if is_kept else insert(member)
-    await database.write(lambda conn: conn.execute(statement, row(name="A\0da")) and None)
+    await database.write(lambda conn: conn.execute(ENTER, row(name="A\0da")) and None)
     assert await database.read(names) == ["A\ufffdda"]
 
 
-async def test_many_rows_are_counted(database: PostgresDatabase) -> None:
+async def test_many_rows_are_entered_at_once(database: PostgresDatabase) -> None:
     """A list of values is as many rows."""
     rows = [row(str(n)) for n in range(3)]
-    assert await database.write(lambda conn: conn.execute(ENTER, rows).rowcount) == 3
+    await database.write(lambda conn: conn.execute(ENTER, rows) and None)
+    assert await database.read(names) == ["Ada"] * 3
 
 
 async def test_the_plan_of_a_search_knows_what_is_looked_for(database: PostgresDatabase) -> None:
@@ -158,7 +156,7 @@ async def test_the_plan_of_a_search_knows_what_is_looked_for(database: PostgresD
         kept = "SELECT statement FROM pg_prepared_statements WHERE strpos(statement, 'tsquery') > 0"
         return list(conn.exec_driver_sql(kept).scalars())
 
-    assert await database.read(asked_often) == []
+    assert await database.search(asked_often) == []
 
 
 async def test_a_text_that_was_put_together_has_values_with_types(
@@ -300,7 +298,7 @@ async def test_a_caller_that_is_cancelled_undoes_nothing(database: PostgresDatab
 
 async def test_who_is_cancelled_takes_no_place_for_good(database: PostgresDatabase) -> None:
     """As many connections are opened as are needed at once, whoever did not wait for the end."""
-    loop = asyncio.get_running_loop()
+    loop, opened = asyncio.get_running_loop(), cast("QueuePool", database._engine.pool)
     for _ in range(4):
         began = asyncio.Event()
         reading = asyncio.ensure_future(
@@ -308,8 +306,8 @@ async def test_who_is_cancelled_takes_no_place_for_good(database: PostgresDataba
         )
         await began.wait()
         reading.cancel()
-        await until(lambda: database._asked == database._results.handed)
-    assert len(database._connections) == 1
+        await until(lambda: not opened.checkedout())
+    assert opened.checkedin() == 1
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -332,10 +330,13 @@ async def test_behind_a_pooler_nothing_is_left_in_a_session(postgres_url: str) -
     database = PostgresDatabase(server_at(postgres_url, pooled=True))
     for n in range(8):
         await database.write(enter, str(n))
-        for conn in database._connections:
-            found = conn.driver.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
+        with database._engine.connect() as conn:
+            driver = driver_of(conn)
+            driver.autocommit = True
+            found = driver.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()
             assert found == (0,)
-            conn.driver.execute("DISCARD ALL")
+            driver.execute("DISCARD ALL")
+            driver.autocommit = False
     assert await database.read(names) == ["Ada"] * 8
     await database.close()
 
@@ -384,7 +385,8 @@ def test_what_the_address_says_holds_before_our_own(postgres_url: str) -> None:
     """Its time to connect, its name for us, its options; ours are added to those."""
     told = "&connect_timeout=7&application_name=other&options=-c%20work_mem%3D7MB"
     connection = postgres.connect(server_at(postgres_url + told))
-    parameters = connection.driver.info.get_parameters()
+    driver = driver_of(connection)
+    parameters = driver.info.get_parameters()
     assert parameters["connect_timeout"] == "7"
     assert parameters["application_name"] == "other"
     assert parameters["tcp_user_timeout"] == "10000"
@@ -393,7 +395,7 @@ def test_what_the_address_says_holds_before_our_own(postgres_url: str) -> None:
     ]
     assert shown == ["7MB", "10s"]
     connection.close()
-    assert connection.driver.closed
+    assert driver.closed
 
 
 def test_a_database_of_another_encoding_is_refused(postgres_worker: PostgresServer) -> None:
@@ -421,9 +423,9 @@ async def test_no_more_connections_are_opened_than_the_settings_say(postgres_url
     """Ten at once share two; searches have their own."""
     database = PostgresDatabase(server_at(postgres_url, connections=2))
     await asyncio.gather(*(database.write(enter, str(n)) for n in range(10)))
-    assert len(database._connections) <= 2
+    assert cast("QueuePool", database._engine.pool).checkedin() <= 2
     await database.search(names)
-    assert len(database._connections) <= 3
+    assert cast("QueuePool", database._searching.pool).checkedin() == 1
     await database.close()
 
 
@@ -469,73 +471,16 @@ async def test_connections_that_were_reset_are_made_anew(
     assert await behind_proxy.read(names) == []
 
 
-def enter_last(conn: Connection, sender: str = "1") -> int:
-    return len(last(conn, ENTER_AND_TELL, row(sender)))
-
-
-async def test_a_statement_that_ends_a_transaction_is_committed(database: PostgresDatabase) -> None:
-    """What is done behind it is another transaction, which can fail alone; not so it itself."""
-
-    def fail_behind(conn: Connection) -> None:
-        enter_last(conn)
-        enter(conn, "2")
-        names(conn)
-        raise LookupError("no")
-
-    with pytest.raises(LookupError):
-        await database.write(fail_behind)
-    assert await database.read(names) == ["Ada"]
-    with pytest.raises(IntegrityError):
-        await database.write(fail_behind)
-    assert await database.read(names) == ["Ada"]
-    assert await database.write(lambda conn: enter_last(conn, "2") and names(conn)) == ["Ada"] * 2
-
-
-async def test_rows_are_read_later(
-    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody waits for them before others are, also where these end the transaction."""
-    exchanges: list[int] = []
-    exchanged = PostgresConnection._exchanged
-
-    def exchanging(self: PostgresConnection, unsent: list[Any]) -> list[Any]:
-        exchanges.append(len(unsent))
-        return exchanged(self, unsent)
-
-    def enter_three(conn: Connection) -> list[Any]:
-        first, second = (later(conn, ENTER_AND_TELL, row(*each)) for each in ("1A", "2B"))
-        last(conn, ENTER, row("3"))
-        return [first.one(), *second.all(), first.rowcount]
-
-    monkeypatch.setattr(PostgresConnection, "_exchanged", exchanging)
-    *entered, changed = await database.write(enter_three)
-    assert ([each.sender_name for each in entered], changed) == (["A", "B"], 1)
-    assert len(exchanges) == 1
-    with pytest.raises(IntegrityError):
-        await database.write(lambda conn: later(conn, ENTER_AND_TELL, row("3")).one())
-
-
 @pytest.mark.parametrize(("loss", "stored"), [("request", []), ("answer", ["Ada"])])
-async def test_the_answer_to_what_ends_a_transaction_is_lost(
+async def test_a_commit_whose_answer_is_lost_is_in_doubt(
     proxy: DatabaseProxy, behind_proxy: PostgresDatabase, loss: Loss, stored: list[str]
 ) -> None:
     """Nobody knows whether it is stored: the caller is told so, and nothing runs again."""
     lost = proxy.lose_commit(loss)
     with pytest.raises(CommitUnknown):
-        await behind_proxy.write(enter_last)
+        await behind_proxy.write(enter)
     await lost
     assert await behind_proxy.read(names) == stored
-
-
-async def test_an_error_of_libpqs_own_is_a_lost_connection(postgres_url: str) -> None:
-    """It comes without a code of the server's, and may leave the state as it was."""
-    conn = postgres.connect(server_at(postgres_url))
-    unable = conn.driver.pgconn.make_empty_result(ExecStatus.FATAL_ERROR)
-    assert not conn.is_lost
-    with pytest.raises(DBAPIError, match="was lost"):
-        conn._check("SELECT 1", unable)
-    assert conn.is_lost
-    conn.driver.close()
 
 
 @pytest.mark.thorough
@@ -545,7 +490,6 @@ async def test_a_connection_that_has_fallen_silent_is_given_up(
     """Its other end is there for the kernel, and never answers: the thread goes on with another."""
     monkeypatch.setattr(postgres, "TIMEOUTS_MS", {"statement_timeout": 100})
     monkeypatch.setattr(postgres, "SILENCE_S", 1.0)
-    monkeypatch.setattr(postgres_database, "LOOK_EVERY_S", 0.1)
     name = conninfo_to_dict(postgres_url)["dbname"]
     database = PostgresDatabase(server_at(proxy.url(str(name)), connections=2))
     await asyncio.gather(*(database.read(names) for _ in range(6)))

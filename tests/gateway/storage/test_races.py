@@ -29,7 +29,6 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.database import DatabaseServer
 from gateway.storage.people import members
-from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.schema import conversation, inquiry, step
@@ -60,7 +59,7 @@ class Race:
             return fn(self._one, *args, **kwargs)
 
     @contextmanager
-    def first(self) -> Iterator[PostgresConnection]:
+    def first(self) -> Iterator[Connection]:
         """Have what is done meanwhile be committed at the end."""
         with _patient(self._one):
             yield self._one
@@ -91,9 +90,9 @@ class Race:
 
 
 @contextmanager
-def _patient(conn: PostgresConnection) -> Iterator[None]:
+def _patient(conn: Connection) -> Iterator[None]:
     """Begin a transaction that may stand still, as on a busy machine, longer than a replica's."""
-    with conn.transaction():
+    with conn.begin():
         conn.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield
 

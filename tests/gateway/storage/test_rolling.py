@@ -119,12 +119,12 @@ def empty(postgres_worker: PostgresServer) -> Iterator[Any]:
     conn = postgres.connect(server_at(postgres_worker.url(name)))
     stand_still(conn)
     yield conn
-    conn.driver.close()
+    conn.close()
     postgres_worker.drop(name)
 
 
 def upgrade(conn: Any, revision: str) -> Schema:
-    with conn.transaction():
+    with conn.begin():
         command.upgrade(migrations._config(conn), revision)
         return schema_of(conn)
 
@@ -233,7 +233,7 @@ async def test_a_schema_that_has_taken_something_away_is_refused(
 @pytest.mark.thorough
 def test_a_migration_says_from_which_version_on(empty: Any) -> None:
     """Where whoever comes later finds it: beside the revision."""
-    with empty.transaction():
+    with empty.begin():
         migrations.upgrade(empty)
     found = empty.exec_driver_sql("SELECT obj_description('alembic_version'::regclass)")
     assert found.scalar() == FLOOR <= REVISION

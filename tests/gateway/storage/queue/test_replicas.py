@@ -4,12 +4,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import Connection, text, update
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import LeaseLost
 from gateway.storage import postgres
-from gateway.storage.postgres import PostgresConnection
 from gateway.storage.queue import adapter_leases, leases, outbox, replicas, sending
 from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import AdapterLease, Receiving
@@ -35,7 +34,7 @@ Open = Callable[[], ServerSession]
 @pytest.fixture
 def session(postgres_url: str) -> Iterator[Open]:
     """Open a session of one's own with the database of the test."""
-    opened: list[PostgresConnection] = []
+    opened: list[Connection] = []
 
     def connect() -> ServerSession:
         opened.append(postgres.connect(server_at(postgres_url), direct=True))
@@ -43,7 +42,7 @@ def session(postgres_url: str) -> Iterator[Open]:
 
     yield connect
     for each in opened:
-        each.driver.close()
+        each.close()
 
 
 def entered(session: ServerSession, name: str = "a host") -> int:
@@ -67,7 +66,7 @@ def end(session: ServerSession, replica_id: int, watcher: ServerSession) -> None
 
 def seen_by_nobody(session: ServerSession) -> Surroundings:
     """Look as somebody who has a row of the moment."""
-    with session.connection.transaction():
+    with session.connection.begin():
         me = leases.register(session.connection, "nobody")
         found = replicas.attend(session.connection, me, renews=False)
         session.connection.execute(replica.delete().where(replica.c.id == me))
@@ -161,7 +160,7 @@ def test_of_two_that_reap_at_once_one_does(session: Open) -> None:
     for each, name in ((second, "two"), (third, "three")):
         entered(each, name)
     end(first, one, second)
-    with second.connection.transaction():
+    with second.connection.begin():
         assert replicas.reap(second.connection, one, BUDGET_S, unlocked=True) is not None
         assert third.run(replicas.reap, one, BUDGET_S, unlocked=True) is None
 
@@ -172,7 +171,7 @@ def test_a_claim_that_is_under_way_is_reaped_with_the_rest(session: Open) -> Non
     one, _ = entered(first, "one"), entered(second, "two")
     chat, _ = work.run(admit, inbound())
     expire(second, one)
-    with work.connection.transaction():
+    with work.connection.begin():
         assert leases.claim(work.connection, one, 10, ACCOUNTS)
         assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is None
     assert second.run(replicas.reap, one, BUDGET_S, unlocked=False) is not None
@@ -251,7 +250,7 @@ def test_a_reap_that_cannot_get_its_rows_is_not_waited_for(session: Open) -> Non
     current = first.run(begin_turn, lease)
     expire(second, one)
     second.run(lambda conn: conn.execute(text("SET lock_timeout = 100")))
-    with frozen.connection.transaction():
+    with frozen.connection.begin():
         leases.fence(frozen.connection, lease)
         with pytest.raises(DBAPIError):
             second.run(replicas.reap, one, BUDGET_S, unlocked=False)
