@@ -99,6 +99,11 @@ class Outbound:
         self._pause_s = FIRST_PAUSE_S
         self._not_before = float("-inf")
 
+    @property
+    def in_use(self) -> int:
+        """How many requests are under way over the client as it is now."""
+        return sum(wait.generation == self.replaced for wait in self._running.values())
+
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         """Carry out a request; a caller that is cancelled only stops waiting for it.
 

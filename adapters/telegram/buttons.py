@@ -8,12 +8,13 @@ from typing import Any, NoReturn
 import orjson
 import structlog
 from pydantic import ValidationError
+from telegram import MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, RateLimits, is_group
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 from adapters.telegram.wire import Pressed
@@ -177,8 +178,13 @@ class Buttons:
 
     async def _note(self, press: Press, noted: str) -> None:
         with mapped_edit(self._client.token):
-            ref = str(press.message_id)
-            await self._client.bot.edit(press.chat, ref, noted, entities=press.entities)
+            await self._client.bot.edit_message_text(
+                noted,
+                press.chat,
+                press.message_id,
+                entities=MessageEntity.de_list(press.entities, None),
+                link_preview_options=NO_LINK_PREVIEW,
+            )
 
     async def _clear(self, press: Press) -> None:
         with mapped_edit(self._client.token):

@@ -14,8 +14,12 @@ from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_fetch
 from adapters.telegram.inbound import handle_of
 from adapters.wire import read_within
+from agent.network import proxy_for, tls_for
 
 log = structlog.get_logger()
+
+_ANSWER_TIMEOUT_S = 20.0
+_DEADLINE_S = 150.0
 
 
 class FileFetcher:
@@ -43,9 +47,12 @@ class FileFetcher:
         return content
 
     async def _fetch(self, file_id: str, limit_bytes: int) -> bytes:
-        file = await self._client.bot.raw_file(file_id)
-        _check(int(file.get("file_size", 0)), limit_bytes)
-        path: str = file["file_path"]
+        file = await self._client.bot.get_file(file_id)
+        _check(file.file_size or 0, limit_bytes)
+        if file.file_path is None:
+            raise FetchDelayed("Telegram does not say where the file is")
+        # The SDK puts this in front of what is not on this disk.
+        path = file.file_path.removeprefix(self._client.files_root)
         # Only a server in local mode tells absolute paths. The public one must not make us read
         # a file of this machine.
         if self._local and path.startswith("/"):
@@ -68,11 +75,19 @@ class FileFetcher:
             raise FetchRejected("the Bot API server's file cannot be read") from exc
 
     async def _download(self, path: str, limit_bytes: int) -> bytes:
-        async def taken(answer: httpx.Response) -> bytes:
+        url = self._client.files_root + quote(path)
+        async with (
+            asyncio.timeout(_DEADLINE_S),
+            httpx.AsyncClient(
+                timeout=_ANSWER_TIMEOUT_S,
+                verify=tls_for(url),
+                proxy=proxy_for(url),
+                trust_env=False,
+            ) as connection,
+            connection.stream("GET", url) as answer,
+        ):
             _check_status(answer)
             return await read_within(answer.aiter_bytes(), limit_bytes)
-
-        return await self._client.downloads.read(self._client.files_root + quote(path), taken)
 
 
 def _read(path: Path, limit_bytes: int) -> bytes:

@@ -84,11 +84,8 @@ class Previews:
             self._limits.best_effort("typing", address.chat),
             mapped_edit(self._client.token),
         ):
-            await self._client.bot.call(
-                "sendChatAction",
-                chat_id=address.chat,
-                action=ChatAction.TYPING,
-                message_thread_id=topic(address),
+            await self._client.bot.send_chat_action(
+                address.chat, ChatAction.TYPING, message_thread_id=topic(address)
             )
 
     def end(self, address: Address, ref: str | None) -> None:
@@ -106,7 +103,9 @@ class Previews:
             ref = await self._post(question, text, intent)
         else:
             with mapped_edit(self._client.token):
-                await self._client.bot.edit(address.chat, ref, text)
+                await self._client.bot.edit_message_text(
+                    text, address.chat, int(ref), link_preview_options=NO_LINK_PREVIEW
+                )
         if ref is not None:
             self._shown[address, ref] = text
         return ref
@@ -120,15 +119,14 @@ class Previews:
         answered = question.message_ref if is_group(address.chat) else None
         try:
             with mapped_send(self._client.token):
-                sent = await self._client.bot.call(
-                    "sendMessage",
-                    chat_id=address.chat,
-                    text=text,
+                sent = await self._client.bot.send_message(
+                    address.chat,
+                    text,
                     message_thread_id=topic(address),
                     reply_parameters=reply_to(answered),
                     link_preview_options=NO_LINK_PREVIEW,
                 )
-                return str(sent["message_id"])
+                return str(sent.message_id)
         except (SendUnknown, Troubled) as exc:
             # A second message must not follow one that perhaps stands there, unfinished for good.
             self._lost.add(address)
@@ -150,11 +148,7 @@ class Previews:
             self._limits.best_effort("draft", address.chat),
             mapped_edit(self._client.token),
         ):
-            await self._client.bot.call(
-                "sendMessageDraft",
-                chat_id=int(address.chat),
-                draft_id=_DRAFT_ID,
-                text=text,
-                message_thread_id=topic(address),
+            await self._client.bot.send_message_draft(
+                int(address.chat), _DRAFT_ID, text, message_thread_id=topic(address)
             )
             self._drafted[address] = text, self._clock()

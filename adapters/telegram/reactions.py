@@ -1,6 +1,6 @@
 """Acknowledging reactions: that a message was received, and what became of it; best effort."""
 
-from telegram.constants import ReactionEmoji, ReactionType
+from telegram.constants import ReactionEmoji
 
 from adapters.base import Recent
 from adapters.errors import SendRejected
@@ -57,12 +57,7 @@ class Reactions:
     async def _react(self, chat: str, ref: str, mark: Reaction) -> None:
         try:
             with mapped_edit(self._client.token):
-                await self._client.bot.call(
-                    "setMessageReaction",
-                    chat_id=chat,
-                    message_id=int(ref),
-                    reaction=[{"type": ReactionType.EMOJI, "emoji": EMOJI[mark]}],
-                )
+                await self._client.bot.set_message_reaction(chat, int(ref), EMOJI[mark])
         except SendRejected as exc:
             if not any(words in str(exc).lower() for words in _ONE_MESSAGE):
                 self._not_allowed[chat] = None

@@ -6,6 +6,12 @@ from typing import Any
 
 import orjson
 import structlog
+from telegram import (
+    InlineKeyboardButton,
+    InlineKeyboardMarkup,
+    MessageEntity,
+    ReplyParameters,
+)
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
@@ -64,30 +70,33 @@ class Sender:
 
     async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
         with mapped_edit(self._client.token):
-            more = {"entities": content.entities, "reply_markup": _keyboard(message.choices)}
-            shown = await self._client.bot.edit(message.address.chat, ref, content.text, **more)
-            return Receipt(str(shown["message_id"]))
-        # It shows that already.
+            await self._client.bot.edit_message_text(
+                content.text,
+                message.address.chat,
+                int(ref),
+                entities=content.entities,
+                reply_markup=_keyboard(message.choices),
+                link_preview_options=NO_LINK_PREVIEW,
+            )
         return Receipt(ref)
 
     async def _post(self, message: Outgoing, content: "_Content") -> Receipt:
         with mapped_send(self._client.token):
-            sent = await self._client.bot.call(
-                "sendMessage",
-                chat_id=message.address.chat,
-                text=content.text,
+            sent = await self._client.bot.send_message(
+                message.address.chat,
+                content.text,
                 entities=content.entities,
                 message_thread_id=topic(message.address),
                 reply_parameters=_reply(message),
                 reply_markup=_keyboard(message.choices),
                 link_preview_options=NO_LINK_PREVIEW,
             )
-            return Receipt(str(sent["message_id"]), resent=message.outcome_unknown)
+            return Receipt(str(sent.message_id), resent=message.outcome_unknown)
 
     async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         if len(file.content) > MAX_FILE_BYTES:
             raise SendRejected("Telegram takes files of up to 50 MB only")
-        caption = _Content.of(message.payload) if message.payload else _Content("", [])
+        caption = _Content.of(message.payload) if message.payload else _Content("")
         if message.outcome_unknown:
             caption = caption.resent()
         if units(caption.text) > MAX_CAPTION_UNITS:
@@ -124,7 +133,7 @@ class Sender:
             return str(sent.message_id)
 
 
-def _reply(message: Outgoing) -> dict[str, Any] | None:
+def _reply(message: Outgoing) -> ReplyParameters | None:
     """Return what a message replies to: in a group without topics each part of an answer replies.
 
     Nothing else keeps it in the comments of a channel's post.
@@ -133,29 +142,28 @@ def _reply(message: Outgoing) -> dict[str, Any] | None:
     return reply_to(message.reply_to or (message.question if in_group else None))
 
 
-def _keyboard(choices: Sequence[Choice]) -> dict[str, Any] | None:
+def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
     """Return the buttons, or None if there are none; a few short ones stand side by side."""
     if not choices:
         return None
-    buttons = [{"text": it.label, "callback_data": it.text} for it in choices]
+    buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
     short = sum(len(it.label) for it in choices) <= _ROW_CHARS and len(choices) <= _ROW_BUTTONS
-    return {"inline_keyboard": [buttons] if short else [[button] for button in buttons]}
+    return InlineKeyboardMarkup([buttons] if short else [[button] for button in buttons])
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
     text: str
-    entities: list[dict[str, Any]]
+    entities: Sequence[MessageEntity] = ()
 
     @classmethod
     def of(cls, payload: str) -> "_Content":
         content = orjson.loads(payload)
-        return cls(content["text"], content["entities"])
+        return cls(content["text"], MessageEntity.de_list(content["entities"], None))
 
     def resent(self) -> "_Content":
         """Put the mark in front; `split` has left room for it."""
         if not self.text:
-            return _Content(RESENT_MARK.strip(), [])
-        by = units(RESENT_MARK)
-        entities = [each | {"offset": each["offset"] + by} for each in self.entities]
-        return _Content(RESENT_MARK + self.text, entities)
+            return _Content(RESENT_MARK.strip())
+        moved = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)
+        return _Content(RESENT_MARK + self.text, moved)

@@ -34,7 +34,7 @@ ANSWER = "Your order is on its way and should be with you tomorrow."
 SETTLES_S = 0.5
 """What follows a send (receipt, release) belongs to the message too."""
 ANSWERED_WITHIN_S = 120.0
-MOST_BESIDE_CLIENTS = 1.5
+MOST_BESIDE_CLIENTS = 2.2
 ALONE, PARLEY = "the clients alone", "Parley"
 
 

@@ -1,7 +1,4 @@
-"""Who stops waiting ends no request, and no connection is lost; what is lost is replaced.
-
-What the connections to the Bot API raise and carry is what httpx's own would.
-"""
+"""Who stops waiting ends no request, and no connection is lost; what is lost is replaced."""
 
 import asyncio
 import gzip
@@ -9,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 from aiohttp import web
@@ -17,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from adapters.base import PoolUse
-from adapters.errors import SendDelayed, SendUnknown
+from adapters.errors import SendDelayed
 from adapters.telegram import client
 from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_send
@@ -26,17 +22,11 @@ from tests.adapters.telegram.conftest import MakeAdapter
 from tests.adapters.telegram.test_send import ANN, asked, row
 from tests.support.bot_api import HANG, TOKEN, BotApi, Fault
 from tests.support.cancelling import cancelled_at
-from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
 from tests.support.process import free_port
 
 MOST_AWAITS = 20
 MOST_ROUNDS = 40
 BEGUN_BY = 5
-FROM_AIOHTTP = [exc for exc in MAYBE_SENT if isinstance(exc, aiohttp.ClientError | OSError)]
-CASES = [
-    *[(exc, SendDelayed) for exc in NOT_SENT],
-    *[(exc, SendUnknown) for exc in FROM_AIOHTTP],
-]
 SENT = {"message_id": 3, "date": 1, "chat": {"id": 7, "type": "private"}}
 
 
@@ -145,27 +135,6 @@ async def connected(handle: Callable[[web.Request], Awaitable[web.Response]]) ->
         await opened.close(within_s=0)
 
 
-@pytest.mark.parametrize(("raised", "outcome"), CASES, ids=[type(exc).__name__ for exc, _ in CASES])
-async def test_what_a_broken_connection_means(
-    raised: Exception, outcome: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What may have left is in doubt; what has not is sent again."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise raised
-
-    bot = Client(TelegramSettings(token=SecretStr(TOKEN)))
-    monkeypatch.setattr(aiohttp.ClientSession, "request", fail)
-    with pytest.raises(outcome), mapped_send(TOKEN):
-        await bot.bot.send_message(7, "Hello")
-    await bot.close(within_s=0)
-
-
-def test_no_error_of_the_library_is_left_out() -> None:
-    """A class that a new version of aiohttp brings needs a decision."""
-    assert missing_in([type(exc) for exc, _ in CASES], aiohttp.ClientError) == []
-
-
 async def test_a_packed_answer_is_read() -> None:
     """Telegram packs large ones, since the headers allow it."""
 
@@ -179,7 +148,7 @@ async def test_a_packed_answer_is_read() -> None:
 
 
 async def test_a_large_file_is_sent_whole() -> None:
-    """In portions: aiohttp warns about a body of a megabyte in one piece."""
+    """Also one that does not fit into one piece."""
     content, read = b"0123456789" * 200_000, []
 
     async def taken(request: web.Request) -> web.Response:

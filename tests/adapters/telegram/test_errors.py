@@ -197,13 +197,16 @@ FILE_STATUSES = {
 
 @asynccontextmanager
 async def talking(answer: Answer) -> AsyncIterator[Client]:
-    """Yield a bot whose every request meets this answer."""
-    client = Client(TelegramSettings(token=SecretStr(TOKEN)))
-    await client._request._client.aclose()
-    for owner in (client._request, client.downloads):
-        owner._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    yield client
-    await client.close(within_s=0)
+    """Yield a bot whose every request, also for a file, meets this answer."""
+
+    async def handle(_: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+        return answer(request)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(httpx.AsyncHTTPTransport, "handle_async_request", handle)
+        client = Client(TelegramSettings(token=SecretStr(TOKEN)))
+        yield client
+        await client.close(within_s=0)
 
 
 async def outcomes_of(answer: Answer) -> Outcomes:
@@ -213,7 +216,7 @@ async def outcomes_of(answer: Answer) -> Outcomes:
         return Outcomes(
             await outcome_of(mapped_send, lambda: bot.send_message(7, "Hello")),
             await outcome_of(mapped_edit, lambda: bot.edit_message_text("Hello", 7, 3)),
-            await outcome_of(mapped_fetch, lambda: bot.raw_file("f")),
+            await outcome_of(mapped_fetch, lambda: bot.get_file("f")),
             await outcome_of(mapped_receiving, lambda: bot.raw_updates(None, 1)),
         )
 
@@ -309,7 +312,10 @@ async def test_a_broken_download_is_tried_again(error: type[Exception]) -> None:
 
 async def fetched(file_server: Answer) -> bytes:
     """Fetch a file that Telegram knows from a server that answers so."""
-    found = {"ok": True, "result": {"file_id": "f", "file_path": "documents/a.txt"}}
+    found = {
+        "ok": True,
+        "result": {"file_id": "f", "file_unique_id": "u", "file_path": "documents/a.txt"},
+    }
 
     def answer(request: httpx.Request) -> httpx.Response:
         is_file = request.url.path.startswith("/file/")

@@ -29,6 +29,7 @@ from tests.support.process import free_port
 
 ANN = Address("telegram", "default", "7")
 LIMIT = 1000
+IDS = {"file_id": "f", "file_unique_id": "u"}
 FOR_NOW = "Bad Request: wrong file_id or the file is temporarily unavailable"
 
 
@@ -59,7 +60,7 @@ async def test_a_size_that_is_not_told_holds_all_the_same(
 ) -> None:
     """The download ends where the limit is passed."""
     file = attached(api, b"x" * (LIMIT + 1), "big")
-    answer = {"ok": True, "result": {"file_id": "f", "file_path": "big"}}
+    answer = {"ok": True, "result": IDS | {"file_path": "big"}}
     api.fail("getFile", Fault("reply", body=answer))
     with pytest.raises(FetchRejected, match="larger"):
         await adapter.fetch(ANN, file, LIMIT)
@@ -79,7 +80,7 @@ async def test_telegram_has_a_limit_of_its_own(api: BotApi, adapter: TelegramAda
         ("getFile", HTML_502, FetchDelayed),
         ("getFile", CUT, FetchDelayed),
         ("getFile", JUNK, FetchDelayed),
-        ("getFile", Fault("reply", body={"ok": True, "result": {"file_id": "f"}}), FetchDelayed),
+        ("getFile", Fault("reply", body={"ok": True, "result": IDS}), FetchDelayed),
         ("getFile", Fault("error", 401, "Unauthorized"), FetchDelayed),
         ("getFile", Fault("error", 400, FOR_NOW), FetchDelayed),
         ("getFile", Fault("error", 400, "Bad Request: invalid file_id"), FetchRejected),
@@ -114,7 +115,7 @@ async def test_a_download_that_never_ends(
     api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that says nothing holds nobody up for good."""
-    monkeypatch.setattr("adapters.telegram.client._DOWNLOAD_DEADLINE_S", 0.05)
+    monkeypatch.setattr("adapters.telegram.files._DEADLINE_S", 0.05)
     api.fail("file", HANG)
     with pytest.raises(FetchDelayed):
         await adapter.fetch(ANN, attached(api, b"x"), LIMIT)
@@ -148,7 +149,7 @@ async def test_a_server_in_local_mode_on_another_machine(
     """What is not on this disk is asked for by HTTP, below the token's directory."""
     file = attached(api, b"remote", "documents/1")
     path = f"/var/lib/telegram-bot-api/{TOKEN}/documents/1"
-    api.fail("getFile", Fault("reply", body={"ok": True, "result": {"file_path": path}}))
+    api.fail("getFile", Fault("reply", body={"ok": True, "result": IDS | {"file_path": path}}))
     assert await adapter.fetch(ANN, file, LIMIT) == b"remote"
 
 
@@ -156,7 +157,7 @@ async def test_a_local_file_that_cannot_be_read(
     api: BotApi, adapter: TelegramAdapter, tmp_path: Path
 ) -> None:
     """A directory, or a file without permission, cannot be had; the path is not told."""
-    answer = {"ok": True, "result": {"file_path": str(tmp_path)}}
+    answer = {"ok": True, "result": IDS | {"file_path": str(tmp_path)}}
     api.fail("getFile", Fault("reply", body=answer))
     with pytest.raises(FetchRejected, match="cannot be read") as caught:
         await adapter.fetch(ANN, attached(api, b"x"), LIMIT)
@@ -171,7 +172,7 @@ async def test_telegrams_own_server_names_no_local_files(
     adapter._files._local = False
     secret = tmp_path / "secret"
     secret.write_bytes(b"secret")
-    answer = {"ok": True, "result": {"file_path": str(secret)}}
+    answer = {"ok": True, "result": IDS | {"file_path": str(secret)}}
     api.fail("getFile", Fault("reply", body=answer))
     with pytest.raises(FetchRejected):
         await adapter.fetch(ANN, attached(api, b"x"), LIMIT)
