@@ -6,7 +6,7 @@ machines on which nobody sits. `parley import` takes over what another agent has
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from operator import attrgetter
@@ -23,7 +23,7 @@ from gateway.cli.output import say, show_json, warn
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings.editing import OWNER_ONLY
 from gateway.settings.loading import Loaded, home_of, key_variable
-from gateway.setup import hermes, hermes_settings
+from gateway.setup import hermes
 from gateway.setup.checks import (
     KEYS_AT,
     Checked,
@@ -50,7 +50,6 @@ from gateway.setup.hermes_home import HermesHome, Line
 from gateway.setup.writing import SECRETS, WrittenSettings, refuse_unwritable, write
 from gateway.storage.database import location_of
 from gateway.storage.migrations import open_database
-from gateway.storage.queue import arrivals
 
 WRITTEN, REFUSED, UNSURE = 0, 2, 3
 """Exit codes: written and tried; something is refused and nothing was written; written, but
@@ -377,7 +376,7 @@ _STYLES = {"taken": "green", "known": "dim", "left out": "yellow"}
 
 
 @import_app.command("hermes")
-def import_hermes(  # noqa: PLR0913 - an option each
+def import_hermes(
     context: typer.Context,
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Its home, such as ~/.hermes; nothing is changed.")
@@ -391,16 +390,7 @@ def import_hermes(  # noqa: PLR0913 - an option each
         ),
     ] = None,
     *,
-    take_secrets: Annotated[
-        bool, typer.Option("--take-secrets", help="Copy tokens and keys; they are never printed.")
-    ] = False,
-    accept: Annotated[
-        list[str] | None,
-        typer.Option(help="A person, address or program that it asks for, as the report names it."),
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Ask nothing; leave out what --accept does not name.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done.")
     ] = False,
@@ -411,14 +401,9 @@ def import_hermes(  # noqa: PLR0913 - an option each
     The texts are shown first. No gateway may run on the database (SQLite). A second run does what
     the first one did not.
     """
-    settings, accepted = loaded(context).settings, frozenset(accept or ())
-    home = HermesHome.of(folder)
-    questions = hermes_settings.found_in(home, accepted).questions
-    if unknown := sorted(accepted - questions.keys()):
-        raise GatewayError(f"--accept: it does not ask for {', '.join(unknown)} (see --dry-run)")
-    task = Import(home, settings, person, take_secrets, accepted)
+    task = Import(HermesHome.of(folder), loaded(context).settings, person)
     if not (yes or dry_run):
-        task = _agreed_to_import(task, questions)
+        _agree_to_import(task)
     lines = _surveyed(task) if dry_run else asyncio.run(_taken_over(task))
     if json:
         show_json([asdict(line) for line in lines])
@@ -428,44 +413,26 @@ def import_hermes(  # noqa: PLR0913 - an option each
         say("\nNothing was changed: this was a dry run.", "bold")
 
 
-def _agreed_to_import(task: Import, questions: Mapping[str, str]) -> Import:
-    """Show the texts and ask; returns what the user agreed to import.
+def _agree_to_import(task: Import) -> None:
+    """Show the texts and ask.
 
     Raises:
         GatewayError: There is no terminal to ask at.
     """
     _show_lines(_surveyed(task))
     if not sys.stdin.isatty():
-        raise GatewayError(
-            "nothing was imported: --yes accepts the texts shown, --accept NAME a person, an"
-            " address or a program"
-        )
-    say("\nEach of these needs a separate yes", "bold")
-    more = {name for name in questions if name not in task.accepted and _says_yes(name, questions)}
-    task = replace(task, accepted=task.accepted | more)
-    found = hermes_settings.found_in(task.home, task.accepted)
-    if (secrets := sorted(name for name, _ in found.secrets.values())) and not task.takes_secrets:
-        say(f"The home has these secrets: {', '.join(secrets)}")
-        copied = typer.confirm("Copy them into files of PARLEY_HOME/secrets?", default=False)
-        task = replace(task, takes_secrets=copied)
-    typer.confirm("Take over what is shown above?", default=False, abort=True)
-    return task
-
-
-def _says_yes(name: str, questions: Mapping[str, str]) -> bool:
-    say(f"  {name}: {questions[name]}")
-    return typer.confirm("  Take it?", default=False)
+        raise GatewayError("nothing was imported: --yes accepts the texts shown")
+    typer.confirm("\nTake over what is shown above?", default=False, abort=True)
 
 
 def _surveyed(task: Import) -> list[Line]:
     try:
         with opened(task.settings) as conn:
-            known = arrivals.positions(conn, hermes.SOURCE)
-            notes = hermes.notes_of(conn, task)
+            before = hermes.before_of(conn, task)
     except StorageUnavailable:
         # There is no database yet, so nothing was imported.
-        known, notes = {}, set()
-    return hermes.survey(task, known, notes)
+        before = hermes.Before()
+    return hermes.survey(task, before)
 
 
 async def _taken_over(task: Import) -> list[Line]:
@@ -491,4 +458,4 @@ def _show_line(line: Line) -> None:
             say(f"            | {each}", "dim")
 
 
-_PARTS = ("settings", "questions", "secrets", "files", "memory", "skills", "sessions")
+_PARTS = ("settings", "secrets", "files", "memory", "skills", "sessions")

@@ -8,7 +8,7 @@ what is there already is left as it is.
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from gateway.agent_ports.search import Indexer
 from gateway.context.prompts import IDENTITY_CHARS
 from gateway.errors import GatewayError
 from gateway.session_keys import address_key, member_key
-from gateway.settings.loading import CONFIG_NAME
 from gateway.settings.tree import Settings
 from gateway.setup import hermes_settings
 from gateway.setup.hermes_home import (
@@ -40,13 +39,11 @@ from gateway.setup.hermes_home import (
     number_of,
     sessions_in,
 )
-from gateway.setup.hermes_settings import SettingsFound
 from gateway.setup.hermes_transcripts import Transcript, transcript_of
 from gateway.storage.conversation import imported
 from gateway.storage.conversation.imported import (
     ImportedLineage,
     ImportedMessage,
-    ImportedSegment,
     ImportPlace,
 )
 from gateway.storage.database import Database
@@ -55,9 +52,8 @@ from gateway.storage.queue import arrivals
 
 SOURCE = "import:hermes:"
 """What the cursors of Hermes' sessions begin with."""
-BESIDE = "parley.hermes.yaml"
-"""Where settings go if there are some already."""
-SECRETS = "secrets"
+SETTINGS = "parley.hermes.yaml"
+"""Where settings go, for the operator to read and put in place."""
 DEFAULT_SOUL = "You are Hermes Agent, an intelligent AI assistant created by Nous Research."
 NOTES: Mapping[MemoryTarget, str] = {"memory": "MEMORY.md", "user": "USER.md"}
 
@@ -71,15 +67,11 @@ class Import:
         settings: Parley's, as they are.
         person: "platform:id" of whoever used Hermes on this machine: notes and sessions without a
             chat are theirs. None: the first owner, or the web chat's.
-        takes_secrets: Whether somebody has said yes to that.
-        accepted: Names of the people, addresses and programs that the operator accepted.
     """
 
     home: HermesHome
     settings: Settings
     person: str | None = None
-    takes_secrets: bool = False
-    accepted: frozenset[str] = frozenset()
 
     @property
     def owner(self) -> tuple[str, str]:
@@ -103,32 +95,31 @@ class ChatFound:
     lineages: list[list[HermesSession]] = field(default_factory=list)
 
 
-def survey(
-    task: Import, known: Mapping[str, int], notes: Collection[tuple[MemoryTarget, str]]
-) -> list[Line]:
-    """Return what an import would do; nothing is changed.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What an earlier import has taken: positions by the names of sources, and notes."""
 
-    Args:
-        known: How far each source was imported, by its cursor's name.
-        notes: Those that the person has already.
-    """
-    lines = _settings_lines(hermes_settings.found_in(task.home, task.accepted), task)
-    lines += [line for line, _, _ in _files(task)]
-    lines += [
-        _known(line) if (target, note) in notes else line
-        for target in NOTES
-        for line, note in _notes(task, target)
-    ]
+    positions: Mapping[str, int] = field(default_factory=dict)
+    notes: frozenset[tuple[MemoryTarget, str]] = frozenset()
+
+
+def before_of(conn: Connection, task: Import) -> Before:
+    """Return what an earlier import has taken."""
+    scope = ":".join(task.owner)
+    notes = ((each, note) for each in NOTES for note in notebook.notes_of(conn, scope, each))
+    return Before(arrivals.positions(conn, SOURCE), frozenset(notes))
+
+
+def survey(task: Import, before: Before) -> list[Line]:
+    """Return what an import would do; nothing is changed."""
+    lines = [line for line, _, _ in _files(task)]
+    lines += [line for line, _, _ in _notes(task, before)]
     with task.home.database() as conn:
         if conn is not None:
-            lines += _session_lines(conn, task, known)
+            conversations, left_out = _conversations(conn, task)
+            lines += [line for each in conversations for line in _session_lines(conn, each, before)]
+            lines += left_out
     return lines
-
-
-def notes_of(conn: Connection, task: Import) -> set[tuple[MemoryTarget, str]]:
-    """Return the notes that the person has already."""
-    scope = ":".join(task.owner)
-    return {(each, note) for each in NOTES for note in notebook.notes_of(conn, scope, each)}
 
 
 async def take_over(task: Import, database: Database) -> list[Line]:
@@ -138,59 +129,33 @@ async def take_over(task: Import, database: Database) -> list[Line]:
         GatewayError: A file cannot be written.
         StorageError: The database cannot be.
     """
-    lines = await asyncio.to_thread(_take_files, task)
-    for target in NOTES:
-        for line, note in _notes(task, target):
-            lines.append(await _take_note(task, target, line, note, database))
-    lines += await _take_sessions(task, database)
+    before = await database.read(before_of, task)
+    lines = await asyncio.to_thread(survey, task, before)
+    await asyncio.to_thread(_take_files, task)
+    refused = [*await _take_notes(task, before, database)]
+    refused += await _take_sessions(task, before, database)
     await Indexer(database).feed_all()
-    return lines
+    instead = {(line.part, line.what): line for line in refused}
+    return [instead.get((line.part, line.what), line) for line in lines]
 
 
-def _take_files(task: Import) -> list[Line]:
-    found = hermes_settings.found_in(task.home, task.accepted)
-    text, secrets = _settings_text(found, task)
-    # Told before anything is written: then all of it is known.
-    before = _settings_lines(found, task)
-    line = _settings_line(task, found)
-    if line.outcome == "taken":
-        _write(task.settings.home / line.what, text)
-    for path, value in secrets.items():
-        _write(path, value)
-    lines = before
+def _take_files(task: Import) -> None:
     for line, path, content in _files(task):
-        if line.outcome == "taken":
+        if line.outcome == "taken" and line.part != "settings":
             _write(path, content)
-        lines.append(line)
-    return lines
 
 
-def _write(path: Path, content: str | bytes) -> None:
+def _write(path: Path, content: bytes) -> None:
     """Write a file for its owner alone, in one step."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.new")
         draft.unlink(missing_ok=True)
         draft.touch(mode=0o600)
-        draft.write_bytes(content if isinstance(content, bytes) else content.encode())
+        draft.write_bytes(content)
         draft.replace(path)
     except OSError as exc:
         raise GatewayError(f"{path} cannot be written: {exc.strerror}") from exc
-
-
-def _settings_text(found: SettingsFound, task: Import) -> tuple[str, dict[Path, str]]:
-    """Return parley.yaml, and the files of the secrets to which it refers."""
-    if not task.takes_secrets:
-        return hermes_settings.as_yaml(found.tree), {}
-    tree, files = hermes_settings.with_secrets(found, task.settings.home / SECRETS)
-    return hermes_settings.as_yaml(tree), files
-
-
-def _settings_lines(found: SettingsFound, task: Import) -> list[Line]:
-    """Return what becomes of settings and secrets; known is what a file says already."""
-    file = _settings_line(task, found)
-    told = found.lines if file.outcome == "taken" else map(_known, found.lines)
-    return [*told, *_secret_lines(found, task), file]
 
 
 def _known(line: Line) -> Line:
@@ -199,34 +164,10 @@ def _known(line: Line) -> Line:
     return Line(line.part, line.what, "known", "it is there already", line.text)
 
 
-def _settings_line(task: Import, found: SettingsFound) -> Line:
-    """Return where the settings go: into parley.yaml, or beside one that is there."""
-    folder = task.settings.home / SECRETS
-    with_secrets = hermes_settings.as_yaml(hermes_settings.with_secrets(found, folder)[0])
-    # What an earlier import has written with secrets says all that one without would.
-    known = {_settings_text(found, task)[0], with_secrets}
-    for name in (CONFIG_NAME, BESIDE):
-        path = task.settings.home / name
-        if path.is_file() and path.read_text("utf-8") in known:
-            return Line("files", name, "known", "it is there already")
-    if not (task.settings.home / CONFIG_NAME).exists():
-        return Line("files", CONFIG_NAME, "taken")
-    note = f"{CONFIG_NAME} is there and stays as it is: copy what you want"
-    return Line("files", BESIDE, "taken", note)
-
-
-def _secret_lines(found: SettingsFound, task: Import) -> Iterator[Line]:
-    for path, (name, _) in found.secrets.items():
-        key = ".".join(path)
-        if task.takes_secrets:
-            yield Line("secrets", name, "taken", f"{key}, in {SECRETS}/{name}")
-        else:
-            yield Line("secrets", name, "left out", f"{key}; taken with --take-secrets alone")
-
-
 def _files(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
-    """Yield SOUL.md and the files of skills: what becomes of each, where, and its bytes."""
+    """Yield what becomes of settings, SOUL.md and skills: the file of each, and its bytes."""
     home = task.settings.home
+    yield from _settings(task)
     yield from ((line, home, b"") for line in task.home.unread())
     soul = task.home.text("SOUL.md")
     if soul is not None and soul.strip():
@@ -242,6 +183,15 @@ def _files(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
             yield skill, home, b""
         else:
             yield from _skill_files(skill, home / "skills" / skill.name)
+
+
+def _settings(task: Import) -> Iterator[tuple[Line, Path, bytes]]:
+    found, path = hermes_settings.found_in(task.home), task.settings.home / SETTINGS
+    content = hermes_settings.as_yaml(found.tree).encode()
+    file = _file_line(path, content, "files", SETTINGS, "no gateway reads it: see what is in it")
+    for line in found.lines:
+        yield line if file.outcome == "taken" else _known(line), path, b""
+    yield file, path, content
 
 
 def _skill_files(skill: HermesSkill, target: Path) -> Iterator[tuple[Line, Path, bytes]]:
@@ -272,82 +222,56 @@ def _file_line(path: Path, content: bytes, part: str, what: str, note: str) -> L
     return Line(part, what, "left out", f"{path} is there and is another one")
 
 
-def _notes(task: Import, target: MemoryTarget) -> Iterator[tuple[Line, str]]:
-    """Yield the notes of a memory file; what would instruct a prompt is refused, as ever."""
-    name, (platform, who) = NOTES[target], task.owner
-    for number, note in enumerate(task.home.notes(name), start=1):
-        what = f"{name}, note {number}"
-        if kinds := sorted(scan(note).counts):
-            yield Line("memory", what, "left out", f"it holds: {', '.join(kinds)}"), note
-        else:
-            text = Redactor().text(note)
-            yield Line("memory", what, "taken", f"a note about {platform}:{who}", text), note
+def _notes(task: Import, before: Before) -> Iterator[tuple[Line, MemoryTarget, str]]:
+    """Yield the notes of the memory files; what would instruct a prompt is refused, as ever."""
+    person = ":".join(task.owner)
+    for target, name in NOTES.items():
+        for number, note in enumerate(task.home.notes(name), start=1):
+            line = Line("memory", f"{name}, note {number}", "taken", f"a note about {person}")
+            line = replace(line, text=Redactor().text(note))
+            if kinds := sorted(scan(note).counts):
+                why = f"it holds: {', '.join(kinds)}"
+                line = replace(line, outcome="left out", note=why, text="")
+            yield (_known(line) if (target, note) in before.notes else line), target, note
 
 
-async def _take_note(
-    task: Import, target: MemoryTarget, line: Line, note: str, database: Database
-) -> Line:
-    if line.outcome != "taken":
-        return line
+async def _take_notes(task: Import, before: Before, database: Database) -> list[Line]:
+    """Enter the notes; returns a line for each that has no room."""
     memory = task.settings.tools.memory
     limits = {"memory": memory.max_chars, "user": memory.profile_max_chars}
     scope = ":".join(task.owner)
-    is_new = await database.write(notebook.take_note, scope, target, note, limits[target])
-    if is_new is None:
-        return Line("memory", line.what, "left out", f"no room: {limits[target]:,} characters")
-    return line if is_new else _known(line)
+    refused = []
+    for line, target, note in _notes(task, before):
+        if line.outcome == "taken":
+            args = (scope, target, note, limits[target])
+            if await database.write(notebook.take_note, *args) is None:
+                why = f"no room: {limits[target]:,} characters"
+                refused.append(replace(line, outcome="left out", note=why, text=""))
+    return refused
 
 
-async def _take_sessions(task: Import, database: Database) -> list[Line]:
-    known = await database.read(arrivals.positions, SOURCE)
-    counts: Counter[str] = Counter()
-    lines: list[Line] = []
+async def _take_sessions(task: Import, before: Before, database: Database) -> list[Line]:
+    """Enter the sessions, each conversation at once; returns a line for each that is busy."""
+    refused = []
     with task.home.database() as conn:
-        if conn is None:
-            return []
-        conversations, left_out = _conversations(conn, task)
-        for each in conversations:
-            found = _lineages(conn, each, known)
-            counts["known"] += len(each.lineages) - len(found)
-            if not found:
+        for each in [] if conn is None else _conversations(conn, task)[0]:
+            if conn is None or not (found := _lineages(conn, each, before)):
                 continue
             done = await database.write(imported.enter, each.place, found)
             if done.into == "busy":
-                what = f"{len(found)} of {each.place.session_key}"
-                lines.append(
-                    Line("sessions", what, "left out", "a turn goes on there: again later")
-                )
-                continue
-            counts[done.into] += done.lineages
-            counts["messages"] += done.messages
-    return [*lines, *_counted(counts), *left_out]
+                line = next(_session_lines(conn, each, before))
+                why = "a turn goes on there: again later"
+                refused.append(replace(line, outcome="left out", note=why))
+    return refused
 
 
-def _counted(counts: Mapping[str, int]) -> Iterator[Line]:
-    if counts["new"]:
-        yield Line("sessions", f"{counts['new']} sessions", "taken", "they go on where they ended")
-    if counts["used"]:
-        note = "out of view, since people talk there already; a search finds them"
-        yield Line("sessions", f"{counts['used']} sessions", "taken", note)
-    if counts["messages"]:
-        yield Line("sessions", f"{counts['messages']:,} messages", "taken")
-    if counts["known"]:
-        yield Line("sessions", f"{counts['known']} sessions", "known", "nothing new in them")
-
-
-def _session_lines(
-    conn: sqlite3.Connection, task: Import, known: Mapping[str, int]
-) -> Iterator[Line]:
-    conversations, left_out = _conversations(conn, task)
-    for each in conversations:
-        new = [chain for chain in each.lineages if _newest(conn, chain) > _imported(chain, known)]
-        if new:
-            what = f"{len(new)} sessions of {each.place.session_key}"
-            yield Line("sessions", what, "taken")
-        if len(new) < len(each.lineages):
-            count = len(each.lineages) - len(new)
-            yield Line("sessions", f"{count} of {each.place.session_key}", "known")
-    yield from left_out
+def _session_lines(conn: sqlite3.Connection, each: ChatFound, before: Before) -> Iterator[Line]:
+    new = sum(_is_new(conn, chain, before) for chain in each.lineages)
+    key, old = each.place.session_key, len(each.lineages) - new
+    if new:
+        yield Line("sessions", f"{new} sessions of {key}", "taken")
+    if old:
+        yield Line("sessions", f"{old} of {key}", "known", "nothing new in them")
 
 
 def _conversations(conn: sqlite3.Connection, task: Import) -> tuple[list[ChatFound], list[Line]]:
@@ -413,55 +337,47 @@ def _group(session: HermesSession, chat: str, task: Import) -> ImportPlace | str
     return ImportPlace(address_key(address), address, None)
 
 
-def _newest(conn: sqlite3.Connection, chain: Sequence[HermesSession]) -> int:
-    newest = 0
-    for session in chain:
-        (found,) = conn.execute(
-            "SELECT coalesce(max(id), 0) FROM messages WHERE session_id = ?", (session.id,)
-        ).fetchone()
-        newest = max(newest, int(number_of(found)))
-    return newest
+def _is_new(conn: sqlite3.Connection, chain: Sequence[HermesSession], before: Before) -> bool:
+    """Whether a lineage has messages that were not imported yet."""
+    query = "SELECT coalesce(max(id), 0) FROM messages WHERE session_id = ?"
+    newest = (number_of(conn.execute(query, (each.id,)).fetchone()[0]) for each in chain)
+    return max(newest) > before.positions.get(SOURCE + chain[0].id, 0)
 
 
-def _imported(chain: Sequence[HermesSession], known: Mapping[str, int]) -> int:
-    """Return how far a lineage was imported; an empty one never has anything new."""
-    return known.get(SOURCE + chain[0].id, 0)
-
-
-def _lineages(
-    conn: sqlite3.Connection, each: ChatFound, known: Mapping[str, int]
-) -> list[ImportedLineage]:
+def _lineages(conn: sqlite3.Connection, each: ChatFound, before: Before) -> list[ImportedLineage]:
     """Return what of a conversation was not imported yet."""
-    found = []
+    found: list[ImportedLineage] = []
     for chain in each.lineages:
-        before = _imported(chain, known)
-        if _newest(conn, chain) <= before:
+        if not _is_new(conn, chain, before):
             continue
         rows = (row for session in chain for row in messages_of(conn, session.id))
         transcript = transcript_of(rows)
-        if before:
-            transcript = transcript.behind(before)
-        found.append(_lineage(chain, transcript, each.place))
+        if position := before.positions.get(SOURCE + chain[0].id):
+            transcript = transcript.behind(position)
+        found += _lineage(chain, transcript, each.place)
     return found
 
 
 def _lineage(
     chain: Sequence[HermesSession], transcript: Transcript, place: ImportPlace
-) -> ImportedLineage:
+) -> Iterator[ImportedLineage]:
+    """Yield what the newest compaction left out of the view, if any, and what goes on."""
     tip, told = chain[-1], transcript.told
     first = next((text_of(each.message) for each in told if each.message["role"] == "user"), "")
     newest = told[-1].at if told else tip.started_at
     # Nobody writes in what was said on this machine: it is a record, and does not go on.
     ended_at = tip.ended_at if tip.source in account_types() else tip.ended_at or newest
-    return ImportedLineage(
+    goes_on = ImportedLineage(
         source=SOURCE + chain[0].id,
         position=transcript.newest_row,
         title=tip.title or chain[0].title or first,
         messages=[ImportedMessage(each.message, each.at) for each in told],
-        segments=[ImportedSegment(cut.start, cut.plan(1), cut.at) for cut in transcript.cuts],
         ended_at=ended_at,
         origins=tuple(_origins(transcript, place)),
     )
+    if earlier := [ImportedMessage(each.message, each.at) for each in transcript.earlier]:
+        yield replace(goes_on, messages=earlier, ended_at=earlier[-1].at)
+    yield goes_on
 
 
 def _origins(transcript: Transcript, place: ImportPlace) -> Iterator[Origin]:

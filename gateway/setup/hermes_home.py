@@ -40,7 +40,7 @@ class Line:
     """What became of one thing, for the report.
 
     Attributes:
-        part: settings, questions, files, memory, skills, secrets or sessions.
+        part: settings, files, memory, skills, secrets or sessions.
         what: Names it; never a secret, never what somebody said.
         note: What it became, or why it is left out.
         text: Text that would enter prompts, shown before it is taken; secrets are masked.

@@ -1,13 +1,13 @@
-"""Hermes' config.yaml and .env as settings of Parley: what has a counterpart is converted.
+"""Hermes' config.yaml and .env as settings of Parley, for the operator to read and put in place.
 
-Nothing that lets more people in, or lets tools do more, is taken over: it is named in the report.
-Secrets are named and never shown; whoever says yes gets each in a file of its own, to which the
-settings refer.
+What has a counterpart is converted; the report names all else. The result lies beside parley.yaml
+and no gateway reads it there, so nobody is let in, and nothing runs, before somebody has seen it.
+No secret is copied: the settings refer to variables of the environment by Hermes' names.
 """
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import orjson
 import yaml
 from pydantic import ValidationError
 
-from adapters.registry import account_types
 from agent.safety.redaction import Redactor
 from gateway.settings.foreign import Counterpart, counterpart, leaves
 from gateway.settings.references import unresolved
@@ -46,9 +45,11 @@ ALLOWED = {
     "SLACK_ALLOWED_USERS": "access.slack",
 }
 _SERVER_NAME = re.compile(r"[a-zA-Z0-9_-]{1,32}")
-_NO_NAME = re.compile(r"[^A-Z0-9_]")
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
-_OPENING = "# Taken over by `parley import hermes`; docs/import.md says what became of what.\n"
+_OPENING = """\
+# Made by `parley import hermes`. Read it, then make it parley.yaml, or copy what you want; until
+# then no gateway uses it. docs/import.md says what became of what.
+"""
 
 
 @dataclass(slots=True)
@@ -56,38 +57,34 @@ class SettingsFound:
     """What a home's settings are here.
 
     Attributes:
-        tree: For parley.yaml; without secrets.
-        secrets: Where each secret belongs: dotted key (a list's or map's keys among the steps) to
-            its name and value.
+        tree: For parley.yaml.
+        secrets: The variable to which each key with a secret refers, by the path of that key.
         lines: The report.
-        questions: Effect of each thing that needs a separate yes, by the thing's name.
     """
 
     tree: dict[str, Any] = field(default_factory=dict)
-    secrets: dict[tuple[str, ...], tuple[str, str]] = field(default_factory=dict)
+    secrets: dict[tuple[str, ...], str] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
-    questions: dict[str, str] = field(default_factory=dict)
 
     def put(self, key: str, value: Any, *, of: str) -> None:
         """Set a key of Parley's to what one of Hermes' says; instructions add up."""
-        path = tuple(key.split("."))
         if key == "agent.instructions" and "instructions" in self.tree.get("agent", {}):
             value = f"{self.tree['agent']['instructions']}\n\n{value}"
-        _set(self.tree, path, value)
-        text = Redactor().text(value) if isinstance(value, str) else ""
-        self.lines.append(Line("settings", of, "taken", key, text))
+        _set(self.tree, tuple(key.split(".")), value)
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        text = Redactor().text(text) if isinstance(text, str) else ""
+        # People, addresses and programs in ASCII: other letters may look like Latin ones.
+        self.lines.append(
+            Line("settings", of, "taken", key, text if key.startswith("agent.") else _ascii(text))
+        )
 
     def leave(self, what: str, note: str) -> None:
         """Note that a setting is not taken over."""
         self.lines.append(Line("settings", what, "left out", note))
 
 
-def found_in(home: HermesHome, accepted: Collection[str] = ()) -> SettingsFound:
-    """Translate the settings and variables of a Hermes home.
-
-    Args:
-        accepted: Names of the questions answered with yes.
-    """
+def found_in(home: HermesHome) -> SettingsFound:
+    """Translate the settings and variables of a Hermes home."""
     found = SettingsFound()
     _model(home, found)
     _fallbacks(home, found)
@@ -98,19 +95,11 @@ def found_in(home: HermesHome, accepted: Collection[str] = ()) -> SettingsFound:
     _variables(home.variables, found)
     _without_secrets(found)
     _checked(found)
-    _ask(found, accepted)
+    for path, variable in found.secrets.items():
+        _set(found.tree, path, f"env:{variable}")
+        note = f"set it in the environment: {'.'.join(path)} refers to it"
+        found.lines.append(Line("secrets", variable, "left out", note))
     return found
-
-
-def with_secrets(found: SettingsFound, folder: Path) -> tuple[dict[str, Any], dict[Path, str]]:
-    """Return the settings with references to secrets, and the files that hold these."""
-    files: dict[Path, str] = {}
-    tree = _copied(found.tree)
-    for path, (name, value) in found.secrets.items():
-        file = folder / name
-        files[file] = value
-        _set(tree, path, f"file:{file}")
-    return tree, files
 
 
 def as_yaml(tree: Mapping[str, Any]) -> str:
@@ -126,10 +115,8 @@ def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     tree[path[-1]] = value
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    return list(map(_copied, value)) if isinstance(value, list) else value
+def _ascii(text: str) -> str:
+    return text.encode("unicode_escape").decode()
 
 
 def _section(value: Any) -> dict[str, Any]:
@@ -146,14 +133,13 @@ def _model(home: HermesHome, found: SettingsFound) -> None:
     for key, mine in (("context_length", "context_length"), ("max_tokens", "max_output_tokens")):
         if block.get(key):
             found.put(f"model.{mine}", block[key], of=f"model.{key}")
-    caching = _section(home.settings.get("prompt_caching")).get("cache_ttl")
-    for of, value in _newest("prompt_caching.cache_ttl", caching, block, "model.cache_ttl", found):
-        found.put("prompt_caching.cache_ttl", value, of=of)
+    if ttl := block.get("cache_ttl"):
+        found.put("prompt_caching.cache_ttl", ttl, of="model.cache_ttl")
     provider = found.tree.get("model", {}).get("provider", "auto")
     for each, variable in MODEL_KEYS.items():
         fits = provider in {each, "auto"} and ("model", "api_key") not in found.secrets
         if fits and variable in home.variables:
-            found.secrets["model", "api_key"] = (variable, home.variables[variable])
+            found.secrets["model", "api_key"] = variable
 
 
 def _provider(
@@ -173,8 +159,8 @@ def _provider(
     if place == "model":
         for key, value in told.items():
             found.put(f"model.{key}", value, of=f"model.{key}")
-        if secret := block.get("api_key") or own.get("api_key"):
-            found.secrets["model", "api_key"] = ("HERMES_MODEL_KEY", str(secret))
+        if block.get("api_key") or own.get("api_key"):
+            found.secrets["model", "api_key"] = "HERMES_MODEL_KEY"
     return told
 
 
@@ -204,39 +190,23 @@ def _fallbacks(home: HermesHome, found: SettingsFound) -> None:
 
 
 def _summaries(home: HermesHome, found: SettingsFound) -> None:
-    """Take over who writes summaries; older versions of Hermes say it under `compression`."""
-    new = _section(_section(home.settings.get("auxiliary")).get("compression"))
-    old = _section(home.settings.get("compression"))
-    given = {
-        key: told
-        for key in ("model", "provider", "base_url")
-        for told in _newest(
-            f"auxiliary.compression.{key}", new.get(key), old, f"compression.summary_{key}", found
-        )
-    }
-    block = {key: value for key, (_, value) in given.items()}
-    if block.get("provider") != "main":
-        named = block.pop("provider", None)
-        server = _provider(home, block | {"provider": named}, "auxiliary.compression", found)
+    """Take over who writes summaries."""
+    told = _section(_section(home.settings.get("auxiliary")).get("compression"))
+    block = {key: told[key] for key in ("model", "base_url") if told.get(key) not in _UNSET}
+    if told.get("provider") == "main":
+        block["provider"] = "main"
+    else:
+        server = _provider(home, told, "auxiliary.compression", found)
         if not server and "model" in block:
-            found.leave(given["model"][0], "Parley does not know its provider")
+            found.leave("auxiliary.compression.model", "Parley does not know its provider")
             return
         block |= server
     for key, value in block.items():
         if value != "auto":
-            mine = f"auxiliary.compression.{key}"
-            found.put(mine, value, of=given.get(key, (mine,))[0])
+            found.put(f"auxiliary.compression.{key}", value, of=f"auxiliary.compression.{key}")
 
 
-def _newest(
-    key: str, value: Any, older: Mapping[str, Any], former: str, found: SettingsFound
-) -> Iterator[tuple[str, Any]]:
-    """Yield what is set, and by which of two names: the former one counts where only it is set."""
-    told = {key: value, former: older.get(former.rpartition(".")[2])}
-    given = [each for each in told.items() if each[1] not in ("", None, "auto")]
-    yield from given[:1]
-    for name, _ in given[1:]:
-        found.leave(name, f"`{key}` is set as well")
+_UNSET = ("", None, "auto")
 
 
 def _servers(told: Any, found: SettingsFound) -> None:
@@ -254,11 +224,13 @@ def _servers(told: Any, found: SettingsFound) -> None:
         block |= {"tools": chosen["include"]} if chosen.get("include") else {}
         _set(found.tree, ("tools", "mcp", name), block)
         note = f"tools.mcp.{name}: runs unconfined, as it did; `confined: true` changes that"
-        found.lines.append(Line("settings", f"mcp_servers.{name}", "taken", note))
+        called = [block.get("url") or block.get("command", ""), *_listed(block.get("args"))]
+        text = _ascii(Redactor().text(shlex.join(map(str, called))))
+        found.lines.append(Line("settings", f"mcp_servers.{name}", "taken", note, text))
         for kind in ("env", "headers"):
-            for key, value in _section(server.get(kind)).items():
-                secret = _NO_NAME.sub("_", f"MCP_{name}_{key}".upper())
-                found.secrets["tools", "mcp", name, kind, key] = (secret, str(value))
+            for key in _section(server.get(kind)):
+                variable = re.sub("[^A-Z0-9_]", "_", f"MCP_{name}_{key}".upper())
+                found.secrets["tools", "mcp", name, kind, key] = variable
 
 
 def _groups(settings: Mapping[str, Any], found: SettingsFound) -> None:
@@ -281,9 +253,8 @@ def _listed(value: Any) -> list[str]:
 ENGINES = frozenset({"compressor", "rounds", "lcm"})
 _DONE = frozenset({
     *("model", "fallback_providers", "fallback_model", "custom_providers", "providers"),
-    *("mcp_servers", "_config_version", "prompt_caching.cache_ttl"),
+    *("mcp_servers", "_config_version"),
     *(f"auxiliary.compression.{key}" for key in ("model", "provider", "base_url")),
-    *(f"compression.summary_{key}" for key in ("model", "provider", "base_url")),
     *("telegram.require_mention", "discord.require_mention", "slack.require_mention"),
     *("telegram.free_response_channels", "discord.free_response_channels"),
     "slack.free_response_channels",
@@ -374,11 +345,11 @@ def _take(name: str, mine: str, value: Any, found: SettingsFound) -> None:
 def _variables(variables: Mapping[str, str], found: SettingsFound) -> None:
     for name, key in SECRETS.items():
         if name in variables:
-            found.secrets[tuple(key.split("."))] = (name, variables[name])
+            found.secrets[tuple(key.split("."))] = name
     for name, key in ALLOWED.items():
         if people := _listed(variables.get(name)):
             found.put(key, people, of=name)
-    taken = {name for name, _ in found.secrets.values()} | set(ALLOWED)
+    taken = {*found.secrets.values(), *ALLOWED}
     for name in sorted(set(variables) - taken):
         if name.endswith("ALLOW_ALL_USERS"):
             found.leave(name, "strangers stay out; set `access.mode: open` yourself")
@@ -427,74 +398,6 @@ def _checked(found: SettingsFound) -> None:
         for path, named in found.secrets.items()
         if path[:2] != ("tools", "mcp") or path[2] in servers
     }
-
-
-def _ask(found: SettingsFound, accepted: Collection[str]) -> None:
-    """Remove each person, address and program that was not accepted by name."""
-    tree = found.tree
-    for platform in [each for each in tree.get("access", {}) if each in account_types()]:
-        tree["access"][platform] = [
-            who
-            for who in tree["access"][platform]
-            if _question(found, f"{platform}:{who}", "lets this person in", accepted)
-        ]
-        if not tree["access"][platform]:
-            _take_back(found, ["access", platform])
-    for path, block in _models(tree):
-        address = block.get("base_url")
-        if address and not _question(found, address, f"{path}: gets every message", accepted):
-            _take_back(found, path.split("."))
-    if folder := tree.get("agent", {}).get("workspace"):
-        meaning = "the context file of this folder (such as AGENTS.md) enters prompts"
-        if not _question(found, folder, meaning, accepted):
-            _take_back(found, ["agent", "workspace"])
-    tree["fallbacks"] = [each for each in tree.get("fallbacks", []) if each]
-    if not tree["fallbacks"]:
-        _take_back(found, ["fallbacks"])
-    for name, server in [*_section(_section(tree.get("tools")).get("mcp")).items()]:
-        line = server.get("url") or shlex.join([server["command"], *server.get("args", [])])
-        if not _question(found, f"mcp:{name}", f"runs or contacts {line}", accepted):
-            _take_back(found, ["tools", "mcp", name])
-
-
-def _models(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield each block of a model, with its place."""
-    blocks = {"model": tree.get("model")}
-    blocks |= {f"fallbacks.{n}": each for n, each in enumerate(tree.get("fallbacks", []))}
-    blocks |= {f"auxiliary.{task}": each for task, each in tree.get("auxiliary", {}).items()}
-    yield from ((path, block) for path, block in blocks.items() if isinstance(block, dict))
-
-
-def _question(found: SettingsFound, name: str, meaning: str, accepted: Collection[str]) -> bool:
-    """Add the question about one thing; return whether it was accepted.
-
-    Other characters than ASCII are spelled out: they may be invisible or look like another one.
-    """
-    name, meaning = (text.encode("unicode_escape").decode() for text in (name, meaning))
-    found.questions[name] = meaning
-    if name in accepted:
-        found.lines.append(Line("questions", name, "taken", meaning))
-        return True
-    note = f"{meaning}; taken only with --accept {shlex.quote(name)}"
-    found.lines.append(Line("questions", name, "left out", note))
-    return False
-
-
-def _take_back(found: SettingsFound, path: list[str]) -> None:
-    """Remove a section again, with its secrets and its lines of the report."""
-    if path[0] == "fallbacks" and len(path) > 1:
-        found.tree["fallbacks"][int(path[1])] = {}
-        return
-    _drop(found.tree, path)
-    key = ".".join(path)
-    found.secrets = {
-        each: named for each, named in found.secrets.items() if list(each[: len(path)]) != path
-    }
-    found.lines = [
-        each
-        for each in found.lines
-        if each.outcome != "taken" or not re.match(rf"{re.escape(key)}([.:]|$)", each.note)
-    ]
 
 
 def _with_blocks(tree: Mapping[str, Any]) -> dict[str, Any]:

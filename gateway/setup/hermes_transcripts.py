@@ -1,19 +1,19 @@
-"""Hermes' rows as a transcript: each message once, and where its compactions have cut.
+"""Hermes' rows as transcripts: each message once, and what its newest compaction shows.
 
-A compaction of Hermes writes head, summary and tail anew, in the same session or in a child. Here
-the transcript has each message once, and a compaction is a view of it: the copies are recognised
-and become the plan of a segment. Pure functions.
+A compaction of Hermes writes head, summary and tail anew, in the same session or in a child. The
+copies are recognised. What the newest compaction left out of its view is one transcript, which has
+ended; what the model saw last, with the summary as a message, is another, which goes on. Pure
+functions.
 """
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from agent.context.phases.sanitise import NO_RESULT
 from agent.messages import ChatMessage, ToolCall, clean_text, storable, tool_message
 from agent.models.arguments import canonical_arguments
-from agent.view.view import Summary, ViewPlan
 from gateway.setup.hermes_home import HermesMessage
 
 SUMMARY_MARKS = ("[CONTEXT COMPACTION", "[CONTEXT SUMMARY]:")
@@ -28,42 +28,11 @@ ROLES = frozenset({"user", "assistant", "tool"})
 
 
 class Told(NamedTuple):
-    """A message of a transcript, when it was said, and its row there; 0 for one that was fixed."""
+    """A message, when it was said, and its row there; 0 for a summary or a result that was made."""
 
     message: ChatMessage
     at: float
     row: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A compaction: what follows was said under another view.
-
-    Attributes:
-        start: Index of the first message behind it.
-        head: So many messages from the beginning stay.
-        tail: Index of the first message that stays at the end.
-    """
-
-    start: int
-    head: int
-    tail: int
-    summary: str
-    role: Literal["user", "assistant"]
-    at: float
-
-    def plan(self, base: int) -> ViewPlan:
-        """Return what is shown behind it; message `n` has the seq `base + n`."""
-        first = base + self.head
-        summary = Summary(
-            self.summary, first, max(first, base + self.tail - 1), role=self.role, source="model"
-        )
-        return ViewPlan(
-            first_seq=base,
-            head_upto=first - 1 if self.head else 0,
-            summaries=(summary,),
-            tail_from=base + self.tail,
-        )
 
 
 @dataclass(slots=True)
@@ -71,25 +40,26 @@ class Transcript:
     """What a lineage of Hermes' is here.
 
     Attributes:
-        newest_row: Id of the newest row that was looked at; 0 for none.
+        earlier: What its newest compaction left out of the view.
+        told: What the model saw last.
+        newest_row: Id of the newest row that was read; 0 for none.
         left_out: How many rows are not in it, by reason.
-        has_tools: Whether results of tools are in it: what stands there is nobody's of the chat.
     """
 
+    earlier: list[Told] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
     newest_row: int = 0
     left_out: dict[str, int] = field(default_factory=dict)
 
     @property
     def has_tools(self) -> bool:
-        """See above."""
-        return any(each.message["role"] == "tool" for each in self.told)
+        """Whether it holds results of tools, which nobody of the chat wrote."""
+        return any(each.message["role"] == "tool" for each in (*self.earlier, *self.told))
 
     def behind(self, row: int) -> "Transcript":
-        """Return what came behind a row, without cuts: what is imported later."""
-        newer = [each for each in self.told if each.row > row]
-        return Transcript(_whole(newer, {})[0], [], self.newest_row, self.left_out)
+        """Return what came after a row, in one: what is imported later."""
+        newer = [each for each in (*self.earlier, *self.told) if each.row > row]
+        return Transcript([], _whole(newer, {}), self.newest_row, self.left_out)
 
 
 def transcript_of(rows: Iterable[HermesMessage]) -> Transcript:
@@ -103,22 +73,19 @@ def transcript_of(rows: Iterable[HermesMessage]) -> Transcript:
             found.left_out[reason] = found.left_out.get(reason, 0) + 1
         else:
             kept.append(row)
-    own, cuts = _without_copies(kept)
-    told = [Told(_chat_message(row), row.at, row.id) for row in own]
-    found.told, places = _whole(told, found.left_out)
-    found.cuts = [
-        Cut(places[c.start], places[c.head], places[c.tail], c.summary, c.role, c.at) for c in cuts
-    ]
+    earlier, own = _without_copies(kept)
+    found.earlier = _whole(map(_told, earlier), found.left_out)
+    found.told = _whole(map(_told, own), found.left_out)
     return found
 
 
 def _without_copies(
     rows: Sequence[HermesMessage],
-) -> tuple[list[HermesMessage], list[Cut]]:
-    """Return each message once, and the compactions."""
+) -> tuple[list[HermesMessage], list[HermesMessage]]:
+    """Return what the newest compaction left out, and what it shows with all that came later."""
     own: list[HermesMessage] = []
-    cuts: list[Cut] = []
-    at = 0
+    shown: list[HermesMessage] = []
+    head = tail = at = 0
     while at < len(rows):
         row = rows[at]
         summary, around = summary_in(row)
@@ -130,12 +97,11 @@ def _without_copies(
         del own[len(own) - head :]
         behind = [*([replace(row, content=around)] if around is not None else []), *rows[at + 1 :]]
         copies = _tail_copies(own[head:], behind)
-        role: Literal["user", "assistant"] = "user" if row.role == "user" else "assistant"
-        start = len(own)
-        cuts.append(Cut(start, head, start - copies, summary, role, row.at))
+        tail = len(own) - copies
+        shown = [replace(row, id=0, content=f"{SUMMARY_MARKS[1]} {summary}", tool_calls=())]
         # A summary that was put into a message of the tail is that message's copy as well.
         at += 1 + max(0, copies - (around is not None))
-    return own, cuts
+    return own[head:tail], [*own[:head], *shown, *own[tail:]]
 
 
 def summary_in(row: HermesMessage) -> tuple[str | None, str | None]:
@@ -210,6 +176,10 @@ def _part(part: Any) -> str:
     return text if isinstance(text, str) else IMAGE
 
 
+def _told(row: HermesMessage) -> Told:
+    return Told(_chat_message(row), row.at, row.id)
+
+
 def _chat_message(row: HermesMessage) -> ChatMessage:
     if row.role == "tool":
         message = tool_message(row.tool_call_id or "", row.tool_name or "tool", _text(row.content))
@@ -256,38 +226,26 @@ def _call(call: Mapping[str, Any], row: int, place: int) -> ToolCall:
     )
 
 
-def _whole(told: Sequence[Told], left_out: dict[str, int]) -> tuple[list[Told], list[int]]:
-    """Return the messages with one result behind each call, and where each one went.
-
-    Args:
-        left_out: Counts the results that belong to no call.
-
-    Returns:
-        The messages; for each index of `told`, and for its end, the index that it has now.
-    """
+def _whole(told: Iterable[Told], left_out: dict[str, int]) -> list[Told]:
+    """Return the messages with one result behind each call; `left_out` counts other results."""
     whole: list[Told] = []
-    places: list[int] = []
     waiting: dict[str, ToolCall] = {}
 
-    def settle(at: float) -> None:
-        whole.extend(
-            Told(tool_message(each, call["function"]["name"], NO_RESULT), at, 0)
-            for each, call in waiting.items()
-        )
+    def settle() -> None:
+        for each, call in waiting.items():
+            result = tool_message(each, call["function"]["name"], NO_RESULT)
+            whole.append(Told(result, whole[-1].at, 0))
         waiting.clear()
 
     for each in told:
         message = each.message
         if message["role"] != "tool":
-            settle(whole[-1].at if whole else each.at)
-            places.append(len(whole))
+            settle()
             waiting.update({call["id"]: call for call in message.get("tool_calls", ())})
             whole.append(each)
+        elif waiting.pop(message["tool_call_id"], None) is not None:
+            whole.append(each)
         else:
-            places.append(len(whole))
-            if waiting.pop(message["tool_call_id"], None) is not None:
-                whole.append(each)
-            else:
-                left_out["result without a call"] = left_out.get("result without a call", 0) + 1
-    settle(whole[-1].at if whole else 0.0)
-    return whole, [*places, len(whole)]
+            left_out["result without a call"] = left_out.get("result without a call", 0) + 1
+    settle()
+    return whole

@@ -7,7 +7,7 @@ same transaction: nothing is entered twice, and a kill leaves all of it or nothi
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from sqlalchemy import Connection
@@ -36,15 +36,6 @@ class ImportedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedSegment:
-    """What follows a compaction; `plan` is for a lineage whose first message has the seq 1."""
-
-    start: int
-    plan: ViewPlan
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class ImportedLineage:
     """A conversation from one beginning to the next.
 
@@ -52,7 +43,6 @@ class ImportedLineage:
         source: Names where it comes from, for its cursor.
         position: How far it was read there.
         title: What the conversation is called if this is its newest lineage.
-        segments: Behind the first one, in order.
         ended_at: None for one that may go on.
         origins: What it has read beside the words of its own people.
     """
@@ -61,7 +51,6 @@ class ImportedLineage:
     position: int
     title: str
     messages: Sequence[ImportedMessage]
-    segments: Sequence[ImportedSegment] = ()
     ended_at: float | None = None
     origins: tuple[Origin, ...] = ()
 
@@ -136,51 +125,27 @@ def _begin(
 def _lineage(
     conn: Connection, conversation: int, lineage: ImportedLineage, *, is_last: bool
 ) -> int | None:
-    """Enter one lineage; returns its newest segment, None for one without a message."""
+    """Enter one lineage; returns its segment, None for one without a message."""
     count = len(lineage.messages)
     if not count:
         return None
     base = conversations.take_message_seqs(conn, conversation, count) - count + 1
-    began = lineage.messages[0].at
-    parts = [ImportedSegment(0, ViewPlan(), began), *lineage.segments]
-    ends = [*(part.start for part in lineage.segments), count]
-    parent: int | None = None
-    for number, (part, end) in enumerate(zip(parts, ends, strict=True), start=1):
-        is_newest = number == len(parts)
-        goes_on = is_newest and is_last and lineage.ended_at is None
-        after = None if goes_on else lineage.ended_at or lineage.messages[-1].at
-        values = {
-            "conversation": conversation,
-            "parent_session_id": parent,
-            "start_reason": REASON if parent is None else "compression",
-            "end_reason": None if goes_on else REASON if is_newest else "compression",
-            "started_at": part.at,
-            "ended_at": after if is_newest else parts[number].at,
-            "number": number,
-            "origins": sessions.dump_origins(lineage.origins),
-        }
-        entered = conn.execute(session.insert().values(values).returning(session.c.id))
-        parent = int(entered.scalar_one())
-        plan = dump_plan(_moved(part.plan, base))
-        conn.execute(view_plan.insert().values(session_id=parent, body=plan))
-        _messages(conn, conversation, parent, base + part.start, lineage.messages[part.start : end])
-    return parent
-
-
-def _moved(plan: ViewPlan, base: int) -> ViewPlan:
-    """Return a plan for messages that begin with the seq `base` and not with 1."""
-    by = base - 1
-    moved = (
-        replace(each, first_seq=each.first_seq + by, last_seq=each.last_seq + by)
-        for each in plan.summaries
-    )
-    return replace(
-        plan,
-        first_seq=plan.first_seq + by,
-        head_upto=plan.head_upto + by if plan.head_upto else 0,
-        summaries=tuple(moved),
-        tail_from=plan.tail_from + by if plan.tail_from else 0,
-    )
+    goes_on = is_last and lineage.ended_at is None
+    values = {
+        "conversation": conversation,
+        "start_reason": REASON,
+        "end_reason": None if goes_on else REASON,
+        "started_at": lineage.messages[0].at,
+        "ended_at": None if goes_on else lineage.ended_at or lineage.messages[-1].at,
+        "number": 1,
+        "origins": sessions.dump_origins(lineage.origins),
+    }
+    entered = conn.execute(session.insert().values(values).returning(session.c.id))
+    segment = int(entered.scalar_one())
+    plan = dump_plan(ViewPlan(first_seq=base))
+    conn.execute(view_plan.insert().values(session_id=segment, body=plan))
+    _messages(conn, conversation, segment, base, lineage.messages)
+    return segment
 
 
 def _append(

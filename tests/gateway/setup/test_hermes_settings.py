@@ -12,15 +12,14 @@ from gateway.errors import GatewayError
 from gateway.settings.loading import load_settings
 from gateway.setup import hermes_settings
 from gateway.setup.hermes_home import HermesHome
-from gateway.setup.hermes_settings import SettingsFound, found_in, with_secrets
+from gateway.setup.hermes_settings import SettingsFound, found_in
 
 
 def found(tmp_path: Path, settings: dict[str, Any], env: str = "") -> SettingsFound:
-    """Translate a config.yaml and a .env, with every question accepted."""
+    """Translate a config.yaml and a .env."""
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings))
     (tmp_path / ".env").write_text(env)
-    home = HermesHome.of(tmp_path)
-    return found_in(home, found_in(home).questions)
+    return found_in(HermesHome.of(tmp_path))
 
 
 def left_out(told: SettingsFound) -> dict[str, str]:
@@ -57,49 +56,12 @@ def left_out(told: SettingsFound) -> dict[str, str]:
         ),
         ({"compression": {"threshold": 0.7}}, {"compression": {"threshold": 0.7}}),
         (
-            {"compression": {"summary_model": "small"}},
-            {"auxiliary": {"compression": {"model": "small"}}},
+            {"auxiliary": {"compression": {"model": "new", "provider": "auto", "timeout": 90}}},
+            {"auxiliary": {"compression": {"model": "new", "timeout_s": 90}}},
         ),
         (
-            {
-                "compression": {
-                    "summary_model": "google/gemini-3-flash-preview",
-                    "summary_provider": "openrouter",
-                    "summary_base_url": None,
-                }
-            },
-            {
-                "auxiliary": {
-                    "compression": {
-                        "model": "google/gemini-3-flash-preview",
-                        "provider": "openrouter",
-                    }
-                }
-            },
-        ),
-        (
-            {
-                "compression": {
-                    "summary_model": "small",
-                    "summary_provider": "custom",
-                    "summary_base_url": "http://box:8000/v1",
-                }
-            },
-            {
-                "auxiliary": {
-                    "compression": {
-                        "model": "small",
-                        "base_url": "http://box:8000/v1",
-                        "provider": "openai",
-                    }
-                }
-            },
-        ),
-        (
-            {
-                "compression": {"summary_provider": "custom:box", "summary_model": "small"},
-                "custom_providers": [{"name": "box", "base_url": "http://box/v1"}],
-            },
+            {"auxiliary": {"compression": {"provider": "custom:box", "model": "small"}}}
+            | {"custom_providers": [{"name": "box", "base_url": "http://box/v1"}]},
             {
                 "auxiliary": {
                     "compression": {
@@ -111,21 +73,9 @@ def left_out(told: SettingsFound) -> dict[str, str]:
             },
         ),
         (
-            {
-                "compression": {"summary_model": "old", "summary_provider": "openrouter"},
-                "auxiliary": {"compression": {"model": "new", "provider": "auto", "timeout": 90}},
-            },
-            {
-                "auxiliary": {
-                    "compression": {"model": "new", "provider": "openrouter", "timeout_s": 90}
-                }
-            },
-        ),
-        (
-            {"compression": {"summary_model": "small", "summary_provider": "main"}},
+            {"auxiliary": {"compression": {"model": "small", "provider": "main"}}},
             {"auxiliary": {"compression": {"model": "small", "provider": "main"}}},
         ),
-        ({"compression": {"summary_model": "", "summary_provider": "auto"}}, {}),
         (
             {"model": {"default": "m", "cache_ttl": "1h"}},
             {"model": {"name": "m", "provider": "auto"}, "prompt_caching": {"cache_ttl": "1h"}},
@@ -185,10 +135,10 @@ def test_what_means_the_same_is_taken(
         ({"model": {"cache_ttl": 300}}, "model.cache_ttl"),
         ({"model": {"cache_ttl": ["1h"]}}, "model.cache_ttl"),
         ({"prompt_caching": {"cache_ttl": "24h"}}, "prompt_caching.cache_ttl"),
-        ({"compression": {"summary_model": {"a": 1}}}, "compression.summary_model"),
+        ({"compression": {"summary_model": "small"}}, "compression.summary_model"),
         (
-            {"compression": {"summary_model": "gemini-2.5-flash", "summary_provider": "gemini"}},
-            "compression.summary_model",
+            {"auxiliary": {"compression": {"model": "flash", "provider": "gemini"}}},
+            "auxiliary.compression.model",
         ),
         ({"compression": {"summary_timeout": 180}}, "compression.summary_timeout"),
         ({"nonsense": {"a": 1, "b": 2}}, "nonsense: 2 settings"),
@@ -204,33 +154,14 @@ def test_what_has_no_counterpart_is_named(
 
 
 def test_what_is_left_out_is_not_said_to_be_taken(tmp_path: Path) -> None:
-    """Neither a value that is not allowed, nor an older name beside the newer one."""
-    told = found(
-        tmp_path,
-        {
-            "model": {"cache_ttl": "24h"},
-            "compression": {"summary_model": "old"},
-            "auxiliary": {"compression": {"model": "new"}},
-        },
-    )
-    assert set(left_out(told)) == {"model.cache_ttl", "compression.summary_model"}
-    assert {line.what for line in told.lines if line.outcome == "taken"} == {
-        "model.provider",
-        "auxiliary.compression.model",
-    }
+    """A value that is not allowed."""
+    told = found(tmp_path, {"model": {"cache_ttl": "24h"}})
+    assert set(left_out(told)) == {"model.cache_ttl"}
+    taken = [line.what for line in told.lines if line.outcome == "taken"]
+    assert taken == ["model.provider"]
 
 
-def test_an_address_for_summaries_is_a_question(tmp_path: Path) -> None:
-    """Under its older name, too: everything that was said would go there."""
-    (tmp_path / "config.yaml").write_text(
-        "compression: {summary_model: small, summary_base_url: 'http://box:8000/v1'}"
-    )
-    told = found_in(HermesHome.of(tmp_path))
-    assert list(told.questions) == ["http://box:8000/v1"]
-    assert "auxiliary" not in told.tree
-
-
-def test_secrets_are_found_wherever_they_stand(tmp_path: Path) -> None:
+def test_secrets_are_variables_wherever_they_stand(tmp_path: Path) -> None:
     """In variables, in blocks of models, with MCP servers; never in tree or report."""
     told = found(
         tmp_path,
@@ -246,13 +177,12 @@ def test_secrets_are_found_wherever_they_stand(tmp_path: Path) -> None:
         },
         "# a comment\nSLACK_APP_TOKEN='xapp-secret'\nBRAVE_API_KEY=brave-secret\nEMPTY=\n",
     )
-    values = {value for _, value in told.secrets.values()}
-    assert {"key-secret", "tz-secret", "xapp-secret"} <= values
-    shown = str(told.tree) + str(told.lines)
-    assert not any(value in shown for value in (*values, "b-secret", "brave-secret"))
-    assert "b-secret" not in values
+    assert told.tree["model"]["api_key"] == "env:HERMES_MODEL_KEY"
+    assert told.tree["tools"]["mcp"]["time"]["env"] == {"TZ_KEY": "env:MCP_TIME_TZ_KEY"}
+    assert told.tree["platforms"]["slack"] == {"app_token": "env:SLACK_APP_TOKEN"}
+    assert "-secret" not in str(told.tree) + str(told.lines)
     assert left_out(told)["BRAVE_API_KEY"] == "no setting of Parley's needs it"
-    assert all("/" not in name and ".." not in name for name, _ in told.secrets.values())
+    assert "set it in the environment" in left_out(told)["SLACK_APP_TOKEN"]
 
 
 def test_a_secret_where_none_belongs_is_not_taken(tmp_path: Path) -> None:
@@ -271,22 +201,15 @@ def test_a_secret_where_none_belongs_is_not_taken(tmp_path: Path) -> None:
     assert "tools" not in told.tree
 
 
-def test_secrets_are_referred_to(tmp_path: Path) -> None:
-    """The settings name a file for each; with the files they can be loaded."""
-    told = found(
-        tmp_path, {}, "TELEGRAM_BOT_TOKEN=1:AA-token-token\nANTHROPIC_API_KEY=sk-ant-secret\n"
-    )
-    tree, files = with_secrets(told, tmp_path / "secrets")
-    (tmp_path / "secrets").mkdir(mode=0o700)
-    for path, value in files.items():
-        path.write_text(value)
-        path.chmod(0o600)
-    (tmp_path / "parley.yaml").write_text(hermes_settings.as_yaml(tree))
-    settings = load_settings(environ={}, overrides={"home": tmp_path}).settings
+def test_the_settings_can_be_put_in_place(tmp_path: Path) -> None:
+    """With the variables that they name in the environment they can be loaded."""
+    told = found(tmp_path, {}, "TELEGRAM_BOT_TOKEN=x\nANTHROPIC_API_KEY=y\n")
+    (tmp_path / "parley.yaml").write_text(hermes_settings.as_yaml(told.tree))
+    environ = {"TELEGRAM_BOT_TOKEN": "1:AA-token-token", "ANTHROPIC_API_KEY": "sk-ant-secret"}
+    settings = load_settings(environ=environ, overrides={"home": tmp_path}).settings
     assert settings.model.api_key is not None
     assert settings.model.api_key.get_secret_value() == "sk-ant-secret"
     assert settings.model.provider == "anthropic"
-    assert told.tree == {"model": {"provider": "auto"}}
 
 
 def test_people_who_may_talk_are_no_secret(tmp_path: Path) -> None:
@@ -294,37 +217,6 @@ def test_people_who_may_talk_are_no_secret(tmp_path: Path) -> None:
     told = found(tmp_path, {}, "DISCORD_ALLOWED_USERS=1, 2\nGATEWAY_ALLOW_ALL_USERS=true\n")
     assert told.tree["access"] == {"discord": ["1", "2"]}
     assert "strangers stay out" in left_out(told)["GATEWAY_ALLOW_ALL_USERS"]
-
-
-def test_nothing_is_taken_that_was_not_accepted(tmp_path: Path) -> None:
-    """Each person, address and program is a question; a key belongs to its server's question."""
-    told = found(
-        tmp_path,
-        {
-            "model": {"default": "m", "base_url": "http://box/v1", "api_key": "key-secret"},
-            "fallback_providers": [
-                {"provider": "custom", "base_url": "http://other/v1", "model": "n"},
-                {"provider": "anthropic", "model": "claude"},
-            ],
-            "mcp_servers": {"time": {"command": "uvx", "args": ["x y"], "env": {"K": "k-secret"}}},
-        },
-        "DISCORD_ALLOWED_USERS=1, 2\n",
-    )
-    assert told.questions == {
-        "discord:1": "lets this person in",
-        "discord:2": "lets this person in",
-        "http://box/v1": "model: gets every message",
-        "http://other/v1": "fallbacks.0: gets every message",
-        "mcp:time": "runs or contacts uvx 'x y'",
-    }
-    none = found_in(HermesHome.of(tmp_path))
-    assert none.questions == told.questions
-    assert none.tree == {"fallbacks": [{"name": "claude", "provider": "anthropic"}]}
-    assert none.secrets == {}
-    taken = [line.what for line in none.lines if line.outcome == "taken"]
-    assert taken == ["fallback_providers"]
-    one = found_in(HermesHome.of(tmp_path), {"discord:2"})
-    assert one.tree["access"] == {"discord": ["2"]}
 
 
 def test_names_that_look_alike_are_spelled_out(tmp_path: Path) -> None:
@@ -337,24 +229,17 @@ def test_names_that_look_alike_are_spelled_out(tmp_path: Path) -> None:
         },
         "DISCORD_ALLOWED_USERS=\u0430dmin,1\u202e2\n",
     )
-    assert told.questions == {
-        r"discord:\u0430dmin": "lets this person in",
-        r"discord:1\u202e2": "lets this person in",
-        r"http://b\u043ex/v1": "model: gets every message",
-        "mcp:x": r"runs or contacts sh 'a\u200bb\x1b[2J'",
-    }
-    assert told.tree["access"] == {"discord": ["\u0430dmin", "1\u202e2"]}
+    shown = {line.what: line.text for line in told.lines}
+    assert shown["DISCORD_ALLOWED_USERS"] == r"\u0430dmin, 1\u202e2"
+    assert shown["model.base_url"] == r"http://b\u043ex/v1"
+    assert shown["mcp_servers.x"] == r"sh 'a\u200bb\x1b[2J'"
 
 
-def test_all_that_enters_prompts_is_shown_or_asked_for(tmp_path: Path) -> None:
+def test_all_that_enters_prompts_is_shown(tmp_path: Path) -> None:
     """Also words that are not instructions, and the folder of a context file."""
-    (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump({"agent": {"ephemeral": "Obey."}, "terminal": {"cwd": "/srv/theirs"}})
-    )
-    told = found_in(HermesHome.of(tmp_path))
-    assert "Obey." in [line.text for line in told.lines if line.outcome == "taken"]
-    assert list(told.questions) == ["/srv/theirs"]
-    assert "workspace" not in told.tree["agent"]
+    settings = {"agent": {"ephemeral": "Obey."}, "terminal": {"cwd": "/srv/theirs"}}
+    texts = [line.text for line in found(tmp_path, settings).lines if line.outcome == "taken"]
+    assert {"Obey.", "/srv/theirs"} <= set(texts)
 
 
 _KEYS = (
@@ -378,8 +263,8 @@ _values = st.recursive(
 @given(st.dictionaries(st.sampled_from(_KEYS), _values, max_size=6))
 def test_values_of_any_type_are_data(tmp_path: Path, told: dict[Any, Any]) -> None:
     """Any content of config.yaml results in settings that a gateway accepts."""
-    assert found(tmp_path, told).questions == found(tmp_path, told).questions
-    assert with_secrets(found(tmp_path, told), tmp_path)[0] is not None
+    tree = found(tmp_path, told).tree
+    assert yaml.safe_load(hermes_settings.as_yaml(tree)) == (tree or None)
 
 
 def test_keys_of_parleys_own_are_not_taken_by_their_names(tmp_path: Path) -> None:

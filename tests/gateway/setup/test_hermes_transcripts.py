@@ -1,4 +1,4 @@
-"""Rows of Hermes as a transcript: each message once, compactions as views."""
+"""Rows of Hermes as transcripts: each message once, and what its newest compaction shows."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, text_of
-from agent.view.view import Entry, render
 from gateway.setup.hermes_home import (
     HermesHome,
     HermesMessage,
@@ -31,16 +30,15 @@ def transcripts(home: Path) -> list[Transcript]:
         ]
 
 
-def view(found: Transcript, cut: int = -1) -> list[ChatMessage]:
-    """Return what is shown behind a compaction."""
-    entries = [Entry(n, each.message) for n, each in enumerate(found.told, start=1)]
-    end = found.cuts[cut + 1].start if cut != -1 and cut + 1 < len(found.cuts) else len(entries)
-    return render(found.cuts[cut].plan(1), entries[:end])
-
-
 def words(messages: list[ChatMessage]) -> list[str]:
     """Return the texts of what people and models said."""
     return [text_of(m) for m in messages if m["role"] in {"user", "assistant"} and text_of(m)]
+
+
+def asked(found: Transcript) -> list[str]:
+    """Return the questions of a lineage."""
+    everything = [each.message for each in (*found.earlier, *found.told)]
+    return [text for text in words(everything) if text.startswith("Find ticket")]
 
 
 def test_a_session_is_its_messages(tmp_path: Path) -> None:
@@ -59,12 +57,12 @@ def test_a_session_is_its_messages(tmp_path: Path) -> None:
     known = asked["opaque"]["hermes"]
     assert known == {"id": 1, "session": "s1", "message_id": "1"}
     assert called["opaque"]["hermes"]["reasoning_details"] == [{"type": "reasoning.text"}]
-    assert (found.cuts, found.left_out, found.newest_row) == ([], {}, 4)
+    assert (found.earlier, found.left_out, found.newest_row) == ([], {}, 4)
 
 
 @pytest.mark.parametrize("way", ["in place", "into a child"])
 @pytest.mark.parametrize(("head", "tail"), [(4, 4), (1, 4), (0, 8), (4, 7), (3, 5), (0, 7)])
-def test_a_compaction_is_a_view_of_messages_that_are_there_once(
+def test_what_a_compaction_shows_goes_on_and_the_rest_has_ended(
     tmp_path: Path, way: str, head: int, tail: int
 ) -> None:
     """What Hermes wrote again is recognised, wherever head and tail lie."""
@@ -78,17 +76,12 @@ def test_a_compaction_is_a_view_of_messages_that_are_there_once(
         session = records.compact_into_child(session, "s2", "## Goal\ntickets", head, tail)
     records.turn(session, 9)
     [found] = transcripts(tmp_path)
-    assert len(found.told) == 36
-    assert [text_of(e.message) for e in found.told[::4]] == [
-        f"Find ticket T-{4000 + n}." for n in range(1, 10)
-    ]
-    [cut] = found.cuts
-    assert (cut.start, cut.head, cut.tail) == (32, head, 32 - tail)
-    assert cut.summary == "## Goal\ntickets"
-    shown = view(found)
-    assert faults(shown) == [] or head == 0
+    assert len(found.earlier) == 32 - head - tail
+    assert len(found.told) == head + 1 + tail + 4
+    assert sorted(asked(found)) == [f"Find ticket T-{4000 + n}." for n in range(1, 10)]
+    shown = [each.message for each in found.told]
+    assert text_of(shown[head]) == "[CONTEXT SUMMARY]: ## Goal\ntickets"
     assert words(shown)[-1] == "It is in Rotterdam-9."
-    assert sum("## Goal" in text_of(message) for message in shown) == 1
 
 
 def test_compactions_of_compactions(tmp_path: Path) -> None:
@@ -106,11 +99,9 @@ def test_compactions_of_compactions(tmp_path: Path) -> None:
             records.compact_in_place(session, f"summary {round_}")
     records.turn(session, turns + 1)
     [found] = transcripts(tmp_path)
-    asked = [text_of(e.message) for e in found.told if e.message["role"] == "user"]
-    assert asked == [f"Find ticket T-{4000 + n}." for n in range(1, turns + 2)]
-    assert [cut.summary for cut in found.cuts] == ["summary 0", "summary 1", "summary 2"]
-    assert "summary 2" in str(words(view(found)))
-    assert "summary 1" not in str(words(view(found)))
+    assert sorted(asked(found)) == [f"Find ticket T-{4000 + n}." for n in range(1, turns + 2)]
+    shown = str(words([each.message for each in found.told]))
+    assert ["summary 0" in shown, "summary 1" in shown, "summary 2" in shown] == [0, 0, 1]
 
 
 def test_a_result_that_was_shortened_is_still_the_same(tmp_path: Path) -> None:
@@ -122,8 +113,9 @@ def test_a_result_that_was_shortened_is_still_the_same(tmp_path: Path) -> None:
     records.compact_in_place(session, "so far", head=0, tail=8)
     records._execute("UPDATE messages SET content='[cleared]' WHERE role='tool' AND active=1", ())
     [found] = transcripts(tmp_path)
-    assert len(found.told) == 24
-    assert all("Rotterdam" in text_of(e.message) for e in found.told if e.message["role"] == "tool")
+    everything = [*found.earlier, *found.told]
+    assert len(everything) == 24 + 1
+    assert all("Rotterdam" in text_of(e.message) for e in everything if e.message["role"] == "tool")
 
 
 def test_what_was_taken_back_is_not_meant(tmp_path: Path) -> None:
@@ -232,7 +224,4 @@ def test_however_often_it_was_compacted_each_question_is_there_once(
             )
     records.turn(session, turns + 1)
     [found] = transcripts(home)
-    asked = [text_of(e.message) for e in found.told if e.message["role"] == "user"]
-    assert asked == [f"Find ticket T-{4000 + n}." for n in range(1, turns + 2)]
-    for cut in found.cuts:
-        assert 0 <= cut.head <= cut.tail <= cut.start <= len(found.told)
+    assert sorted(asked(found)) == sorted(f"Find ticket T-{4000 + n}." for n in range(1, turns + 2))

@@ -7,12 +7,10 @@ from sqlalchemy import Connection, select, update
 from adapters.messages import Address
 from agent.messages import assistant_message, user_message
 from agent.ports import Origin
-from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import conversations, imported, sessions, transcript
 from gateway.storage.conversation.imported import (
     ImportedLineage,
     ImportedMessage,
-    ImportedSegment,
     ImportPlace,
 )
 from gateway.storage.queue import arrivals
@@ -46,22 +44,6 @@ def test_the_newest_lineage_goes_on(store: Store) -> None:
     times = store.run(lambda conn: list(conn.scalars(select(message.c.at))))
     assert sorted(times) == [100.0, 100.0, 101.0, 101.0, 102.0, 103.0]
     assert store.run(arrivals.positions, "import:") == {"import:one": 4, "import:two": 2}
-
-
-def test_plans_are_moved_to_where_their_messages_are(store: Store) -> None:
-    """A compaction of the second lineage shows what it showed there."""
-    plan = ViewPlan(
-        head_upto=1, summaries=(Summary("so far", 2, 2, role="assistant"),), tail_from=3
-    )
-    compacted = lineage("two", 4, segments=[ImportedSegment(3, plan, 102.5)])
-    store.run(imported.enter, PLACE, [lineage("one", 2), compacted])
-    here = store.run(conversations.find, PLACE.session_key)
-    assert here is not None
-    active = store.run(sessions.active, here)
-    assert (active.plan.first_seq, active.plan.head_upto, active.plan.tail_from) == (3, 3, 5)
-    assert (active.plan.summaries[0].first_seq, active.number) == (4, 2)
-    rows = store.run(transcript.load_rows, here, active.plan)
-    assert [seq for seq, _ in rows] == [3, 5, 6]
 
 
 def test_an_ended_lineage_leaves_an_empty_one(store: Store) -> None:
