@@ -4,9 +4,8 @@ On the way a marker that is on no part yet stands as a part that is nothing but 
 """
 
 import re
-import sys
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable
+from typing import Any
 
 import orjson
 
@@ -16,61 +15,8 @@ from agent.view.view import NOTE
 
 Part = dict[str, Any]
 
-KNOWN_BYTES = 16_000_000
-"""About the most that a `Remembered` keeps alive. An entry is of use within a turn alone: the next
-turn reads its view anew. The largest views have 4 MB of text.
-"""
-
-ENTRY_BYTES = 1_000
-"""What a message and its wire form take beside their texts. Source: measured, 500 to 1,700."""
-
 MAX_NAME_CHARS = 64
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Remembered(Generic[K, V]):
-    """A function of messages or tools that is asked about the same objects again and again.
-
-    They are never changed in place; nor may be what comes back. Beyond `KNOWN_BYTES` all of them
-    are forgotten.
-    """
-
-    def __init__(self, build: Callable[[K], V], text_bytes: Callable[[K], int]) -> None:
-        """`text_bytes` tells how much memory the texts of an object take."""
-        self._build = build
-        self._text_bytes = text_bytes
-        self._known: dict[int, tuple[K, V]] = {}
-        self._known_bytes = 0
-
-    def __call__(self, asked: K) -> V:
-        """Return what the function makes of an object."""
-        known = self._known.get(id(asked))
-        return self._new(asked) if known is None else known[1]
-
-    def _new(self, asked: K) -> V:
-        self._known_bytes += ENTRY_BYTES + self._text_bytes(asked)
-        if self._known_bytes > KNOWN_BYTES:
-            # All at once: what is oldest is not known, and a new turn builds its view anew anyway.
-            self._known.clear()
-            self._known_bytes = 0
-        # The object is kept with it: its id is its own only as long as it lives.
-        built = self._build(asked)
-        self._known[id(asked)] = asked, built
-        return built
-
-
-def text_bytes(message: ChatMessage) -> int:
-    """Return about how much memory the texts of a message take; a part of the time of building."""
-    content = message.get("content")
-    size = sys.getsizeof(content) if isinstance(content, str) else _bytes_in(content)
-    for call in message.get("tool_calls") or ():
-        size += sys.getsizeof(call["function"]["arguments"])
-    if "reasoning" in message or "opaque" in message:
-        size += _bytes_in([message.get("reasoning"), message.get("opaque")])
-    return size
 
 
 def wire_name(name: str) -> str:
@@ -145,27 +91,12 @@ def drop_surplus(parts: Iterable[Part]) -> None:
         del part[KEY]
 
 
-def _canonical(tool: ToolSchema) -> dict[str, Any]:
+def canonical_schema(tool: ToolSchema) -> dict[str, Any]:
     """Return the parameters of a tool with sorted keys."""
     # Tools stand at the beginning of the prefix: another order of keys would lose all of the cache.
     dumped = orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS)
     schema: dict[str, Any] = orjson.loads(dumped)
     return schema
-
-
-def _schema_bytes(tool: ToolSchema) -> int:
-    return len(str(tool.parameters))
-
-
-canonical_schema = Remembered(_canonical, _schema_bytes)
-
-
-def _bytes_in(value: object) -> int:
-    if isinstance(value, str):
-        return sys.getsizeof(value)
-    if isinstance(value, dict):
-        return sum(map(_bytes_in, value.values()))
-    return sum(map(_bytes_in, value)) if isinstance(value, list) else 0
 
 
 def _without_note(part: Part) -> list[Part]:

@@ -5,8 +5,6 @@ and where a tokenizer is not at hand; see agent/tokens/estimate.py.
 """
 
 import re
-import zlib
-from binascii import unhexlify
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -108,13 +106,11 @@ class _Weights:
 
     Attributes:
         per_byte: For each byte value, at most 255: the rest of four-byte characters is `emoji`.
-        slice_bytes: So many bytes sum up to less than 65,521.
         word: For each run of characters between white space.
         indent: What a tab that indents weighs more than a space.
     """
 
     per_byte: bytes
-    slice_bytes: int
     emoji: int
     word: int
     indent: int
@@ -122,48 +118,9 @@ class _Weights:
 
 def _hundredths(chunk: str, weights: _Weights) -> int:
     data = chunk.encode("utf-8", "replace")
-    total = _sum(data.translate(weights.per_byte), weights.slice_bytes if chunk.isascii() else 256)
-    if len(data) == len(chunk):
-        words = _words(data)
-    else:
-        words = len(chunk.split()) if _has_wide_space(data) else _words(data)
-        total += weights.emoji * (len(data) - len(data.translate(None, _FOUR_BYTE_LEADS)))
-    if b"\t" in data:
-        total -= weights.indent * _indenting_tabs(data)
-    return total + weights.word * words
-
-
-def _sum(values: bytes, slice_bytes: int) -> int:
-    """Return the sum of the bytes.
-
-    The low half of an Adler-32 that starts at 0 is the sum modulo 65,521, and nothing else in the
-    standard library adds bytes as fast.
-    """
-    if len(values) <= slice_bytes:
-        return zlib.adler32(values, 0) & 0xFFFF
-    return sum(
-        zlib.adler32(values[start : start + slice_bytes], 0) & 0xFFFF
-        for start in range(0, len(values), slice_bytes)
-    )
-
-
-def _words(data: bytes) -> int:
-    """Return how many runs there are between ASCII white space, without making the words.
-
-    What is not ASCII is a part of a word; see `_has_wide_space`.
-
-    The bytes become hex digits, two to a byte, and those one large number: 1 for each byte of a
-    word. Where a digit differs from its neighbour a word begins or ends.
-    """
-    digits = data.translate(_WORD_DIGITS)
-    packed = int.from_bytes(unhexlify(digits if len(digits) % 2 == 0 else digits + b"0"), "big")
-    return (packed ^ (packed << 4)).bit_count() // 2
-
-
-def _has_wide_space(data: bytes) -> bool:
-    """Tell whether white space stands in UTF-8 that is not ASCII."""
-    # Most texts hold no such byte, and a single one is found at 10 GB/s.
-    return any(lead in data and spaces.search(data) for lead, spaces in _WIDE_SPACES)
+    total = sum(data.translate(weights.per_byte)) + weights.word * len(chunk.split())
+    total += weights.emoji * (len(data) - len(data.translate(None, _FOUR_BYTE_LEADS)))
+    return total - weights.indent * _indenting_tabs(data)
 
 
 def _indenting_tabs(data: bytes) -> int:
@@ -195,16 +152,6 @@ _CLASSES = (
     bytes(range(0xF0, 0xF5)),  # emoji
 )
 _FOUR_BYTE_LEADS = _CLASSES[-1]
-_WORD_DIGITS = bytes(
-    ord("0" if byte < 0x80 and chr(byte).isspace() else "1") for byte in range(256)
-)
-# By their first byte. Source: str.isspace.
-_WIDE_SPACES = [
-    (b"\xc2", re.compile(b"\xc2[\x85\xa0]")),
-    (b"\xe1", re.compile(b"\xe1\x9a\x80")),
-    (b"\xe2", re.compile(b"\xe2(?:\x80[\x80-\x8a\xa8\xa9\xaf]|\x81\x9f)")),
-    (b"\xe3", re.compile(b"\xe3\x80\x80")),
-]
 _TAB_MARKS = bytes(byte if byte in b"\n\t" else ord("x") for byte in range(256))
 
 # Fitted on 680 documents; tokens per byte of each class, then per word.
@@ -237,7 +184,6 @@ def _in_hundredths(classes: tuple[float, ...], word: float) -> _Weights:
             per_byte[byte] = min(round(weight * 100), 255)
     return _Weights(
         per_byte=bytes(per_byte),
-        slice_bytes=65_520 // max(per_byte[:128]),
         emoji=round(classes[-1] * 100) - 255,
         word=round(word * 100),
         indent=per_byte[ord("\t")] - per_byte[ord(" ")],

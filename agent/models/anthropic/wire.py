@@ -22,14 +22,12 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
 from agent.models.wire import (
     Part,
-    Remembered,
     canonical_schema,
     content_parts,
     drop_surplus,
     settled,
     spoken,
     spoken_text,
-    text_bytes,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
@@ -87,12 +85,8 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
     newest = system
     marked = 0
     for message in messages:
-        homeless = None
-        if is_marked(message):
-            marked += 1
-            blocks, homeless = settled(_blocks(message))
-        else:
-            blocks = _known_blocks(message)
+        marked += is_marked(message)
+        blocks, homeless = settled(_blocks(message))
         # A message without blocks hands its marker to the newest block there is.
         if homeless and newest:
             newest[-1] = {**newest[-1], KEY: homeless}
@@ -103,8 +97,7 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
         elif blocks and turns and turns[-1]["role"] == role:
             newest += blocks
         elif blocks:
-            # A copy: what `_known_blocks` returns is kept, and more blocks are added to this one.
-            newest = [*blocks]
+            newest = blocks
             turns.append({"role": role, "content": newest})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
@@ -127,9 +120,6 @@ def _blocks(message: ChatMessage) -> list[Block]:
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
     return _without_loose_thoughts(spoken(blocks))
-
-
-_known_blocks = Remembered(_blocks, text_bytes)
 
 
 def _content(message: ChatMessage) -> list[Block]:

@@ -39,11 +39,9 @@ from agent.models.openai.mode import Quirks, is_official
 from agent.models.openai.transport import DONE, Disconnected, ServerError
 from agent.models.openai.wire import PROVIDER, Fields, schema_of, sound_arguments
 from agent.models.wire import (
-    Remembered,
     content_parts,
     spoken,
     spoken_text,
-    text_bytes,
     wire_name,
 )
 from agent.usage import Usage
@@ -263,8 +261,8 @@ def _items(message: ChatMessage, origin: str) -> list[Fields]:
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
     # Nobody else can read it; to another model OpenAI refuses it.
     if OUTPUT in kept and kept.get("origin") == origin:
-        return _known_replay(message)
-    return _known_items(message)
+        return _replayed_items(message)
+    return _plain_items(message)
 
 
 def _plain_items(message: ChatMessage) -> list[Fields]:
@@ -313,10 +311,6 @@ def _fits(output: Iterable[Fields], text: str, calls: int) -> bool:
     kinds = [item["type"] for item in output]
     chars = sum(item.get("chars", 0) for item in output if item["type"] == "message")
     return chars == len(text) and kinds.count("function_call") == calls
-
-
-_known_items = Remembered(_plain_items, text_bytes)
-_known_replay = Remembered(_replayed_items, text_bytes)
 
 
 def _said(text: str, phase: str | None = None) -> list[Fields]:

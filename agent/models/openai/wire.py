@@ -32,14 +32,12 @@ from agent.models.openai.mode import Quirks
 from agent.models.openai.roles import shaped
 from agent.models.wire import (
     Part,
-    Remembered,
     canonical_schema,
     content_parts,
     drop_surplus,
     settled,
     spoken,
     spoken_text,
-    text_bytes,
     wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
@@ -99,16 +97,12 @@ def _limit_key(quirks: Quirks) -> str:
 
 
 def _wired(messages: list[ChatMessage], form: WireForm) -> list[dict[str, Any]]:
-    wired = _in_parts(messages) if form.layout else list(map(_known_text, messages))
+    if form.layout:
+        wired = _in_parts(messages)
+    else:
+        wired = [_wire(message, _text_or_images(message)) for message in messages]
     pairs = zip(wired, messages, strict=True)
     return [with_opaque(wire, message, form.origin) for wire, message in pairs if wire]
-
-
-def _text_wire(message: ChatMessage) -> dict[str, Any] | None:
-    return _wire(message, _text_or_images(message))
-
-
-_known_text = Remembered(_text_wire, text_bytes)
 
 
 def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
@@ -116,14 +110,11 @@ def _in_parts(messages: Iterable[ChatMessage]) -> list[dict[str, Any] | None]:
     wired: list[dict[str, Any] | None] = []
     marked = 0
     for message in messages:
-        if is_marked(message):
-            marked += 1
-            parts, homeless = settled(_parts(message))
-            if homeless:
-                _mark_last(wired, homeless)
-            wired.append(_wire(message, parts))
-        else:
-            wired.append(_known_wire(message))
+        marked += is_marked(message)
+        parts, homeless = settled(_parts(message))
+        if homeless:
+            _mark_last(wired, homeless)
+        wired.append(_wire(message, parts))
     if marked > MAX_BREAKPOINTS:
         drop_surplus(part for wire in wired for part in _parts_of(wire))
     return wired
@@ -141,13 +132,6 @@ def _mark_last(wired: list[dict[str, Any] | None], marker: dict[str, str]) -> No
 def _parts_of(wire: dict[str, Any] | None) -> list[Part]:
     content = wire["content"] if wire else None
     return content if isinstance(content, list) else []
-
-
-def _unmarked_wire(message: ChatMessage) -> dict[str, Any] | None:
-    return _wire(message, _parts(message))
-
-
-_known_wire = Remembered(_unmarked_wire, text_bytes)
 
 
 def _wire(message: ChatMessage, content: str | list[Part]) -> dict[str, Any] | None:

@@ -17,7 +17,6 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import ModelRequest
-from agent.models.openai import wire
 from agent.models.openai.mode import Negotiation, Quirk, Quirks, ServerMode
 from agent.models.openai.responses import responses_body
 from agent.models.openai.roles import (
@@ -375,21 +374,3 @@ def test_gemini_takes_every_request(messages: list[ChatMessage], signs: bool) ->
             break
     talk.settle()
     assert talk.body()["messages"]
-
-
-def test_a_message_is_wired_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request costs as much as what is new in it, however long the view is."""
-    built: list[str] = []
-    wire_of = wire._wire
-
-    def counted(message: ChatMessage, content: Any) -> dict[str, Any]:
-        built.append(message["role"])
-        return wire_of(message, content)
-
-    monkeypatch.setattr(wire, "_wire", counted)
-    history = [user_message("q"), assistant_message("a")] * 100
-    history = [each.copy() for each in history]
-    request_body(ModelRequest(history), "m", WireForm(join=True))
-    assert len(built) == len(history)
-    request_body(ModelRequest([*history, user_message("new")]), "m", WireForm(join=True))
-    assert len(built) == len(history) + 1
