@@ -12,7 +12,6 @@ from typing import Generic, ParamSpec
 
 from adapters.messages import MessageRef, Reaction
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.queue.sending import Due
 
 P = ParamSpec("P")
 
@@ -50,9 +49,8 @@ class Wakeups:
     """A message of a person is to be marked."""
     transcript: Hint[int] = field(default_factory=Hint)
     """A conversation's transcript has grown."""
-    outbox: Hint[int | Due] = field(default_factory=Hint)
-    """A conversation's outbox has something new; by the row itself where that was just committed
-    and nothing is to be shown before it."""
+    outbox: Hint[int] = field(default_factory=Hint)
+    """A conversation's outbox has something new."""
     forgotten: Hint[[]] = field(default_factory=Hint)
     """`parley forget` erased a conversation: no text of it may stay in memory."""
 

@@ -2,9 +2,8 @@
 
 The transcript is append-only, and a segment keeps its plan: what was read of a segment holds for as
 long as it is in force, whoever has written since. A turn asks for the messages behind the newest
-one that is known, in the statement that would else read all of them. What this process has
-committed it does not read: that goes in as it is stored, where its seqs follow the newest one that
-is known. What a turn has not committed is never kept.
+one that is known, in the statement that would else read all of them. What a turn has not committed
+is never kept.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from adapters.base import Clock
-from agent.messages import ChatMessage, encode
+from agent.messages import ChatMessage
 from agent.view.folds import Folds, Known
 from agent.view.view import Entry, View, ViewPlan, shown_messages, with_newer
 from gateway.storage.conversation import transcript
@@ -109,16 +108,8 @@ class KeptViews:
         """About how many bytes they take."""
         return self._bytes
 
-    async def open(
-        self, database: Database, session: Session, committed: Sequence[Entry] = ()
-    ) -> View:
-        """Return the view of a segment in force; reads what is not known of it.
-
-        Args:
-            committed: The newest messages, in order, all that came behind the first of them.
-        """
-        if (kept := self.add(session, committed)) is not None:
-            return kept.opened()
+    async def open(self, database: Database, session: Session) -> View:
+        """Return the view of a segment in force; reads what is not known of it."""
         known = self._known(session)
         after = known.newest_seq if known else 0
         rows = await database.read(transcript.load_rows, session.conversation, session.plan, after)
@@ -129,25 +120,6 @@ class KeptViews:
         kept = build() if few else await asyncio.to_thread(build)
         self._keep(session.conversation, kept)
         return kept.opened()
-
-    def add(self, session: Session, committed: Sequence[Entry]) -> KeptView | None:
-        """Keep messages that were just committed behind what is known of a segment.
-
-        Returns:
-            None where they do not follow it seq by seq, and are to be read.
-        """
-        known = self._known(session)
-        if known is None or not 0 < len(committed) <= FEW_MESSAGES:
-            return None
-        # No message is between two whose seqs follow each other, whoever has written.
-        first = known.newest_seq + 1
-        if [each.seq for each in committed] != [*range(first, first + len(committed))]:
-            return None
-        # As they are stored: what is shown is the same after a restart.
-        rows = [(each.seq, encode(each.message)) for each in committed]
-        kept = _with_rows(session, known, rows, known.folds.copy(), self._now())
-        self._keep(session.conversation, kept)
-        return kept
 
     def _known(self, session: Session) -> KeptView | None:
         known = self._kept.get(session.conversation)

@@ -146,7 +146,7 @@ class ContextParts:
     async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:
         """Return the view of a journal's turn, and its planner for this agent."""
         session = journal.turn.session
-        view = await self.views.open(journal.database, session, journal.turn.entries)
+        view = await self.views.open(journal.database, session)
         return view, self.planner(agent, session, journal, journal.spending)
 
     def limits_for(self, agent: Agent) -> Limits:

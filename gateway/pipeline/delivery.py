@@ -15,8 +15,8 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -38,7 +38,7 @@ from gateway.storage.database import Database
 from gateway.storage.people.web_users import STORED_LINK, ChatLinks
 from gateway.storage.queue import arrivals, outbox, sending
 from gateway.storage.queue.outbox import DEAD_NOTICE
-from gateway.storage.queue.sending import Due, Receipts, ShownRow
+from gateway.storage.queue.sending import Due
 from gateway.storage.schema import now
 
 log = structlog.get_logger()
@@ -187,7 +187,6 @@ class _Line:
         flawed: The row whose sending raised what it should not, by its seq.
         flaws: How often it did.
         by: The replica that sends it; None where no other one could.
-        first: The row to begin with; None to look for it.
     """
 
     again: bool = False
@@ -195,7 +194,6 @@ class _Line:
     flawed: int = 0
     flaws: int = 0
     by: int | None = None
-    first: Due | None = None
 
 
 class Delivery:
@@ -217,14 +215,13 @@ class Delivery:
         enclosures: "Enclosures",
     ) -> None:
         self._database = database
-        self._receipts = Receipts(database)
         self._replica = replica
         self._adapters = adapters
         self._traffic = traffic
         self._burials = burials
         self._enclosures = enclosures
         self._least_failures = least_failures(burials.retry_for_s)
-        self._waiting: asyncio.Queue[int | Due] = asyncio.Queue()
+        self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self._lines: dict[int, _Line] = {}
         self._idle = asyncio.Event()
         self._swept = False
@@ -236,41 +233,23 @@ class Delivery:
         self._burials = replace(self._burials, retry_for_s=retry_for_s)
         self._least_failures = least_failures(retry_for_s)
 
-    def notify(self, new: int | Due) -> None:
-        """Hint that a conversation has something to be sent.
-
-        Args:
-            new: The conversation; or its row that was just committed, before which nothing is to be
-                shown. Such a row is sent as one that was found in the outbox is; where its
-                conversation is being sent it is looked for, since it may have been sent by now.
-        """
+    def notify(self, conversation_id: int) -> None:
+        """Hint that a conversation has something to be sent."""
         self._idle.clear()
-        self._waiting.put_nowait(new)
+        self._waiting.put_nowait(conversation_id)
 
     async def run(self) -> None:
         """Send until cancelled, beginning with what an earlier process left."""
-        async with self._last_receipts(), asyncio.TaskGroup() as tasks:
+        async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep(), name="unsent")
             while True:
-                new = await self._waiting.get()
-                conversation_id = new.message.conversation if isinstance(new, Due) else new
+                conversation_id = await self._waiting.get()
                 # One task for each conversation: its rows are sent in order, never side by side.
                 if conversation_id in self._lines:
                     self._lines[conversation_id].again = True
                     continue
-                self._lines[conversation_id] = _Line(first=new if isinstance(new, Due) else None)
+                self._lines[conversation_id] = _Line()
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
-
-    @asynccontextmanager
-    async def _last_receipts(self) -> AsyncIterator[None]:
-        """Store, at the end, receipts whose senders were cancelled while others were stored."""
-        try:
-            yield
-        finally:
-            try:
-                await self._receipts.store_waiting()
-            except StorageError as exc:
-                log.warning("receipt_not_stored", error=str(exc))
 
     async def _sweep(self) -> None:
         """Find what an earlier process left, or another replica, and what a lost hint hides."""
@@ -326,17 +305,18 @@ class Delivery:
 
     async def _send_all(self, conversation_id: int) -> None:
         """Send a conversation's rows, in order, until a look or a receipt finds no other."""
-        line = self._lines[conversation_id]
-        due, line.first = line.first, None
-        due = due or await self._next_due(conversation_id)
+        due = await self._next_due(conversation_id)
         # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
             with structlog.contextvars.bound_contextvars(trace=_trace_of(due)):
                 receipt = await self._deliver(due)
-                if receipt is not None:
-                    due = await self._record(due, receipt)
-                else:
-                    due = await self._next_due(conversation_id)
+                more = receipt is None or await self._record(due, receipt)
+                following = await self._next_due(conversation_id) if more else None
+                if receipt is not None and (
+                    following is None or following.cause.seq != due.cause.seq
+                ):
+                    _end_trace(due, "sent")
+                due = following
 
     async def _next_due(self, conversation_id: int) -> Due | None:
         """Return the first row that this replica is to send, and remember as whom it does."""
@@ -447,10 +427,10 @@ class Delivery:
         by, reason = self._by(due), f"moved to {new_chat}"
         await self._database.write(sending.mark_delayed, due.message, 0.0, reason, by=by)
 
-    async def _record(self, due: Due, receipt: Receipt) -> Due | None:
-        """Store a receipt; return the next row."""
+    async def _record(self, due: Due, receipt: Receipt) -> bool:
+        """Store a receipt; return whether other rows of its conversation wait."""
         self._traffic.sent(due.account, due.message.conversation)
-        following = await self._store(due.message, receipt)
+        more = await self._store(due.message, receipt)
         if due.withdraws is None:
             log.info(
                 "message_sent",
@@ -460,16 +440,13 @@ class Delivery:
                 resent=receipt.resent,
                 age_ms=round(due.message.age_s * 1000),
             )
-        if following is None or following.cause.seq != due.cause.seq:
-            _end_trace(due, "sent")
-        return following
+        return more
 
-    async def _store(self, message: Outgoing, receipt: Receipt) -> Due | None:
+    async def _store(self, message: Outgoing, receipt: Receipt) -> bool:
         """Store a receipt, however long that takes: the message is shown and must not be again."""
         while True:
             try:
-                by = self._lines[message.conversation].by = self._replica.shared_id
-                return await self._receipts.store(ShownRow(message, receipt, by))
+                return await self._database.write(sending.mark_sent, message, receipt)
             except StorageError as exc:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)

@@ -37,7 +37,6 @@ from gateway.storage.database import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import OutboxPart, parts_of
-from gateway.storage.queue.sending import Due
 
 TROUBLE_NOTICE_AFTER = 3
 """Waits for the model in a turn before its user is told that it takes longer."""
@@ -174,10 +173,10 @@ class TurnChat:
             self.adapter.render, await self.database.read(notebook.written_in, self.turn.id)
         )
 
-    def ended(self, reaction: Reaction, due: Due | None = None) -> None:
-        """Wake who waits for the committed end; `due` is the row to be shown next."""
+    def ended(self, reaction: Reaction) -> None:
+        """Wake who waits for the committed end."""
         conversation = self.turn.lease.conversation
-        self.wakeups.outbox(due or conversation)
+        self.wakeups.outbox(conversation)
         self.wakeups.transcript(conversation)
         self.wakeups.mark(self.turn, reaction)
 

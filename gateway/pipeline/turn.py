@@ -140,7 +140,7 @@ class TurnRunner:
                 return False
         # After the commit: hints, the log line and the plugins speak of what is stored.
         failed = ended.end.outcome in turn_journal.NO_ANSWER
-        chat.ended("failed" if failed else "answered", ended.committed.due)
+        chat.ended("failed" if failed else "answered")
         _log_finished(turn, ended, started)
         if turn.command is None:
             self.recall.finished(Finished(turn, ended.end.outcome, ended.answer))
@@ -184,9 +184,6 @@ class TurnRunner:
             raise
         # Behind the commit: the call that was answered has warmed the provider's cache.
         self.preparations.answered(journal.turn.session.id)
-        # The next turn goes on from what it need not read.
-        newer = [*journal.recorded, *committed.messages]
-        self.work.context.views.add(journal.turn.session, newer)
         answer = done.text if done.kind == "answer" else ""
         return CommittedTurn(end, committed, answer)
 

@@ -38,7 +38,7 @@ BARS = {
     "files side by side in gateway/": Bar(8),
     "product files": Bar(290, now=467),
     "mean lines of a file": Bar(None, at_least=True),
-    "files under 60 lines": Bar(0),
+    "files under 60 lines": Bar(None),
     "folders of more than 25 entries": Bar(0),
     "product lines": Bar(56_000, now=112_264),
     "files that one other file alone imports": Bar(60, now=89),

@@ -34,7 +34,6 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import arrivals, dead_letters, inbox, leases, overheard, sending
 from gateway.storage.queue.leases import Lease
-from gateway.storage.queue.sending import ShownRow
 from gateway.storage.schema import conversation, message, metadata, session, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
@@ -216,7 +215,7 @@ class LifeMachine(RuleBasedStateMachine):
         if due is not None and dead:
             self.store.run(sending.mark_dead, due.message, "blocked")
         elif due is not None:
-            self.store.run(sending.mark_sent, [ShownRow(due.message, RECEIPT)])
+            self.store.run(sending.mark_sent, due.message, RECEIPT)
 
     @precondition(lambda self: self.turn is None and self.lease is not None)
     @rule()

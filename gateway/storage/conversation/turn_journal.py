@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, n
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import Decision, JournaledEffect, ModelCall, Origin, StepMark, ToolStatus
-from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost
 from gateway.storage import audit_log
 from gateway.storage.audit_log import AuditEntry, AuditKind
@@ -23,10 +22,9 @@ from gateway.storage.conversation import attachments, conversations, questions, 
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
-from gateway.storage.queue import dead_letters, inbox, leases, outbox, sending
+from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
-from gateway.storage.queue.sending import Due
 from gateway.storage.reports import ledger
 from gateway.storage.reports.ledger import Totals
 from gateway.storage.schema import (
@@ -413,14 +411,10 @@ class Committed:
 
     Attributes:
         released: Whether its conversation was given back.
-        due: The row that its chat is to be shown next; None where that has to be looked up.
-        messages: What the transcript got, with its seqs.
     """
 
     totals: Totals
     released: bool = False
-    due: Due | None = None
-    messages: Sequence[Message] = ()
 
 
 def commit(
@@ -452,8 +446,8 @@ def commit(
         # It has ended: a commit whose answer was lost is made again by its caller.
         return Committed(ledger.of_turn(conn, current.lease.conversation, current.id))
     place = taken.place
-    entered = transcript.insert(conn, current.place, messages, place.message_head)
-    due = _enter_answer(conn, current, taken, parts)
+    transcript.insert(conn, current.place, messages, place.message_head)
+    _enter_answer(conn, current, taken, parts)
     if messages or is_step(end.call):
         last_steps = 1
         _journal_model(conn, current, end.call, place.message_head, taken.progress + 1)
@@ -467,21 +461,17 @@ def commit(
     totals = _close(conn, current, "done", end, last_steps)
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
-    return Committed(totals, taken.released, due, entered)
+    return Committed(totals, taken.released)
 
 
 def _enter_answer(
     conn: Connection, current: Turn, taken: TakenSeqs, parts: Sequence[OutboxPart]
-) -> Due | None:
-    """Enter the rows of an answer; return the first one where nothing waits before it."""
+) -> None:
+    """Enter the rows of an answer."""
     place, parts = taken.place, _shown_in(taken.place, current, parts)
     first = place.outbox_head - len(parts) + 1
     of_turn = {"inbox_seq": current.upto_seq, "turn_id": current.id}
     outbox.insert(conn, place.id, parts, first_seq=first, **of_turn)
-    if taken.waits or not parts:
-        return None
-    asked_at = current.asked[0].at if current.asked else None
-    return sending.due_now(place, first, parts[0], current.first_seq, asked_at)
 
 
 def commit_and_release(

@@ -503,13 +503,11 @@ class TakenSeqs:
     Attributes:
         place: With the newest seqs, which were taken.
         released: Whether its lease ends with the turn.
-        waits: Whether anything was to be shown in it before.
         progress: Steps that the turn has journalled so far.
     """
 
     place: Conversation
     released: bool
-    waits: bool
     progress: int
 
 
@@ -548,7 +546,7 @@ def take_seqs(
     if row is None:
         return None
     released = releases and row.owner is None
-    return TakenSeqs(Conversation(*row[:-3]), released, bool(row.waits), row.progress)
+    return TakenSeqs(Conversation(*row[:-2]), released, row.progress)
 
 
 def _taking_seqs() -> Any:
@@ -565,7 +563,6 @@ def _taking_seqs() -> Any:
     pending = select(inbox.c.seq).where(
         inbox.c.conversation == own_id, is_pending, func.coalesce(inbox.c.turn_id, 0) != running_id
     )
-    unsent = select(outbox.c.seq).where(outbox.c.conversation == own_id, is_unsent)
     # Files that are awaited, and questions that the turn leaves open, hold up what waits: whoever
     # goes on with it finds that out.
     released = and_(bindparam("releases", type_=Whole) == 1, ~pending.exists())
@@ -581,7 +578,6 @@ def _taking_seqs() -> Any:
         .returning(
             *COLUMNS,
             conversation.c.owner,
-            unsent.exists().label("waits"),
             progress.scalar_subquery().label("progress"),
         )
     )

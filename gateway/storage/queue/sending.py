@@ -9,7 +9,6 @@ are told who asks: what is noted about another one's row is refused, but for a r
 shown is true, whoever has sent it. `by` is None where there is one process.
 """
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +17,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
-from gateway.storage.conversation.conversations import Conversation
-from gateway.storage.database import Database
 from gateway.storage.queue.leases import lives
-from gateway.storage.queue.outbox import NOTICES, OutboxPart, choices_of, is_over
+from gateway.storage.queue.outbox import NOTICES, choices_of, is_over
 from gateway.storage.schema import (
     UNSENT,
     conversation,
@@ -92,35 +89,6 @@ class Due:
     def account(self) -> tuple[str, str]:
         """Platform and account that it goes through."""
         return self.message.address.platform, self.message.address.account
-
-
-def due_now(
-    place: Conversation, seq: int, part: OutboxPart, asked_seq: int, asked_at: float | None
-) -> Due:
-    """Return a row that was entered just now, and before which nothing waits to be shown.
-
-    It is what `next_due` finds as soon as that is committed.
-
-    Args:
-        part: What it shows, no file that came with it.
-        asked_seq: The first entry of the inbox that it answers.
-        asked_at: When that came in, in seconds since the epoch.
-    """
-    # An answer's first part; the key of a file ends in that one's number.
-    is_first = part.source_key.endswith(":1") and ":file:" not in part.source_key
-    message = Outgoing(
-        conversation=place.id,
-        address=place.address,
-        seq=seq,
-        payload=part.payload,
-        nonce=nonce_of(part.source_key),
-        preview_ref=part.preview_ref,
-        reply_to=part.reply_to if is_first else None,
-        question=part.reply_to,
-        choices=part.choices,
-    )
-    cause = RowCause(asked_seq, asked_at, _kind_of(part.source_key))
-    return Due(message, in_s=0.0, failures=0, attachment=part.attachment, cause=cause)
 
 
 def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> Due | None:
@@ -254,30 +222,11 @@ def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any
     )
 
 
-class ShownRow(NamedTuple):
-    """A row that its platform has shown; `by` is who sends its conversation's rows, as it is."""
-
-    message: Outgoing
-    receipt: Receipt
-    by: int | None = None
-
-
-def mark_sent(conn: Connection, shown: Sequence[ShownRow]) -> list[Due | None]:
-    """Record receipts, of a row of each of several conversations; return their next unsent rows."""
-    # Mostly it was the only one: then that is all.
-    more = [
-        any(row.waits for row in conn.execute(*_mark_sent_of(each.message, each.receipt)))
-        for each in shown
-    ]
-    return [
-        next_due(conn, each.message.conversation, each.by) if waits else None
-        for each, waits in zip(shown, more, strict=True)
-    ]
-
-
-def _mark_sent_of(message: Outgoing, receipt: Receipt) -> Any:
+def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
+    """Record a receipt; return whether its conversation has other unsent rows."""
     ref, resent = receipt.platform_ref, receipt.resent
-    return _mark_sent(message.conversation, message.seq, ref, resent=resent)
+    marked = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    return any(row.waits for row in marked.all())
 
 
 @built_once
@@ -296,60 +245,6 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
         .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
         .returning(waits.exists().label("waits"))
     )
-
-
-@dataclass(slots=True, eq=False)
-class _Unstored:
-    """A receipt, and once it is stored the next row of its conversation."""
-
-    shown: ShownRow
-    is_stored: bool = False
-    following: Due | None = None
-
-
-class Receipts:
-    """Stores receipts, on PostgreSQL one transaction at a time: others go with the next one.
-
-    A receipt locks nothing but its own row, so that nobody waits for those that are stored with it.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._waiting: list[_Unstored] = []
-        self._storing = asyncio.Lock()
-
-    async def store(self, shown: ShownRow) -> Due | None:
-        """Store a receipt; return the next row of its conversation.
-
-        What is shown stays so: a receipt whose sender is cancelled is stored with the next ones.
-
-        Raises:
-            StorageError: It may not be stored; to store it again has no other effect.
-        """
-        if self._database.server is None:
-            # SQLite's writer commits together whatever comes together.
-            [following] = await self._database.write(mark_sent, [shown])
-            return following
-        mine = _Unstored(shown)
-        self._waiting.append(mine)
-        async with self._storing:
-            if not mine.is_stored:
-                try:
-                    await self.store_waiting()
-                except Exception:
-                    # Its sender is told. Left in line it would fail all that come after it.
-                    self._waiting.remove(mine)
-                    raise
-        return mine.following
-
-    async def store_waiting(self) -> None:
-        """Store all that wait; where it fails, each of them tries again."""
-        if not (together := [*self._waiting]):
-            return
-        found = await self._database.write(mark_sent, [each.shown for each in together])
-        for each, following in zip(together, found, strict=True):
-            each.is_stored, each.following = True, following
-            self._waiting.remove(each)
 
 
 def mark_delayed(

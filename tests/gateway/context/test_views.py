@@ -107,7 +107,7 @@ def plan_of(kind: str, newest: int, session: Session) -> ViewPlan:
     st.lists(
         st.one_of(
             st.integers(0, len(BATCHES) - 1),
-            st.sampled_from(["open", "open", "retry", "compaction", "new", "restart", "told"]),
+            st.sampled_from(["open", "open", "retry", "compaction", "new", "restart"]),
         ),
         max_size=25,
     )
@@ -118,15 +118,11 @@ def test_a_kept_view_is_the_one_that_is_read_from_nothing(
     """Whatever was added, asked again, compacted or begun anew, and wherever that was done."""
     store.without_sync()
     place = opened_place(store, chat=f"chat {next(numbers)}")
-    views, reading, is_told = KeptViews(), Reading(store), False
+    views, reading = KeptViews(), Reading(store)
     for step in [*life, "open"]:
         session = active(store, place)
         if isinstance(step, int):
-            newest = store.run(transcript.append, place, BATCHES[step])
-            if is_told:
-                views.add(session, entries_upto(newest, BATCHES[step]))
-        elif step == "told":
-            is_told = not is_told
+            store.run(transcript.append, place, BATCHES[step])
         elif step == "restart":
             views = KeptViews()
         elif step == "new":
@@ -141,40 +137,6 @@ def test_a_kept_view_is_the_one_that_is_read_from_nothing(
             plan = plan_of(step, newest, session)
             store.run(sessions.split, session, step, plan)
     assert max(reading.statements) <= 3
-
-
-def entries_upto(newest_seq: int, messages: Sequence[ChatMessage]) -> list[Entry]:
-    first = newest_seq - len(messages) + 1
-    return [Entry(first + n, message) for n, message in enumerate(messages)]
-
-
-async def test_what_was_just_committed_is_not_read(store: Store) -> None:
-    """Neither what a turn begins with, nor what the one before has answered."""
-    place = opened_place(store)
-    store.run(transcript.append, place, BATCHES[0])
-    reading, views = Reading(store), KeptViews()
-    await views.open(reading, active(store, place))  # type: ignore[arg-type]
-    for n in range(3):
-        question = [user_message(f"and {n}?")]
-        begun = entries_upto(store.run(transcript.append, place, question), question)
-        view = await views.open(reading, active(store, place), begun)  # type: ignore[arg-type]
-        assert_same(view, from_nothing(store, active(store, place)))
-        newest = store.run(transcript.append, place, BATCHES[1])
-        views.add(active(store, place), entries_upto(newest, BATCHES[1]))
-    assert reading.rows == [2]
-
-
-async def test_what_does_not_follow_is_read(store: Store) -> None:
-    """Somebody else has written before it."""
-    place = opened_place(store)
-    store.run(transcript.append, place, BATCHES[0])
-    reading, views = Reading(store), KeptViews()
-    await views.open(reading, active(store, place))  # type: ignore[arg-type]
-    store.run(transcript.append, place, BATCHES[0])
-    begun = entries_upto(store.run(transcript.append, place, BATCHES[1]), BATCHES[1])
-    view = await views.open(reading, active(store, place), begun)  # type: ignore[arg-type]
-    assert_same(view, from_nothing(store, active(store, place)))
-    assert reading.rows == [2, 4]
 
 
 def assert_same(kept: View, read: View) -> None:

@@ -232,25 +232,6 @@ def test_an_answer_is_committed_in_few_statements(store: Store, current: Turn) -
     ]
 
 
-def test_the_row_to_be_shown_next_is_handed_over(store: Store, current: Turn) -> None:
-    """It is the one that delivery would find."""
-    rows = [*parts(current), *parts(current, "and more", kind="more")]
-    done = store.run(turn_journal.commit, current, [assistant_message("hi")], rows, ANSWERED)
-    found = store.run(sending.next_due, current.lease.conversation)
-    assert done.due is not None
-    assert replace(done.due, in_s=0.0) == replace(
-        found, in_s=0.0, message=replace(found.message, age_s=0.0)
-    )
-
-
-def test_a_row_behind_others_is_not_handed_over(store: Store, current: Turn) -> None:
-    """What was said before it is shown before it."""
-    store.run(turn_journal.notify, current, parts(current, "please wait", "trouble"))
-    rows = parts(current)
-    done = store.run(turn_journal.commit, current, [assistant_message("hi")], rows, ANSWERED)
-    assert done.due is None
-
-
 def test_a_conversation_with_more_to_do_is_not_given_back(store: Store, current: Turn) -> None:
     """Without anything behind it, it is."""
     store.run(admit, inbound("and?"))
@@ -305,7 +286,7 @@ def test_a_second_commit_has_no_effect(store: Store, current: Turn) -> None:
     first = store.run(turn_journal.commit, current, final, parts(current), ANSWERED)
     before = everything(store)
     again = store.run(turn_journal.commit, current, final, parts(current), ANSWERED)
-    assert (again.totals, again.released, again.due) == (first.totals, False, None)
+    assert (again.totals, again.released) == (first.totals, False)
     assert everything(store) == before
 
 

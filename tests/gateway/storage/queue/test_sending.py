@@ -1,10 +1,9 @@
 """The rows of the outbox on their way: shown in order, once."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -12,10 +11,8 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt
-from gateway.errors import StorageUnavailable
-from gateway.storage.database import Database
 from gateway.storage.queue import leases, outbox, sending
-from gateway.storage.queue.sending import Due, Receipts, ShownRow, nonce_of
+from gateway.storage.queue.sending import Due, nonce_of
 from gateway.storage.schema import now_s, replica
 from gateway.storage.schema import outbox as table
 from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, turn_of
@@ -87,8 +84,10 @@ def test_only_the_first_part_replies_on_every_platform(store: Store, chat: int, 
 def mark_sent(
     conn: Connection, message: Outgoing, receipt: Receipt, by: int | None = None
 ) -> Due | None:
-    """Record one receipt."""
-    [following] = sending.mark_sent(conn, [ShownRow(message, receipt, by)])
+    """Record a receipt; return the next row, which is looked for if there is one."""
+    more = sending.mark_sent(conn, message, receipt)
+    following = sending.next_due(conn, message.conversation, by)
+    assert more or following is None
     return following
 
 
@@ -338,15 +337,6 @@ def test_who_looks_first_sends_all(store: Store, both: Two) -> None:
     assert {row.state for row in store.rows(table)} == {"sent"}
 
 
-def test_a_row_that_was_handed_over_is_taken_with_its_mark(store: Store, both: Two) -> None:
-    """Whoever commits a turn sends its first row without a look; the rest is its own then, too."""
-    row = store.run(sending.next_due, both.chat)
-    assert row is not None
-    assert store.run(shared_mark, row.message, both.one)
-    assert store.run(sending.next_due, both.chat, both.two) is None
-    assert store.run(mark_sent, row.message, RECEIPT, both.one) is not None
-
-
 def test_what_comes_later_is_sent_by_who_is_at_it(store: Store, both: Two) -> None:
     """Also where another replica has entered it."""
     first = due_of(store, both, both.one)
@@ -426,79 +416,3 @@ def test_what_waits_is_counted_where_it_is_sent(store: Store, both: Two) -> None
     due_of(store, both, both.one)
     assert store.run(sending.waiting, both.two) == []
     assert [each.rows for each in store.run(sending.waiting, both.one)] == [2]
-
-
-class Books:
-    """Stands for a server's database that is as slow, and as broken, as a test has it.
-
-    Attributes:
-        server: As of PostgreSQL: on SQLite receipts do not wait.
-        stored: The seqs of each transaction that was begun.
-    """
-
-    server = "there is one"
-
-    def __init__(self) -> None:
-        self.stored: list[list[int]] = []
-        self.begun, self.gate = asyncio.Event(), asyncio.Event()
-        self.fails: Exception | None = None
-
-    async def write(self, _fn: Any, shown: Sequence[ShownRow]) -> list[None]:
-        """Store receipts once the gate is open."""
-        self.stored.append([each.message.seq for each in shown])
-        self.begun.set()
-        await self.gate.wait()
-        if (failure := self.fails) is not None:
-            self.fails = None
-            raise failure
-        return [None] * len(shown)
-
-
-def shown(seq: int) -> ShownRow:
-    address = Address("telegram", "default", f"c{seq}")
-    message = Outgoing(conversation=seq, address=address, seq=seq, payload="", nonce="")
-    return ShownRow(message, Receipt(f"m{seq}"))
-
-
-async def storing(books: Books) -> list[Any]:
-    """Have three receipts be stored; the last two come while the first one is."""
-    receipts = Receipts(cast("Database", books))
-    tasks = [asyncio.create_task(receipts.store(shown(seq))) for seq in (1, 2, 3)]
-    await books.begun.wait()
-    books.gate.set()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert receipts._waiting == []
-    return found
-
-
-async def test_what_comes_meanwhile_goes_together() -> None:
-    """Nobody is stored twice."""
-    books = Books()
-    assert await storing(books) == [None] * 3
-    assert books.stored == [[1], [2, 3]]
-
-
-@pytest.mark.parametrize("failure", [StorageUnavailable("the disk is full"), ValueError("NUL")])
-async def test_a_failure_is_told_to_one_and_the_others_try_again(failure: Exception) -> None:
-    """Who was told tries again by itself, or cannot be stored at all."""
-    books = Books()
-    books.fails = failure
-    first, *others = await storing(books)
-    assert first is failure
-    assert others == [None] * 2
-    assert books.stored == [[1], [2, 3]]
-
-
-async def test_a_receipt_whose_sender_is_cancelled_is_stored() -> None:
-    """The message is shown: sent again by the next process it would be there twice."""
-    books = Books()
-    receipts = Receipts(cast("Database", books))
-    tasks = [asyncio.create_task(receipts.store(shown(seq))) for seq in (1, 2)]
-    await books.begun.wait()
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    books.gate.set()
-    await receipts.store_waiting()
-    await receipts.store_waiting()
-    assert books.stored == [[1], [1, 2]]
