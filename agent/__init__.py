@@ -1,7 +1,7 @@
 """The agent: models, tools and the loop of one turn. No database, no platform, no gateway.
 
 As a library (docs/library.md): what stands in `__all__` works on lists of chat messages in OpenAI's
-or Anthropic's shape, without a gateway.
+shape, without a gateway.
 """
 
 from typing import TYPE_CHECKING

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -12,13 +12,13 @@ from agent.context.phases.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
 from agent.errors import SummaryFailed
-from agent.library.shapes import ShapedMessages
 from agent.messages import ChatMessage, text_of
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 
 log = structlog.get_logger()
 
+Message = dict[str, Any]
 Summarise = Callable[[str, int], str]
 """A caller's function: gets a prompt and the most tokens to answer with."""
 
@@ -34,8 +34,7 @@ class CompactionResult:
         tokens_after: Estimate for `messages`.
         evicted: Positions of the input that are not in `messages`, in order.
         failure: Why the text of `summarise` was not used; None if it was, or was not asked for.
-        summary: What stands for what is not in `messages`; None where nothing is left out. Hand it
-            to the next call as `previous_summary` if you keep it apart from the messages.
+        summary: What stands for what is not in `messages`; None where nothing is left out.
     """
 
     messages: list[dict[str, Any]]
@@ -59,7 +58,6 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
     model: str | None = None,
     engine: str | type[ContextEngine] = ContextCompressor.name,
     options: Mapping[str, Any] | None = None,
-    previous_summary: str | None = None,
 ) -> CompactionResult:
     """Return the messages, compacted to at most 60 % of `threshold` of the window.
 
@@ -68,8 +66,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
     engine than the default one has its own rule for what it leaves alone (docs/engines.md).
 
     Args:
-        messages: In OpenAI's shape, a system message first if there is one; or in Anthropic's,
-            whose system prompt stands elsewhere. Not changed; the result has the same shape.
+        messages: In OpenAI's shape, a system message first if there is one. Not changed.
         context_length: The model's window in tokens.
         threshold: Share of the window at which one would compact.
         target_ratio: Share of the threshold that stays verbatim at the end.
@@ -80,13 +77,11 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         engine: Who decides: "compressor", "rounds", "lcm", the name of a registered engine, or a
             class. What is not built in is supervised: where it fails the compressor takes over.
         options: The engine's own settings, such as `{"min_retain_rounds": 5}` for "rounds".
-        previous_summary: What stands for what was said before these messages; it is shown in front
-            of them, and updated by the next compaction.
 
     Raises:
         ValueError: A number is out of its range (`context_length` and `protect_last_n` from 1,
-            the two shares above 0 and up to 1), a message has no role, no engine has this name, or
-            an option is none of the engine's.
+            the two shares above 0 and up to 1), a message has no role or is of Anthropic's shape,
+            no engine has this name, or an option is none of the engine's.
     """
     limits = limits_of(context_length, threshold, target_ratio, protect_last_n)
     if engine == ContextCompressor.name and not options:
@@ -96,10 +91,9 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         from agent.plugins.engines import engine_for  # noqa: PLC0415
 
         chosen = engine_for(engine, limits, options or {})
-    view = CallersView.of(messages, previous_summary)
-    before = estimate_messages(view.shown, model)
-    request = view.request(limits, before, model=model, summarise=summarise, focus=focus)
-    return view.result(chosen.compress(request), before, model)
+    asking = Asking(limits, model, focus, summarise)
+    result, _ = compacted(messages, chosen.compress, asking)
+    return result
 
 
 def limits_of(
@@ -139,154 +133,119 @@ def guarded(summarise: Summarise) -> Summarise:
     return ask
 
 
-@dataclass(slots=True)
-class CallersView:
-    """A caller's messages, and what is shown of them.
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How an engine is asked; see `compact_messages`."""
 
-    Attributes:
-        plan: Which are shown, and what stands for the rest.
-        shown: The messages under that plan, the system message first if there is one; not fixed.
-        replaced: Seq of a summary message that became a part of the plan; 0 for none.
+    limits: Limits
+    model: str | None = None
+    focus: str | None = None
+    summarise: Summarise | None = None
+
+
+def compacted(
+    messages: Iterable[Mapping[str, Any]],
+    decide: Callable[[CompressionRequest], Compressed | None],
+    asking: Asking,
+) -> tuple[CompactionResult, list[ChatMessage]]:
+    """Have messages compacted as `decide` says; an earlier summary in them becomes a part of it.
+
+    Returns:
+        What became of them, and the messages of the view before they are made ready for a request.
+
+    Raises:
+        ValueError: A message has no role, or is of Anthropic's shape.
     """
-
-    shaped: ShapedMessages = field(default_factory=ShapedMessages)
-    plan: ViewPlan = field(default_factory=ViewPlan)
-    shown: list[ChatMessage] = field(default_factory=list)
-    replaced: int = 0
-
-    @classmethod
-    def of(
-        cls, messages: Iterable[Mapping[str, Any]], previous_summary: str | None = None
-    ) -> "CallersView":
-        """Take a list apart; an earlier summary becomes part of the plan.
-
-        Raises:
-            ValueError: A message has no role.
-        """
-        # What was said before has the number 1.
-        view = cls(ShapedMessages(first_seq=2 if previous_summary else 1))
-        view.shaped.extend(messages)
-        view.shown = [entry.message for entry in view.shaped.entries]
-        earlier = next((each for each in view.entries() if _is_summary(each.message)), None)
-        if earlier is not None:
-            view.plan = _resumed(earlier, previous_summary)
-            view.replaced = earlier.seq
-        elif previous_summary:
-            view.plan = _continued(previous_summary, view.entries())
-        if previous_summary:
-            view.shown = view.rendered()
-        return view
-
-    @property
-    def system(self) -> Entry | None:
-        """The system message, where there is one in front."""
-        first = self.shaped.entries[:1]
-        return first[0] if first and first[0].message["role"] == "system" else None
-
-    def entries(self) -> list[Entry]:
-        """Return what was said: all but the system message, and a summary that the plan holds."""
-        said = self.shaped.entries[1 if self.system else 0 :]
-        return [each for each in said if each.seq != self.replaced] if self.replaced else said
-
-    def append(self, message: Mapping[str, Any]) -> list[ChatMessage]:
-        """Take one more message, which is shown; returns what it became.
-
-        Raises:
-            ValueError: It has no role.
-        """
-        fresh = [entry.message for entry in self.shaped.append(message)]
-        self.shown += fresh
-        return fresh
-
-    def rendered(self) -> list[ChatMessage]:
-        """Return the messages under the plan; the system message with its note."""
-        shown = render(self.plan, self.entries())
-        if (system := self.system) is None:
-            return shown
-        return [_with_note(system.message) if self.plan.compacted else system.message, *shown]
-
-    def sendable(self) -> list[dict[str, Any]]:
-        """Return what a provider takes, in the caller's shape."""
-        return self.shaped.shown(sanitise(self.shown))
-
-    def request(
-        self,
-        limits: Limits,
-        tokens: int,
-        *,
-        model: str | None,
-        summarise: Summarise | None = None,
-        focus: str | None = None,
-    ) -> CompressionRequest:
-        """Return what an engine is asked for what is shown, which takes so many tokens."""
-        fixed = sanitise(self.shown)
-        # What fixing adds ("the conversation goes on") is there whatever the plan.
-        is_sound = fixed is self.shown
-        added = 0 if is_sound else max(0, estimate_messages(fixed, model) - tokens)
-        return CompressionRequest(
-            plan=self.plan,
-            entries=self.plan.select(self.entries()),
-            tokens=tokens + added,
-            fixed_tokens=added + (estimate_message(self.shown[0], model) if self.system else 0),
-            limits=limits,
-            estimate=lambda message: estimate_message(message, model),
-            trigger="threshold",
-            focus=focus,
-            summarise=guarded(summarise) if summarise else None,
-            summary_window=limits.context_length,
-            today=datetime.now(UTC).date().isoformat(),
-        )
-
-    def result(self, found: Compressed | None, before: int, model: str | None) -> CompactionResult:
-        """Return what became of the messages; a plan that was found is in force from now on.
-
-        Args:
-            before: The estimate for what was shown.
-            model: For whose tokenizer is estimated.
-        """
-        told = self.plan.summaries if found is None else found.plan.summaries
-        summary = "\n\n".join(each.text for each in told) or None
-        if found is None:
-            return CompactionResult(self.sendable(), "none", before, before, [], summary=summary)
-        self.plan = found.plan
-        self.shown = self.rendered()
-        return CompactionResult(
-            messages=self.sendable(),
-            level=found.level,
-            tokens_before=before,
-            tokens_after=estimate_messages(sanitise(self.shown), model),
-            evicted=self._evicted(),
-            failure=found.failure,
-            summary=summary,
-        )
-
-    def _evicted(self) -> list[int]:
-        """Return the positions that the plan does not show; an earlier summary is replaced."""
-        shown = [entry.seq for entry in self.plan.select(self.entries())]
-        return self.shaped.hidden([*shown, self.system.seq] if self.system else shown)
+    given = [owned(message, place) for place, message in enumerate(messages)]
+    entries = [Entry(seq, message) for seq, message in enumerate(given, 1)]
+    has_system = bool(given) and given[0]["role"] == "system"
+    system, said = (given[0], entries[1:]) if has_system else (None, entries)
+    plan = ViewPlan()
+    if earlier := next((each for each in said if _is_summary(each.message)), None):
+        plan = _resumed(earlier)
+        said = [each for each in said if each is not earlier]
+    before = estimate_messages(given, asking.model)
+    found = decide(_request(plan, said, given, before, asking))
+    if found is None:
+        summary = plan.summaries[0].text if plan.summaries else None
+        return CompactionResult(sendable(given), "none", before, before, [], None, summary), given
+    shown = _shown(system, found.plan, said)
+    kept = {entry.seq for entry in found.plan.select(said)} | ({1} if system else set())
+    result = CompactionResult(
+        messages=sendable(shown),
+        level=found.level,
+        tokens_before=before,
+        tokens_after=estimate_messages(sanitise(shown), asking.model),
+        evicted=[n for n in range(len(given)) if n + 1 not in kept],
+        failure=found.failure,
+        summary="\n\n".join(each.text for each in found.plan.summaries) or None,
+    )
+    return result, shown
 
 
-def _resumed(earlier: Entry, previous: str | None) -> ViewPlan:
+def owned(message: Mapping[str, Any], place: int) -> ChatMessage:
+    """Return a caller's message as it is, the very dict.
+
+    Raises:
+        ValueError: It has no role, or is of Anthropic's shape.
+    """
+    content = message.get("content")
+    if "role" not in message:
+        raise ValueError(f"message {place} has no role")
+    if isinstance(content, list) and any(map(_is_anthropic, content)):
+        raise ValueError(f"message {place} has blocks of Anthropic's shape, not OpenAI's")
+    return cast("ChatMessage", message if isinstance(message, dict) else dict(message))
+
+
+def sendable(shown: Sequence[ChatMessage]) -> list[Message]:
+    """Return what a provider takes, without Parley's own key."""
+    fixed = cast("list[Message]", sanitise([*shown]))
+    return [
+        {key: value for key, value in message.items() if key != "synthetic"}
+        if "synthetic" in message
+        else message
+        for message in fixed
+    ]
+
+
+def _shown(system: ChatMessage | None, plan: ViewPlan, said: Sequence[Entry]) -> list[ChatMessage]:
+    """Return the messages under a plan, the system message with its note."""
+    front = [] if system is None else [_with_note(system) if plan.compacted else system]
+    return [*front, *render(plan, said)]
+
+
+def _request(
+    plan: ViewPlan, said: Sequence[Entry], shown: list[ChatMessage], tokens: int, asking: Asking
+) -> CompressionRequest:
+    """Return what an engine is asked for what is shown, which takes so many tokens."""
+    fixed, model = sanitise(shown), asking.model
+    # What fixing adds ("the conversation goes on") is there whatever the plan.
+    added = 0 if fixed is shown else max(0, estimate_messages(fixed, model) - tokens)
+    is_system = bool(shown) and shown[0]["role"] == "system"
+    return CompressionRequest(
+        plan=plan,
+        entries=plan.select(said),
+        tokens=tokens + added,
+        fixed_tokens=added + (estimate_message(shown[0], model) if is_system else 0),
+        limits=asking.limits,
+        estimate=lambda message: estimate_message(message, model),
+        trigger="threshold",
+        focus=asking.focus,
+        summarise=guarded(asking.summarise) if asking.summarise else None,
+        summary_window=asking.limits.context_length,
+        today=datetime.now(UTC).date().isoformat(),
+    )
+
+
+def _resumed(earlier: Entry) -> ViewPlan:
     """Return the plan of a list that was compacted before."""
-    text = text_of(earlier.message).partition("\n\n")[2]
     summary = Summary(
-        text=text if previous is None or previous in text else f"{previous}\n\n{text}",
+        text=text_of(earlier.message).partition("\n\n")[2],
         first_seq=earlier.seq,
         last_seq=earlier.seq,
         role="assistant" if earlier.message["role"] == "assistant" else "user",
     )
     return ViewPlan(head_upto=earlier.seq - 1, summaries=(summary,), tail_from=earlier.seq + 1)
-
-
-def _continued(previous: str, entries: Sequence[Entry]) -> ViewPlan:
-    """Return the plan of a list before which more was said."""
-    opens = entries[0].message["role"] if entries else "user"
-    # Two messages of one role are refused by some servers; `sanitise` puts one of the user in front
-    # of an assistant's.
-    summary = Summary(
-        previous, first_seq=1, last_seq=1, role="assistant" if opens == "user" else "user"
-    )
-    return ViewPlan(summaries=(summary,), tail_from=2)
 
 
 def _with_note(system: ChatMessage) -> ChatMessage:
@@ -302,9 +261,12 @@ def _is_summary(message: ChatMessage) -> bool:
     """Whether a message was written by `compact_messages`; a quotation of its start is none."""
     content = message.get("content")
     spoken = message["role"] in {"user", "assistant"}
-    # In Anthropic's shape it is a list of one text.
-    alone = isinstance(content, str) or (isinstance(content, list) and len(content) == 1)
-    return spoken and alone and _SUMMARY.match(text_of(message)) is not None
+    return spoken and isinstance(content, str) and _SUMMARY.match(content) is not None
+
+
+def _is_anthropic(part: object) -> bool:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return kind in {"tool_use", "tool_result", "thinking", "redacted_thinking"}
 
 
 _SUMMARY = re.compile(re.escape(REFERENCE) + r" \(messages \d+ to \d+\)\n\n")

@@ -1,19 +1,30 @@
 """HelloAgents' HistoryManager: messages are appended, and the older rounds leave the view.
 
 Nothing that was appended is ever changed or lost: `get_history` returns a view of it, which a
-compaction moves. By default the engine `rounds` decides (agent/engines/rounds.py).
+compaction replaces. The engine `rounds` decides (agent/engines/rounds.py).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 from agent.context.phases.boundaries import assemble
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Sizes
+from agent.context.phases.sanitise import OPENING
+from agent.context_engine import Compressed, CompressionRequest, Sizes
 from agent.engines.rounds import HEADING, RoundsEngine, old_rounds, without_heading
-from agent.library.compaction import CallersView, CompactionResult, Summarise, limits_of
-from agent.library.shapes import Message, asks
-from agent.plugins.engines import engine_for
-from agent.tokens.estimate import estimate_messages
+from agent.library.compaction import (
+    Asking,
+    CompactionResult,
+    Message,
+    Summarise,
+    compacted,
+    limits_of,
+    owned,
+    sendable,
+)
+from agent.messages import ChatMessage
+from agent.tokens.estimate import estimate_message, estimate_messages
+from agent.view.view import MARKER
 
 CONTEXT_WINDOW = 128_000
 """Tokens. Source: HelloAgents' default."""
@@ -25,68 +36,64 @@ class HistoryManager:
     Not for several threads at a time.
     """
 
-    def __init__(  # noqa: PLR0913 - the settings of an engine, and whom to ask
+    def __init__(
         self,
         min_retain_rounds: int = 10,
         compression_threshold: float = 0.8,
         *,
         context_window: int = CONTEXT_WINDOW,
         model: str | None = None,
-        engine: str | type[ContextEngine] = RoundsEngine.name,
-        options: Mapping[str, Any] | None = None,
         summarise: Summarise | None = None,
     ) -> None:
         """Begin with no messages.
 
         Args:
             min_retain_rounds: The newest rounds that a compaction leaves complete. A round is one
-                message of the user and all that follows it. Of the engine `rounds` alone.
+                message of the user and all that follows it.
             compression_threshold: Share of the window above which `should_compress` says yes.
             context_window: The model's window in tokens.
             model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
-            engine: Who decides; see `compact_messages`.
-            options: The engine's own settings, as there.
-            summarise: As there. With `rounds` it writes the summary in five parts; None: counted.
+            summarise: Writes the summary in five parts; None: the rounds are counted.
 
         Raises:
             ValueError: See `compact_messages`.
         """
-        is_rounds = engine in {RoundsEngine.name, RoundsEngine}
-        if is_rounds:
-            told = "llm" if summarise else "simple"
-            own = {"min_retain_rounds": min_retain_rounds, "summary": told}
-            options = {"threshold": compression_threshold, **own, **(options or {})}
         self.min_retain_rounds = min_retain_rounds
-        self._limits = limits_of(context_window, compression_threshold)
-        self._engine = engine_for(engine, self._limits, options or {})
-        self._model = model
-        self._summarise = summarise
+        limits = limits_of(context_window, compression_threshold)
+        told = "llm" if summarise else "simple"
+        own = {"threshold": compression_threshold, "min_retain_rounds": min_retain_rounds}
+        self._engine = RoundsEngine(limits, {**own, "summary": told})
+        self._asking = Asking(limits, model, summarise=summarise)
         self.clear()
 
     def append(self, message: Mapping[str, Any]) -> None:
-        """Add the newest message, in OpenAI's or Anthropic's shape; it is counted once.
+        """Add the newest message, in OpenAI's shape; it is counted once.
 
         It must not be changed afterwards.
 
         Raises:
-            ValueError: It has no role.
+            ValueError: It has no role, or is of Anthropic's shape.
         """
-        self._tokens += estimate_messages(self._view.append(message), self._model)
+        own = owned(message, len(self._originals))
+        self._originals.append(own)
+        self._view.append(own)
+        self._tokens += estimate_message(own, self._asking.model)
 
     def get_history(self) -> list[Message]:
         """Return the view, ready for a request: a new list; unchanged messages are your dicts.
 
         A call without a result gets a stub, so that every provider takes it.
         """
-        return self._view.sendable()
+        return sendable(self._view)
 
     def originals(self) -> list[Message]:
         """Return every message that was appended, whatever is shown of it."""
-        return [*self._view.shaped.given]
+        return [*cast("list[Message]", self._originals)]
 
     def clear(self) -> None:
         """Forget all messages."""
-        self._view = CallersView()
+        self._originals: list[ChatMessage] = []
+        self._view: list[ChatMessage] = []
         self._tokens = 0
 
     def estimate(self) -> int:
@@ -107,7 +114,7 @@ class HistoryManager:
 
     def find_round_boundaries(self) -> list[int]:
         """Return the positions in `get_history()` at which a round begins, in order."""
-        return [n for n, message in enumerate(self.get_history()) if asks(message)]
+        return [n for n, message in enumerate(self.get_history()) if _asks(message)]
 
     def should_compress(self) -> bool:
         """Whether the view is over its share of the window."""
@@ -121,17 +128,22 @@ class HistoryManager:
                 None: the engine writes one.
             focus: What the engine's summary is to dwell on.
         """
-        before = self._tokens
-        request = self._view.request(
-            self._limits, before, model=self._model, summarise=self._summarise, focus=focus
-        )
-        if summary is None:
-            found = self._engine.compress(request)
-        else:
-            found = _archived(request, summary, self.min_retain_rounds)
-        result = self._view.result(found, before, self._model)
-        self._tokens = estimate_messages(self._view.shown, self._model)
+        asking = replace(self._asking, focus=focus)
+
+        def decide(request: CompressionRequest) -> Compressed | None:
+            if summary is None:
+                return self._engine.compress(request)
+            return _archived(request, summary, self.min_retain_rounds)
+
+        result, self._view = compacted(self._view, decide, asking)
+        self._tokens = estimate_messages(self._view, asking.model)
         return result
+
+
+def _asks(message: Message) -> bool:
+    """Whether a message as it is sent is a person's: with it a round begins."""
+    content = str(message.get("content"))
+    return message["role"] == "user" and content != OPENING and not content.startswith(MARKER)
 
 
 def _archived(request: CompressionRequest, summary: str, retained: int) -> Compressed | None:

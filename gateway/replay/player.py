@@ -37,7 +37,7 @@ from gateway.settings.tree import Settings
 from gateway.storage.conversation import compactions
 from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
-from gateway.storage.reports import totals
+from gateway.storage.reports import usage
 from gateway.wiring import accounts_of
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
@@ -134,7 +134,7 @@ class Player:
         return Replayed(
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
-            work=await read(totals.work, conversation_id),
+            work=await read(usage.work, conversation_id),
             compactions=await read(compactions.of_conversation, conversation_id),
             bill=self.model.bill(str(conversation_id)),
             duration_s=duration_s,

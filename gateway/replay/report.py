@@ -13,7 +13,7 @@ from agent.models.catalog import ModelFacts
 from agent.money.costs import UNKNOWN, cost_usd, format_usd
 from gateway.replay.recorded_model import Bill
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.totals import ConversationTotals
+from gateway.storage.reports.usage import ConversationTotals
 
 NOTHING = "-"
 MOST_SHOWN = 20

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import HistoryManager, estimate_tokens
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine
 from agent.engines.rounds import HEADING, PARTS
 from agent.tokens import estimate
 from tests.support.conversations import conversation_of, faults, plain
@@ -143,51 +142,12 @@ def test_a_model_writes_the_five_parts() -> None:
     assert all(part in str(result.summary) for part in PARTS)
 
 
-def test_another_engine_decides_by_its_own_rule() -> None:
-    """The compressor brings the view under its target."""
-    history = filled(200, engine="compressor", compression_threshold=0.5, context_window=12_000)
-    assert history.should_compress()
-    assert history.compress().level != "none"
-    assert history.estimate() <= 3_600
-    assert not history.should_compress()
-
-
-def test_nodes_of_lcm_stay_from_one_compaction_to_the_next() -> None:
-    """Their texts are in view, behind each other."""
-    history = filled(200, engine="lcm", compression_threshold=0.5, context_window=12_000)
-    first = history.compress()
-    for n in range(200, 400):
-        for message in turn(n):
-            history.append(message)
-    second = history.compress()
-    assert first.level != "none" != second.level
-    assert "[node " in str(history.get_history()[2:4])
-    assert history.estimate() <= 6_000
-
-
-class Broken(ContextEngine):
-    """Raises."""
-
-    name = "broken"
-
-    def compress(self, request: CompressionRequest) -> Compressed | None:
-        raise ZeroDivisionError
-
-
-def test_an_engine_that_breaks_is_replaced_by_the_compressor() -> None:
-    """As in the gateway."""
-    history = filled(200, engine=Broken, compression_threshold=0.5, context_window=12_000)
-    assert history.compress().level != "none"
-    assert history.estimate() <= 3_600
-
-
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"engine": "nobody"}, "there is no engine 'nobody'"),
-        ({"options": {"rounds": 3}}, "Extra inputs"),
+        ({"min_retain_rounds": 0}, "greater than or equal to 1"),
         ({"context_window": 0}, "must be positive"),
-        ({"engine": "compressor", "options": {"x": 1}}, "has no options: x"),
+        ({"compression_threshold": 80}, "at most 1"),
     ],
 )
 def test_settings_are_checked_at_once(settings: dict[str, Any], complaint: str) -> None:
@@ -204,11 +164,11 @@ def test_a_message_without_a_role_is_refused() -> None:
     assert len(history.originals()) == 4
 
 
-@given(st.binary(max_size=60), st.sampled_from(["rounds", "compressor", "lcm"]))
-def test_whatever_is_appended_a_provider_takes_the_view(program: bytes, engine: str) -> None:
-    """Compressed at any moment, with any engine; the originals are all there."""
+@given(st.binary(max_size=60))
+def test_whatever_is_appended_a_provider_takes_the_view(program: bytes) -> None:
+    """Compressed at any moment; the originals are all there."""
     messages = plain(conversation_of(program))
-    history = HistoryManager(min_retain_rounds=1, context_window=4_000, engine=engine)
+    history = HistoryManager(min_retain_rounds=1, context_window=4_000)
     for message in messages:
         history.append(message)
         if history.should_compress():
