@@ -11,7 +11,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -41,33 +41,6 @@ MOST_LATE = 1_000
 _ABORTED_S = 1.0
 
 
-@dataclass(slots=True)
-class _Wait:
-    """Somebody's wait for a request; `over` may be cancelled by itself.
-
-    Attributes:
-        generation: Of the client: how often it had been replaced.
-    """
-
-    generation: int
-    over: asyncio.Future[None]
-    timer: asyncio.TimerHandle | None = None
-    expired: bool = False
-
-    def expire(self, task: asyncio.Task[Any]) -> None:
-        self.expired = task.cancel()
-
-    def end(self, task: asyncio.Task[Any]) -> BaseException | None:
-        """Wake who waits; return what the request raised, also if nobody waits any more."""
-        if self.timer is not None:
-            self.timer.cancel()
-        if not self.over.done():
-            self.over.set_result(None)
-        if task.cancelled():
-            return TimeoutError() if self.expired else asyncio.CancelledError()
-        return task.exception()
-
-
 class Outbound:
     """The requests of one client.
 
@@ -93,7 +66,8 @@ class Outbound:
         self._swap = swap
         self._verdict = verdict
         self._clock = clock
-        self._running: dict[asyncio.Task[Any], _Wait] = {}
+        # Of each request the client: how often it had been replaced.
+        self._running: dict[asyncio.Task[Any], int] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
@@ -102,7 +76,7 @@ class Outbound:
     @property
     def in_use(self) -> int:
         """How many requests are under way over the client as it is now."""
-        return sum(wait.generation == self.replaced for wait in self._running.values())
+        return sum(client == self.replaced for client in self._running.values())
 
     async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         """Carry out a request; a caller that is cancelled only stops waiting for it.
@@ -121,19 +95,14 @@ class Outbound:
             raise aiohttp.ConnectionTimeoutError("this process stood still beyond its lease")
         # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
         # for these tasks instead.
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(request, name=self._name)
-        wait = _Wait(self.replaced, loop.create_future())
-        # `asyncio.timeout` and `asyncio.shield` do the same for half as much again of CPU.
-        wait.timer = loop.call_later(deadline_s, wait.expire, task)
-        self._running[task] = wait
+        task = asyncio.get_running_loop().create_task(_within(request, deadline_s), name=self._name)
+        self._running[task] = self.replaced
         task.add_done_callback(self._ended)
-        await wait.over
-        if not task.cancelled():
-            return task.result()
-        if wait.expired:
-            raise TimeoutError
-        raise ConnectionAbortedError("the client was closed")
+        # Other than `await task` this leaves it running where the caller is cancelled.
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ConnectionAbortedError("the client was closed")
+        return task.result()
 
     async def close(self, shut: Shut, within_s: float) -> None:
         """End all requests, then the client.
@@ -155,10 +124,13 @@ class Outbound:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        wait = self._running.pop(task)
-        error = wait.end(task)
+        client = self._running.pop(task)
+        if task.cancelled():
+            return
+        # Looked at in any case: nobody may wait any more.
+        error = task.exception()
         # A request of the client before says nothing about this one.
-        if wait.generation != self.replaced or isinstance(error, asyncio.CancelledError):
+        if client != self.replaced:
             return
         verdict = self._verdict(error)
         if verdict == "reached":
@@ -198,6 +170,11 @@ class Outbound:
                 account=self._account,
                 error=type(error).__name__,
             )
+
+
+async def _within(request: Coroutine[Any, Any, T], deadline_s: float) -> T:
+    async with asyncio.timeout(deadline_s):
+        return await request
 
 
 async def _retire(requests: set[asyncio.Task[Any]], shut: Shut) -> None:
