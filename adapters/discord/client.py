@@ -53,8 +53,6 @@ LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval
 LONGEST_WAIT_S = 5.0
 """How long an answer waits for what must come before it."""
 _CLOCK_GRAIN_S = 0.01
-# The close code of the SDK's own heartbeats; 1000 and 1001 would end the session.
-_RESUMABLE = 4000
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
 # An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
@@ -187,16 +185,6 @@ class GatewaySocket(discord.Client):
         if not initial:
             await self._turns.wait(self._shard)
 
-    @property
-    def unanswered_s(self) -> float:
-        """How long no heartbeat was answered; the SDK takes every frame for an answer."""
-        beats = self.ws._keep_alive if self.ws else None  # noqa: SLF001 - nothing public tells
-        return 0.0 if beats is None else time.perf_counter() - beats._last_ack  # noqa: SLF001
-
-    async def give_up(self) -> None:
-        """Close the connection so that the SDK resumes on another one."""
-        await self.ws.close(_RESUMABLE)
-
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if event == "socket_raw_receive":
@@ -283,9 +271,7 @@ class Api:
     @property
     def pool(self) -> PoolUse:
         """How far the connections are used; the SDK sets no limit to their number."""
-        connectors = [self._http and self._http.connector, self._plain and self._plain.connector]
-        in_use = sum(len(each._acquired) for each in connectors if each)  # noqa: SLF001
-        return PoolUse(in_use, None, self._outbound.replaced)
+        return PoolUse(self._outbound.in_use, None, self._outbound.replaced)
 
     async def login(self) -> None:
         """Make sure that requests can be made.

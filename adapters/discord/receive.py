@@ -13,7 +13,6 @@ from typing import NoReturn
 import structlog
 
 from adapters.base import Clock
-from adapters.discord import client
 from adapters.discord.client import GatewaySocket, Shard, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
@@ -27,8 +26,6 @@ MOST_DROPS = 5
 """Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
 STEADY_S = 60.0
 """A session that has lived so long shows that the drops before it are over."""
-LOOK_S = 5.0
-"""How often the heartbeats are looked at."""
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
 
@@ -112,7 +109,6 @@ class Receiver:
         ingest = Ingest(socket, bot, self._parts, tasks, self._ready, shard=self._shard)
         self._ingest = ingest
         tasks.create_task(ingest.run(), name=f"discord {bot.account}")
-        tasks.create_task(_watch(socket), name=f"discord heartbeats {bot.account}")
         try:
             await self._parts.turns.wait(self._shard)
             with mapped_receiving():
@@ -128,15 +124,6 @@ class Receiver:
         self._is_live = True
         self._ready_at = self._clock()
         log.info("discord_connected", account=self._settings.name, shard=self._shard.number)
-
-
-async def _watch(socket: GatewaySocket) -> NoReturn:
-    """Give up a connection on which heartbeats are not answered although events keep coming."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        if socket.unanswered_s > client.HEARTBEAT_TIMEOUT_S:
-            log.info("discord_heartbeats_unanswered")
-            await socket.give_up()
 
 
 async def _close(socket: GatewaySocket) -> None:

@@ -154,7 +154,7 @@ class Client:
     @property
     def pool(self) -> PoolUse:
         """How far the connections are used."""
-        return PoolUse(self._in_use(), _CONNECTIONS, self._outbound.replaced)
+        return PoolUse(self._outbound.in_use, _CONNECTIONS, self._outbound.replaced)
 
     async def exchange(
         self,
@@ -234,12 +234,8 @@ class Client:
 
         return shut
 
-    def _in_use(self) -> int:
-        connector = self._session and self._session.connector
-        return len(connector._acquired) if connector else 0  # noqa: SLF001 - nothing public tells
-
     def _verdict(self, exc: BaseException | None) -> Verdict:
-        return verdict_of_aiohttp(exc, full=self._in_use() >= _CONNECTIONS)
+        return verdict_of_aiohttp(exc, full=self._outbound.in_use >= _CONNECTIONS)
 
 
 def api_root(url: str) -> str:

@@ -132,29 +132,6 @@ async def test_drops_far_between(server: DiscordServer, make: MakeAdapter) -> No
         assert not task.done()
 
 
-async def test_heartbeats_that_nobody_answers(
-    server: DiscordServer,
-    intake: RecordingIntake,
-    adapter: DiscordAdapter,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A connection is given up although events keep coming, and nothing is lost."""
-    monkeypatch.setattr("adapters.discord.client.HEARTBEAT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(receive, "LOOK_S", 0.05)
-    server.gateway.heartbeat_s, server.gateway.acks = 0.1, False
-    async with running(adapter, server):
-
-        def resumed() -> bool:
-            server.write(server.direct(), "still there?")
-            return server.gateway.resumed > 0
-
-        await server.wait_for(resumed)
-        # Else it would be given up again and again, and the run with it.
-        server.gateway.acks = True
-        await intake.has(len(server.direct().messages))
-    assert intake.texts == server.direct().texts
-
-
 async def drop(server: DiscordServer, adapter: DiscordAdapter) -> None:
     """Cut the connection, and return once the session is resumed."""
     before = server.gateway.resumed
