@@ -9,7 +9,6 @@ from typing import Any
 
 from markdown_it import MarkdownIt, helpers, rules_block, rules_inline
 from markdown_it.common.utils import escapeHtml
-from markdown_it.parser_block import RuleFuncBlockType
 from markdown_it.parser_inline import RuleFuncInlineType
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
@@ -27,8 +26,6 @@ _REST = re.compile(
 )
 # Source: https://github.github.com/gfm/#extended-autolink-path-validation
 _TRAILING = "?!.,:;*_~'"
-# The parser stops its search for plain text at these; its own list has many more.
-_MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)|\$(?=\S)")
 _MATH = re.compile(
     r"(?<!\\\])\\\((?:[^\\]|\\(?![()]))+\\\)"
     r"|(?<!\w)\\\[(?:[^\\]|\\(?![\[\]]))+\\\](?!\\?[(:])"
@@ -49,18 +46,6 @@ MAX_EMPTY_CELLS = 2_000
 up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
 """
 
-# Begins the second line of a table; "- " begins an item of a list.
-_TABLE_LINE = re.compile(r"[|:]|-(?!\s)")
-
-# The parser's own rules: the characters that may come first, and the blocks they may interrupt.
-_BLOCKS: dict[str, tuple[RuleFuncBlockType, str, str]] = {
-    "fence": (rules_block.fence, "`~", "paragraph reference blockquote list"),
-    "blockquote": (rules_block.blockquote, ">", "paragraph reference blockquote list"),
-    "hr": (rules_block.hr, "*-_", "paragraph reference blockquote list"),
-    "list": (rules_block.list_block, "*+-0123456789", "paragraph reference blockquote"),
-    "heading": (rules_block.heading, "#", "paragraph reference blockquote"),
-    "reference": (rules_block.reference, "[", ""),
-}
 # The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
 MAX_LEVEL = 16
 MAX_BRACKETS = 6
@@ -169,25 +154,11 @@ def _push_link(state: StateInline, url: str) -> None:
 
 
 def _inline(state: StateCore) -> None:
-    """Parse the text of all blocks; most of it has no markup and needs no parser."""
+    """Parse the text of all blocks, within its own depth of brackets."""
     for token in state.tokens:
-        if token.type != "inline":
-            continue
-        token.children = token.children or []
-        if _MARKUP.search(token.content):
+        if token.type == "inline":
+            token.children = token.children or []
             _INLINE.inline.parse(token.content, _INLINE, state.env, token.children)
-        elif token.content:
-            token.children.append(Token("text", "", 0, content=token.content))
-
-
-def _only_at(first: str, rule: RuleFuncBlockType) -> RuleFuncBlockType:
-    """Have a rule called only where its block may begin; saves a sixth of all parsing."""
-
-    def rule_there(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
-        begin = state.bMarks[start_line] + state.tShift[start_line]
-        return state.src[begin : begin + 1] in first and rule(state, start_line, end_line, silent)
-
-    return rule_there
 
 
 def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
@@ -196,10 +167,6 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
     What comes behind the first one that is too large is text: looking for an end of each again
     would be quadratic.
     """
-    # Most lines are told by their next one; asking the rule would cost a tenth of all parsing.
-    following = state.bMarks[start_line + 1] + state.tShift[start_line + 1]
-    if not _TABLE_LINE.match(state.src, following):
-        return False
     is_off = state.env.get("is_tables_off")
     if is_off or not rules_block.table(state, start_line, end_line, silent=True):
         return False
@@ -257,8 +224,6 @@ def _destination(text: str, begin: int, end: int) -> Any:
 def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False} | (options or {}))
     parser.enable(["table", "strikethrough"]).disable(["html_block", "html_inline"])
-    for name, (rule, first, interrupted) in _BLOCKS.items():
-        parser.block.ruler.at(name, _only_at(first, rule), {"alt": interrupted.split()})
     parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
     parser.core.ruler.at("inline", _inline)
     bounded = vars(helpers) | {"parseLinkDestination": _destination}
@@ -266,14 +231,13 @@ def _parser(options: dict[str, Any] | None = None) -> MarkdownIt:
     parser.block.ruler.before(
         "table",
         "math",
-        _only_at("\\$", _math_block),
+        _math_block,
         {"alt": ["paragraph", "reference", "blockquote", "list"]},
     )
     parser.inline.ruler.before("escape", "math", _math)
     parser.inline.ruler.after("text", "bare_link", _bare_link)
     parser.inline.ruler.at("link", _closable(rules_inline.link))
     parser.inline.ruler.at("image", _closable(rules_inline.image))
-    parser.inline.terminator_re = _MARKUP
     return parser
 
 
