@@ -41,7 +41,7 @@ from gateway.lifecycle.backups import DUMP, HOME, Backup
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
 from gateway.settings.tree import Settings
-from gateway.storage import development, identity, maintenance
+from gateway.storage import identity, maintenance
 from gateway.storage.database import DatabaseServer, location_of
 from gateway.storage.engine import lock_database
 from gateway.storage.queue import dead_letters
@@ -73,6 +73,8 @@ def db_upgrade(context: typer.Context) -> None:
 @db_app.command("convert")
 def db_convert(context: typer.Context) -> None:
     """Give a database of the unreleased 0.6 this version's schema, and say what that changes."""
+    from gateway.storage import development  # noqa: PLC0415
+
     for line in development.convert(location_of(loaded(context).settings)):
         say(line)
 
