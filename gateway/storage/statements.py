@@ -1,11 +1,11 @@
 """What statements share: they are built once, compare with words, and lists have pages."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, Text, bindparam, literal_column
+from sqlalchemy import ColumnElement, Text, bindparam, literal_column
 from sqlalchemy.sql.operators import OperatorType
 from typing_extensions import override
 
@@ -69,13 +69,6 @@ def _literally(value: Any) -> Any:
     if isinstance(value, (tuple, list, set, frozenset)):
         return [_literally(each) for each in value]
     return value
-
-
-def asked(conn: Connection, statement: str, values: Sequence[Any]) -> Any:
-    """Run a text that was put together for this time, with `?` for each of its values."""
-    if conn.dialect.name == "postgresql":
-        statement = statement.replace("?", "%s")
-    return conn.exec_driver_sql(statement, tuple(values))
 
 
 def known_place(found: T | None, after: str) -> T:

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Row,
     Text,
     and_,
-    bindparam,
     column,
     delete,
     func,
@@ -38,7 +37,7 @@ from gateway.storage.schema import (
     now_s,
     pairing,
 )
-from gateway.storage.statements import known_place
+from gateway.storage.statements import built_once, known_place
 
 Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
@@ -88,23 +87,25 @@ class PairingRequest:
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
     """Return as what somebody was let in; None for who was not."""
-    found: Role | None = conn.scalar(_ROLE, {"platform": platform, "sender": sender})
+    found: Role | None = conn.scalar(*_role(platform, sender))
     return found
 
 
-_ROLE = select(member.c.role).where(
-    member.c.platform == bindparam("platform"), member.c.sender == bindparam("sender")
-)
+@built_once
+def _role(platform: str, sender: str) -> Any:
+    return select(member.c.role).where(member.c.platform == platform, member.c.sender == sender)
 
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
     """Return as what each (platform, sender) was let in, without those who were not."""
     batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(_ROLES, {"whom": batch}))
+    rows = (row for batch in batches for row in conn.execute(*_roles(batch)))
     return {(row.platform, row.sender): row.role for row in rows}
 
 
-_ROLES = select(member).where(tuple_(member.c.platform, member.c.sender).in_(bindparam("whom")))
+@built_once
+def _roles(whom: Sequence[tuple[str, str]]) -> Any:
+    return select(member).where(tuple_(member.c.platform, member.c.sender).in_(whom))
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:

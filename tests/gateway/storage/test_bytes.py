@@ -107,10 +107,7 @@ async def test_a_conversation_with_one_question_takes_3_kb(tmp_path: Path) -> No
 
 
 async def test_a_message_of_370_bytes_takes_1340(tmp_path: Path) -> None:
-    """Inbox or outbox, transcript, and its half of turn, step, ledger row and search index.
-
-    1,300 before the index held the beginnings and parts of words (decision 305).
-    """
+    """Inbox or outbox, transcript, and its half of turn, step, ledger row and search index."""
     chats = range(CHATS // TURNS)
     size = await grown(tmp_path, 370, chats, TURNS + 1, first=1)
     assert size / (2 * CHATS) <= 1_340
