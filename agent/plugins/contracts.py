@@ -61,7 +61,7 @@ class Recalled:
 class MemoryProvider(ABC):
     """A memory outside of Parley. One object serves all turns; its methods may run side by side.
 
-    Each call runs in a thread of its own, an async one in an event loop that lives for this call.
+    Async methods run on Parley's event loop and must not block; others in threads of their own.
     """
 
     name: ClassVar[str]

@@ -31,7 +31,7 @@ from agent.plugins.loading import guarded, load_engine
 from agent.plugins.registry import BUILT_IN, DEFAULT, registered
 from agent.plugins.supervision import supervised_engine
 from agent.ports import Effect
-from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool, ToolBox, ToolRegistry
 
@@ -266,10 +266,8 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
             return await threads.run_async(
                 lambda: str(engine.handle_tool_call(name, arguments)), limit_s
             )
-        except EarlierCallHangs as exc:
-            raise ToolError(f"{name} was not asked: {exc}") from exc
         except CallHangs as exc:
-            raise ToolError(f"{name} did not finish within {limit_s:g} s") from exc
+            raise ToolError(f"{name}: {exc}") from exc
 
     arguments = _EngineArguments(schema.parameters)
     # The tool box must not give up before the threads do: they count what hangs.

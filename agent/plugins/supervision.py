@@ -1,8 +1,9 @@
 """Runs what plugins offer so that their mistakes cost one call and never the turn.
 
-Functions, tools and engines get copies and a time limit, in threads of their own. Every failure of
-a function is one exception, of a tool one outcome. Wherever an engine fails, or its plan breaks the
-contract (agent/plugins/checks.py), the built-in compressor answers in its place.
+Async functions run on Parley's event loop, all others in threads of their own; each has a time
+limit and gets copies. Every failure of a function is one exception, of a tool one outcome. Wherever
+an engine fails, or its plan breaks the contract (agent/plugins/checks.py), the built-in compressor
+answers in its place.
 
 Against mistakes, not against malice: a plugin runs with the rights of the process.
 """
@@ -10,8 +11,7 @@ Against mistakes, not against malice: a plugin runs with the rights of the proce
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -23,8 +23,8 @@ from agent.context_engine import Archive, Compressed, CompressionRequest, Contex
 from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import as_plain, checked
-from agent.ports import ConversationReader, Files, PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
+from agent.ports import ConversationReader, PastMessage
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import Provenance, ToolContext, ToolServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
@@ -48,7 +48,7 @@ class Caller:
 
     Attributes:
         limit_s: For one call.
-        threads: Where they run; while too many of them hang, every call fails at once.
+        threads: Of those that are not async; while too many of them hang, every call fails at once.
     """
 
     plugin: str
@@ -58,9 +58,6 @@ class Caller:
     async def ask(self, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Return what a function of the plugin returns.
 
-        It runs in a thread of its own, a coroutine in an event loop of its own there: whatever
-        blocks, blocks nobody else.
-
         Args:
             arguments: Copies; the plugin may do with them what it likes.
 
@@ -68,11 +65,37 @@ class Caller:
             PluginFailed: It raised or took too long.
         """
         try:
-            return await self.threads.run_async(lambda: settled(function, *arguments), self.limit_s)
-        except Exception as exc:
+            return await self.settled(self.limit_s, function, *arguments)
+        # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
+        except (Exception, SystemExit) as exc:
             raise self.failed(call, exc) from exc
 
-    def failed(self, call: str, failure: Exception) -> PluginFailed:
+    async def settled(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what a function returns, whichever kind it is.
+
+        Raises:
+            CallHangs: It took too long.
+            RuntimeError: It ended as if this call had been cancelled.
+        """
+        deadline = asyncio.timeout(limit_s)
+        try:
+            async with deadline:
+                if inspect.iscoroutinefunction(function):
+                    return await function(*arguments)
+                # Longer than the deadline: it counts what hangs when that is over.
+                returned = await self.threads.run_async(lambda: function(*arguments), limit_s + 1)
+                return await returned if inspect.isawaitable(returned) else returned
+        except TimeoutError as exc:
+            if not deadline.expired():
+                raise
+            raise CallHangs(f"no answer within {limit_s:g} s") from exc
+        except asyncio.CancelledError as exc:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise RuntimeError("it was cancelled by its own code") from exc
+
+    def failed(self, call: str, failure: BaseException) -> PluginFailed:
         """Log a failure; returns what is to be raised."""
         reason = f"{type(failure).__name__}: {failure}"
         if isinstance(failure, CallHangs):
@@ -85,19 +108,8 @@ class Caller:
         return PluginFailed(f"{self.plugin}: {call}: {reason}")
 
 
-def settled(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function returns, sync or async; for threads without an event loop."""
-    returned = function(*arguments)
-    return asyncio.run(_awaited(returned)) if inspect.isawaitable(returned) else returned
-
-
-# asyncio.run takes coroutines alone, and a plugin may return another awaitable.
-async def _awaited(returned: Awaitable[Any]) -> Any:
-    return await returned
-
-
 def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Tool:
-    """Return a plugin's tool as it is put into the tool box: it runs in a thread of its own.
+    """Return a plugin's tool as it is put into the tool box.
 
     If it does more than read, it is only for senders who may act, whatever the plugin says.
 
@@ -108,72 +120,47 @@ def supervised_tool(tool: Tool, caller: Caller, *, recalls: bool = False) -> Too
     restricted = bool(tool.restricted) or tool.effect != "read"
 
     async def run(context: ToolContext, arguments: BaseModel) -> str:
-        handed = _handed(context)
+        handed = replace(
+            context,
+            reader=_Reader(context.reader, context.rights.read),
+            services=ToolServices(skills=context.services.skills),
+        )
         if restricted:
             # Nobody knows what it reads out there.
             context.rights.read.note("tool", tool.name)
         elif recalls:
             await context.rights.read.note_earlier(of_scope=True)
         try:
-            result = await caller.threads.run_async(
-                lambda: settled(tool.run, handed, arguments), tool.timeout_s
-            )
+            result = await caller.settled(tool.timeout_s, tool.run, handed, arguments)
         except CallHangs as exc:
             raise ToolError(f"{tool.name}: {exc}") from exc
         except TurnSuspended as exc:
             raise RuntimeError("a plugin's tool cannot have a turn wait for a person") from exc
+        except SystemExit as exc:
+            raise RuntimeError("a plugin's tool cannot end the gateway") from exc
         return "" if result is None else str(result)
 
-    # The tool box must not give up before the caller's threads do: they count what hangs.
+    # The tool box must not give up before the caller does.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
-
-
-def _handed(context: ToolContext) -> ToolContext:
-    """Return the context for a plugin's tool, whose reader and files work from its own thread."""
-    loop = asyncio.get_running_loop()
-    return replace(
-        context,
-        reader=_Reader(context.reader, context.rights.read, loop),
-        files=context.files and _Files(context.files, loop),
-        services=ToolServices(skills=context.services.skills),
-    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """The transcript, from another event loop; the turn has read what the tool has."""
+    """The transcript for a plugin's tool; the turn has read what the tool has."""
 
     reader: ConversationReader
     noted: Provenance
-    loop: asyncio.AbstractEventLoop
 
     async def read(
         self, *, from_seq: int | None, limit: int, contains: str | None
     ) -> Sequence[PastMessage]:
-        reading = self.reader.read(from_seq=from_seq, limit=limit, contains=contains)
-        messages = await _on(self.loop, reading)
-        await _on(self.loop, self.noted.note_all(messages))
+        messages = await self.reader.read(from_seq=from_seq, limit=limit, contains=contains)
+        await self.noted.note_all(messages)
         return messages
 
     async def read_output(self, output_id: str) -> str | None:
-        await _on(self.loop, self.noted.note_earlier())
-        return await _on(self.loop, self.reader.read_output(output_id))
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files of the turn, from another event loop."""
-
-    files: Files
-    loop: asyncio.AbstractEventLoop
-
-    async def offer(self, name: str, mime: str, content: bytes) -> str:
-        return await _on(self.loop, self.files.offer(name, mime, content))
-
-
-# The transcript and the files belong to the turn's event loop; the tool has one of its own.
-async def _on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
+        await self.noted.note_earlier()
+        return await self.reader.read_output(output_id)
 
 
 def supervised_engine(
@@ -213,11 +200,11 @@ class HostedEngine(ContextEngine):
             time_limit_s: For one `compress`.
         """
         super().__init__(built_in.limits, {})
+        self._name = plugin.name
         self._plugin = plugin
         self._built_in = built_in
         self._threads = threads or DaemonThreads()
         self._time_limit_s = time_limit_s
-        self._busy = threading.Lock()
         self._reported: set[str] = set()
         # Asked once: schemas that change would move the cached prefix of every request.
         self._schemas = self._quick("get_tool_schemas", self._offered, lambda: ())
@@ -226,7 +213,7 @@ class HostedEngine(ContextEngine):
     @override
     def name(self) -> str:  # type: ignore[override]
         """The plugin's name."""
-        return type(self._plugin).name
+        return self._name
 
     @property
     @override
@@ -249,7 +236,7 @@ class HostedEngine(ContextEngine):
         return found and replace(found, engine=self._built_in.name)
 
     def _asked(self, request: CompressionRequest) -> Compressed | None:
-        over = threading.Event()
+        over, plugin = threading.Event(), self._plugin
 
         def estimate(message: ChatMessage) -> int:
             if over.is_set():
@@ -260,15 +247,15 @@ class HostedEngine(ContextEngine):
         copies = tuple(Entry(seq, as_plain(message)) for seq, message in request.entries)
         handed = replace(request, entries=copies, estimate=estimate)
         try:
-            returned = self._threads.run(lambda: self._compressed(handed), self._time_limit_s)
+            returned = self._threads.run(lambda: plugin.compress(handed), self._time_limit_s)
+        except CallHangs:
+            # It still uses its engine: the built-in answers everything for the rest of the turn.
+            self._plugin = self._built_in
+            raise
         finally:
             over.set()
         # Compared with the request itself: the plugin may have changed its copy.
         return None if returned is None else checked(returned, request)
-
-    def _compressed(self, request: CompressionRequest) -> Compressed | None:
-        with self._alone():
-            return self._plugin.compress(request)
 
     def _or_built_in(
         self, found: Compressed | None, request: CompressionRequest
@@ -344,11 +331,9 @@ class HostedEngine(ContextEngine):
         """Have the plugin run its tool; whoever calls sees to time and failures.
 
         Raises:
-            ToolError: From the plugin.
-            EarlierCallHangs: An earlier call of the plugin still runs.
+            ToolError: From the plugin, or it has no such tool any more.
         """
-        with self._alone():
-            return str(self._plugin.handle_tool_call(name, as_plain(dict(arguments))))
+        return str(self._plugin.handle_tool_call(name, as_plain(dict(arguments))))
 
     @override
     def get_status(self) -> Mapping[str, Any]:
@@ -381,23 +366,12 @@ class HostedEngine(ContextEngine):
         A failure is reported once a turn for each kind of call.
         """
         try:
-            with self._alone():
-                return ask()
+            return ask()
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
             if call not in self._reported:
                 self._reported.add(call)
                 _report(self.name, call, exc)
             return instead()
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Let only one call of the plugin run at a time: one that hangs still uses the engine."""
-        if not self._busy.acquire(blocking=False):
-            raise EarlierCallHangs("an earlier call still runs")
-        try:
-            yield
-        finally:
-            self._busy.release()
 
 
 def _report(engine: str, call: str, failure: BaseException) -> None:

@@ -6,9 +6,10 @@ place. This file and its command go when 0.6 is out.
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from importlib import import_module
 from typing import Any
 
+from alembic.autogenerate import produce_migrations
+from alembic.operations import Operations
 from sqlalchemy import Connection
 
 from gateway.errors import StorageUnavailable
@@ -45,8 +46,8 @@ def _converted(conn: Connection) -> list[str]:
             " unreleased 0.6 is converted; `parley db migrate` migrates released ones"
         )
     context = migrations.comparison(conn)
-    steps = import_module("alembic.autogenerate").produce_migrations(context, metadata)
-    operations = import_module("alembic.operations").Operations(context)
+    steps: Any = produce_migrations(context, metadata)
+    operations = Operations(context)
     done = []
     for step in _flat(steps.upgrade_ops.ops):
         operations.invoke(step)

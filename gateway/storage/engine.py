@@ -250,7 +250,7 @@ class SqliteDatabase:
         try:
             self._watch.before(self._raw)
             value = job.fn(self._raw)
-            self._watch.emptied()
+            self._watch.after()
         except (sqlite3.Error, OSError) as exc:
             return JobResult(job, None, StorageUnavailable(str(exc)))
         except StorageUnavailable as exc:

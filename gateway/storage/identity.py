@@ -1,36 +1,28 @@
 """Watches that the database is the one that was written to, and that nothing of it is missing.
 
 SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
-message would be acknowledged into nowhere. So the writer looks at both files around each commit
-(`stat`, 2 us each). What happens while nobody runs shows itself at the next start: the database
-counts its commits, and a small file outside of it, the mark, holds the newest count that anybody
-was told of. A database is never behind its mark, unless it is an older copy or its log is gone.
+message would be acknowledged into nowhere. So the writer looks at both files around each commit.
+What happens while nobody runs shows itself at the next start: the database counts its commits, and
+a small file outside of it, the mark, holds the newest count that anybody was told of. A database is
+never behind its mark, unless it is an older copy or its log is gone.
 """
 
-import contextlib
 import os
 import re
 import sqlite3
-import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 from sqlalchemy import Connection, func, insert, inspect, select
 
-from gateway.errors import DatabaseReplaced, StorageUnavailable
+from gateway.errors import DatabaseReplaced
 from gateway.storage.schema import identity
 
 log = structlog.get_logger()
 
-SYNC_EVERY_S = 60.0
-"""A kill loses nothing of the mark; after a power cut it may be so much behind, never ahead."""
-ACCEPT = "`parley db accept`"
 _LINE = re.compile(r"([0-9a-f]{32}) ([0-9]{20})\n")
-_NAME_BYTES = 16
-_COUNT = "UPDATE identity SET commits = ?"
-_LOOK = "SELECT commits FROM identity"
 
 
 class Seen(NamedTuple):
@@ -40,75 +32,46 @@ class Seen(NamedTuple):
     commits: int
 
 
-Inode = tuple[int, int]
-"""Device and number of a file."""
-
-
-class OnDisk(NamedTuple):
-    """A file as it is now; without an inode there is none."""
-
-    inode: Inode | None
-    size: int
-
-
 def mark_of(database: Path, home: Path | None = None) -> Path:
-    """Return where the mark of a database is: in PARLEY_HOME, else beside the database.
-
-    In PARLEY_HOME it also tells of a database whose own disk is not mounted.
-    """
+    """Return the mark of a database: in PARLEY_HOME, which may be on another disk, or beside it."""
     return (home or database.parent) / f"{database.name}.mark"
 
 
 def read_mark(mark: Path) -> Seen | None:
-    """Return what a mark holds; None where there is none, or none that can be read as one."""
-    try:
-        found = _LINE.fullmatch(mark.read_text(encoding="ascii", errors="replace"))
-    except OSError:
-        return None
-    return None if found is None else Seen(found[1], int(found[2]))
+    """Return the content of a mark, or None if there is none that can be read."""
+    with suppress(OSError):
+        if found := _LINE.fullmatch(mark.read_text(encoding="ascii", errors="replace")):
+            return Seen(found[1], int(found[2]))
+    return None
 
 
 def require_file(database: Path, mark: Path) -> None:
-    """Refuse to begin an empty database in place of one that was there.
-
-    Raises:
-        DatabaseReplaced: The mark tells of a database, and there is none.
-    """
+    """Raise DatabaseReplaced if there was a database, and is none."""
     if read_mark(mark) is not None and not database.exists():
         raise DatabaseReplaced(
-            f"there is no database at {database}, though Parley has stored messages there ({mark}"
-            " says so). Is its disk mounted? Put the file back, or restore a backup and run"
-            f" {ACCEPT}; {ACCEPT} alone begins anew with an empty database."
+            f"there is no database at {database}, though Parley has stored messages there. Is its"
+            f" disk mounted? Put the file back, or remove {mark} to begin with an empty database."
         )
 
 
 def require_newest(conn: Connection, database: Path, mark: Path) -> None:
-    """Refuse a database that lacks what was acknowledged; nothing is changed.
-
-    Raises:
-        DatabaseReplaced: It is another database than the mark's, or behind it.
-    """
-    seen = read_mark(mark)
-    if seen is None:
+    """Raise DatabaseReplaced if it is another database than the mark's, or behind it."""
+    if (seen := read_mark(mark)) is None:
         return
     # An empty one has lost the row in which its name was.
     here = seen_in(conn) or Seen(seen.name, 0)
-    if here.name != seen.name:
-        raise DatabaseReplaced(
-            f"{database} is not the database that Parley has written to ({mark} tells of another"
-            f" one). Put the right file back, or run {ACCEPT} to go on with this one."
-        )
-    if here.commits < seen.commits:
-        raise DatabaseReplaced(
-            f"{database} is older than what Parley has stored: its newest"
-            f" {seen.commits - here.commits:,} commits are missing. An older copy was put in its"
-            f" place, or {database.name}-wal was removed or cut. Put the newer files back, or run"
-            f" {ACCEPT} to go on with what is there; what came after it is lost."
-        )
+    if here.name == seen.name and here.commits >= seen.commits:
+        return
+    missing = f"its newest {seen.commits - here.commits:,} commits are missing"
+    what = missing if here.name == seen.name else "it is another database"
+    raise DatabaseReplaced(
+        f"{database} is not what Parley has stored: {what}. Put the right {database.name} and"
+        f" {database.name}-wal back, or remove {mark} to go on with what is there."
+    )
 
 
 def seen_in(conn: Connection) -> Seen | None:
-    """Return what a database says of itself; None for one without a name."""
+    """Return which database this is, or None if it has no name yet."""
     if not inspect(conn).has_table(identity.name):
         return None
     row = conn.execute(select(identity.c.name, identity.c.commits)).one_or_none()
@@ -117,150 +80,87 @@ def seen_in(conn: Connection) -> Seen | None:
 
 def settle(conn: Connection) -> Seen:
     """Return which database this is; one that has no name yet is given one."""
-    here = seen_in(conn)
-    if here is not None:
+    if (here := seen_in(conn)) is not None:
         return here
-    name = func.lower(func.hex(func.randomblob(_NAME_BYTES)))
-    conn.execute(insert(identity).values(name=name, commits=0))
+    conn.execute(insert(identity).values(name=func.lower(func.hex(func.randomblob(16))), commits=0))
     return settle(conn)
-
-
-def accept(mark: Path) -> bool:
-    """Have the next start take the database as it finds it; whether there was anything to accept.
-
-    Raises:
-        StorageUnavailable: The mark cannot be removed.
-    """
-    try:
-        mark.unlink()
-    except FileNotFoundError:
-        return False
-    except OSError as exc:
-        raise StorageUnavailable(f"cannot remove {mark}: {exc.strerror}") from exc
-    return True
 
 
 class FileWatch:
     """Looks at the files of an open database; for the writer's thread alone."""
 
     def __init__(self, database: Path, mark: Path, here: Seen) -> None:
-        """Take the files as they are now for the right ones, and write the mark.
-
-        Raises:
-            OSError: The mark cannot be written.
-        """
-        self._database, self._log = str(database), f"{database}-wal"
-        self._name = here.name
-        self._commits = self._counted = here.commits
-        self._file = _on_disk(self._database).inode
-        self._log_file, self._log_bytes = _on_disk(self._log)
+        """Take the files as they are for the right ones, and write the mark, or raise OSError."""
+        self._files = (database, database.with_name(f"{database.name}-wal"))
+        self._known = [_found(each)[:2] for each in self._files]
+        self._log_bytes = _found(self._files[1])[2]
+        self._here = self._counted = here
         self._changes = 0
         self._lost: str | None = None
-        self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._synced_at = 0.0
+        self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._write_mark()
-        # A mark that is longer than its line cannot be read (`read_mark`).
-        os.ftruncate(self._mark, len(self._line()))
 
     def before(self, raw: sqlite3.Connection) -> None:
-        """Look before a commit.
-
-        Raises:
-            DatabaseReplaced: Nothing may be written.
-        """
-        self._look(may_be_cut=True)
+        """Raise DatabaseReplaced before a commit that would go into nowhere."""
+        self._look(self._gone() or self._cut())
         # What was counted in a transaction that failed is not in the database.
-        self._counted = self._commits
-        self._changes = raw.total_changes
+        self._counted, self._changes = self._here, raw.total_changes
 
     def count(self, raw: sqlite3.Connection) -> None:
         """Count a commit that changes anything, as the last statement of its transaction."""
         if raw.total_changes != self._changes:
-            self._counted = self._commits + 1
-            raw.execute(_COUNT, (self._counted,))
+            self._counted = self._here._replace(commits=self._here.commits + 1)
+            raw.execute("UPDATE identity SET commits = ?", (self._counted.commits,))
 
     def after(self) -> None:
-        """Look after a commit, before anybody is told of it.
-
-        Raises:
-            DatabaseReplaced: It went into nowhere.
-        """
-        self._look(may_be_cut=False)
-        if self._counted != self._commits:
-            self._commits = self._counted
+        """Raise DatabaseReplaced behind a commit that went into nowhere, before anybody is told."""
+        self._look(self._gone())
+        if self._counted != self._here:
+            self._here = self._counted
             self._write_mark()
-
-    def emptied(self) -> None:
-        """Take note that this process has emptied the log itself."""
-        self._log_bytes = _on_disk(self._log).size
 
     def close(self) -> None:
         """Leave the mark on the disk."""
         os.fsync(self._mark)
         os.close(self._mark)
 
-    def _look(self, *, may_be_cut: bool) -> None:
-        file, log_file = _on_disk(self._database), _on_disk(self._log)
-        found = self._gone(file.inode, log_file.inode)
-        if found is None and may_be_cut and log_file.size < self._log_bytes:
-            found = self._cut()
-        if found != self._lost:
-            if found is None:
-                log.info("database_found_again", path=self._database)
-            else:
-                log.error("database_lost", path=self._database, reason=found)
-            self._lost = found
+    def _look(self, found: str | None) -> None:
+        if found is None and self._lost is not None:
+            log.info("database_found_again", path=str(self._files[0]))
+        elif found is not None and found != self._lost:
+            log.error("database_lost", path=str(self._files[0]), reason=found)
+        self._lost = found
         if found is not None:
-            raise DatabaseReplaced(found)
-        self._log_bytes = log_file.size
+            raise DatabaseReplaced(f"{found} while Parley runs: nothing is stored until it is back")
+        self._log_bytes = _found(self._files[1])[2]
 
-    def _gone(self, file: Inode | None, log_file: Inode | None) -> str | None:
-        """Return what became of the files; None while they are those that were opened."""
-        if (file, log_file) == (self._file, self._log_file) and log_file is not None:
-            return None
-        pairs = ((self._database, file, self._file), (self._log, log_file, self._log_file))
-        for path, now, known in pairs:
-            if now is None:
-                return f"{path} was removed while Parley runs: nothing is stored until it is back"
-            if now != known:
-                return (
-                    f"{path} was replaced while Parley runs: nothing is stored until the right"
-                    " file is back, or Parley is started again"
-                )
+    def _gone(self) -> str | None:
+        for path, known in zip(self._files, self._known, strict=True):
+            if (now := _found(path)[:2]) != known or now == _NOWHERE[:2]:
+                return f"{path} was {'removed' if now == _NOWHERE[:2] else 'replaced'}"
         return None
 
     def _cut(self) -> str | None:
-        """Return whether the log has lost what was committed; another program may empty it."""
-        if self._newest_on_disk() >= self._commits:
+        """Tell a log that has lost commits from one that another program has emptied."""
+        if _found(self._files[1])[2] >= self._log_bytes:
             return None
-        return (
-            f"{self._log} is shorter than what was stored in it: nothing is stored until Parley"
-            " is started again"
-        )
-
-    def _newest_on_disk(self) -> int:
-        """Return the count of commits as a reader of the files finds it; -1 for unreadable."""
-        uri = f"{Path(self._database).absolute().as_uri()}?mode=ro"
-        with (
-            contextlib.suppress(sqlite3.Error),
-            closing(sqlite3.connect(uri, uri=True)) as reader,
-        ):
-            return int(reader.execute(_LOOK).fetchone()[0])
-        return -1
+        uri = f"{self._files[0].absolute().as_uri()}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as reader:
+            (newest,) = reader.execute("SELECT commits FROM identity").fetchone()
+            if newest >= self._here.commits:
+                return None
+        return f"{self._files[1]} was cut"
 
     def _write_mark(self) -> None:
-        os.pwrite(self._mark, self._line(), 0)
-        if time.monotonic() - self._synced_at > SYNC_EVERY_S:
-            os.fsync(self._mark)
-            self._synced_at = time.monotonic()
-
-    def _line(self) -> bytes:
-        return f"{self._name} {self._commits:020d}\n".encode()
+        os.pwrite(self._mark, f"{self._here.name} {self._here.commits:020d}\n".encode(), 0)
 
 
-def _on_disk(path: str) -> OnDisk:
-    try:
-        found = os.stat(path)  # noqa: PTH116 - a Path takes three times as long
-    except OSError:
-        return OnDisk(None, 0)
-    return OnDisk((found.st_dev, found.st_ino), found.st_size)
+_NOWHERE = (0, 0, 0)
+
+
+def _found(path: Path) -> tuple[int, int, int]:
+    """Return the device, number and size of a file."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_dev, found.st_ino, found.st_size
+    return _NOWHERE

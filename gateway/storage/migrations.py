@@ -1,8 +1,7 @@
 """From a location to an open database: lock, connect, migrate, then start what runs transactions.
 
 Migrations run at start, inside one transaction: under the lock of SQLite's file, or under a lock
-that PostgreSQL keeps for all replicas. alembic costs 10 MB, and psycopg as much: each is imported
-where it is needed.
+that PostgreSQL keeps for all replicas.
 """
 
 import asyncio
@@ -10,11 +9,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import cache
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import structlog
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, table
 from sqlalchemy import column as sql_column
 
@@ -263,7 +265,7 @@ def upgrade(conn: Connection) -> None:
         DatabaseTooNew: The database's revision is not one of this version's; nothing is changed.
     """
     refuse_newer(conn)
-    import_module("alembic.command").upgrade(_config(conn), "head")
+    command.upgrade(_config(conn), "head")
     state_floor(conn)
 
 
@@ -310,14 +312,13 @@ def unfinished(command: str | None) -> str:
 
 def differences(conn: Connection) -> list[str]:
     """Return what differs between the tables in the database and in the code, in words."""
-    found = import_module("alembic.autogenerate").compare_metadata(comparison(conn), metadata)
+    found = compare_metadata(comparison(conn), metadata)
     return [str(difference) for difference in found]
 
 
-def comparison(conn: Connection) -> Any:
+def comparison(conn: Connection) -> MigrationContext:
     """Return alembic's context for comparing the database's tables with the code's."""
-    contexts = import_module("alembic.runtime.migration").MigrationContext
-    return contexts.configure(conn, opts={"include_name": _is_compared})
+    return MigrationContext.configure(conn, opts={"include_name": _is_compared})
 
 
 def _is_compared(name: str | None, kind: str, _: object) -> bool:
@@ -346,17 +347,15 @@ def known_revisions() -> frozenset[str]:
 
 @cache
 def _revisions_in(folder: Path) -> frozenset[str]:
-    scripts = import_module("alembic.script").ScriptDirectory(str(folder))
-    return frozenset(script.revision for script in scripts.walk_revisions())
+    return frozenset(script.revision for script in _scripts(folder).walk_revisions())
 
 
-def _scripts() -> Any:
-    scripts = import_module("alembic.script").ScriptDirectory
-    return scripts(str(Path(migrations.__file__).parent))
+def _scripts(folder: Path | None = None) -> ScriptDirectory:
+    return ScriptDirectory(str(folder or Path(migrations.__file__).parent))
 
 
-def _config(conn: Connection) -> Any:
-    config = import_module("alembic.config").Config()
+def _config(conn: Connection) -> Config:
+    config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn
     # For 0006, which distinguishes a new home from one that was in use.

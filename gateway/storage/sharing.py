@@ -6,12 +6,11 @@ when to look (gateway/storage/notifications.py); whoever missed one finds it her
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from gateway.storage.schema import alias, chat_preview, chat_watch, conversation, news, now_s
-from gateway.storage.statements import built_once
 
 NewsKind = Literal["forgotten", "secrets"]
 """forgotten: a conversation was erased, no text of it may stay in memory. secrets: they are to be
@@ -36,12 +35,10 @@ def announce(conn: Connection, kind: NewsKind) -> int:
 
 def told(conn: Connection) -> dict[str, int]:
     """Return how often each kind of news was told."""
-    return {row.kind: row.n for row in conn.execute(*_told())}
+    return {row.kind: row.n for row in conn.execute(_TOLD)}
 
 
-@built_once
-def _told() -> Any:
-    return select(news.c.kind, news.c.n)
+_TOLD = select(news.c.kind, news.c.n)
 
 
 def owners(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int, int]]:
@@ -73,13 +70,14 @@ def stops(conn: Connection, conversation_ids: Collection[int]) -> list[tuple[int
 
 def is_watched(conn: Connection, replica_id: int) -> bool:
     """Whether anybody looks at any chat at another replica."""
-    return conn.scalar(*_is_watched(replica_id)) is not None
+    return conn.scalar(_IS_WATCHED, {"replica_id": replica_id}) is not None
 
 
-@built_once
-def _is_watched(replica_id: int) -> Any:
-    others = (chat_watch.c.replica != replica_id, chat_watch.c.until > now_s())
-    return select(chat_watch.c.replica).where(*others).limit(1)
+_IS_WATCHED = (
+    select(chat_watch.c.replica)
+    .where(chat_watch.c.replica != bindparam("replica_id"), chat_watch.c.until > now_s())
+    .limit(1)
+)
 
 
 def watch(conn: Connection, replica_id: int, session_keys: Collection[str]) -> None:

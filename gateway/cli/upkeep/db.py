@@ -41,9 +41,8 @@ from gateway.lifecycle.backups import DUMP, HOME, Backup
 from gateway.settings.loading import home_of, load_settings
 from gateway.settings.references import argument
 from gateway.settings.tree import Settings
-from gateway.storage import development, identity, maintenance
+from gateway.storage import maintenance
 from gateway.storage.database import DatabaseServer, location_of
-from gateway.storage.engine import lock_database
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
@@ -73,6 +72,8 @@ def db_upgrade(context: typer.Context) -> None:
 @db_app.command("convert")
 def db_convert(context: typer.Context) -> None:
     """Give a database of the unreleased 0.6 this version's schema, and say what that changes."""
+    from gateway.storage import development  # noqa: PLC0415
+
     for line in development.convert(location_of(loaded(context).settings)):
         say(line)
 
@@ -193,27 +194,6 @@ def db_compact(context: typer.Context) -> None:
     """Make the file as small as what is in it; the gateway must be stopped."""
     before, after = maintenance.compact(location_of(loaded(context).settings))
     say(f"{before:,} bytes before, {after:,} after")
-
-
-@db_app.command("accept")
-def db_accept(
-    context: typer.Context,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
-    """Go on with the database that is there, after a restore: it may lack what was stored."""
-    settings = loaded(context).settings
-    path = maintenance.file_at(
-        location_of(settings),
-        "what is restored there is taken as it is, there is nothing to accept",
-    )
-    mark = identity.mark_of(path, settings.home)
-    if not yes:
-        what = path if path.exists() else "an empty database"
-        typer.confirm(f"Go on with {what}, whatever it lacks?", abort=True, err=True)
-    # Fails while a gateway runs, which writes the mark itself.
-    with lock_database(path):
-        known = identity.accept(mark)
-    say("the next start takes it as it is" if known else "there is nothing to accept")
 
 
 @forget_app.command()

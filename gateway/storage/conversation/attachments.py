@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, delete, func, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, bindparam, delete, func, select, tuple_, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
 from gateway.storage.conversation import conversations
@@ -28,7 +28,6 @@ from gateway.storage.schema import (
     is_pending,
     now_s,
 )
-from gateway.storage.statements import built_once
 
 PART_BYTES = 1_048_576
 """A file that is fetched is stored in a transaction for each such part (decision 085)."""
@@ -140,25 +139,8 @@ def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list
 
     Those that were tried least come first, then the oldest.
     """
-    return [_pending(row) for row in conn.execute(*_next_pending(*account, limit))]
-
-
-@built_once
-def _next_pending(platform: str, account: str, limit: int) -> Any:
-    # One of each conversation: a message with many files must not hold up those of other chats.
-    firsts = _awaited(func.min(attachment.c.id)).group_by(attachment.c.conversation)
-    place = (conversation.c.platform, conversation.c.account, conversation.c.chat)
-    return (
-        select(attachment, *place, conversation.c.thread)
-        .join(conversation, conversation.c.id == attachment.c.conversation)
-        .where(
-            conversation.c.platform == platform,
-            conversation.c.account == account,
-            attachment.c.id.in_(firsts),
-        )
-        .order_by(attachment.c.failures, attachment.c.id)
-        .limit(limit)
-    )
+    values = {"platform": account[0], "account": account[1], "limit": limit}
+    return [_pending(row) for row in conn.execute(_NEXT_PENDING, values)]
 
 
 def _awaited(*columns: Any) -> Select[Any]:
@@ -168,6 +150,28 @@ def _awaited(*columns: Any) -> Select[Any]:
     )
     waits = (file_is_awaited, is_pending, inbox.c.state == "queued")
     return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
+
+
+# One of each conversation: a message with many files must not hold up those of other chats.
+_NEXT_PENDING = (
+    select(
+        attachment,
+        conversation.c.platform,
+        conversation.c.account,
+        conversation.c.chat,
+        conversation.c.thread,
+    )
+    .join(conversation, conversation.c.id == attachment.c.conversation)
+    .where(
+        conversation.c.platform == bindparam("platform"),
+        conversation.c.account == bindparam("account"),
+        attachment.c.id.in_(
+            _awaited(func.min(attachment.c.id)).group_by(attachment.c.conversation)
+        ),
+    )
+    .order_by(attachment.c.failures, attachment.c.id)
+    .limit(bindparam("limit"))
+)
 
 
 def _pending(row: Row[Any]) -> AwaitedFile:
@@ -304,13 +308,14 @@ def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
 
 
 def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
-    return conn.execute(*_of_turn(turn_id)).all()
+    return conn.execute(_OF_TURN, {"turn_id": turn_id}).all()
 
 
-@built_once
-def _of_turn(turn_id: int) -> Any:
-    made = (attachment.c.turn_id == turn_id, attachment.c.state == "stored")
-    return select(attachment).where(*made).order_by(attachment.c.id)
+_OF_TURN = (
+    select(attachment)
+    .where(attachment.c.turn_id == bindparam("turn_id"), attachment.c.state == "stored")
+    .order_by(attachment.c.id)
+)
 
 
 class MessageFile(NamedTuple):

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, bindparam, delete, select
 
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
@@ -31,7 +31,6 @@ from gateway.storage.schema import (
     summary_part,
     turn,
 )
-from gateway.storage.statements import built_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def put_candidate(
     made it are booked all the same; `sender` is whose budget they count for.
     """
     ledger.book(conn, conversation_id, None, sender, calls)
-    if conn.scalar(*_is_live(session_id)) is None:
+    if conn.scalar(_IS_LIVE, {"session_id": session_id}) is None:
         return False
     conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))
     conn.execute(
@@ -170,23 +169,22 @@ def put_candidate(
     return True
 
 
-@built_once
-def _is_live(session_id: int) -> Any:
-    return select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
+_IS_LIVE = select(session.c.id).where(
+    session.c.id == bindparam("session_id"), session.c.ended_at.is_(None)
+)
 
 
 def candidate(conn: Connection, session_id: int) -> Summary | None:
     """Return the summary that was prepared for a session; its role is still to be chosen."""
-    row = conn.execute(*_candidate(session_id)).one_or_none()
+    row = conn.execute(_CANDIDATE, {"session_id": session_id}).one_or_none()
     if row is None:
         return None
     return Summary(row.text, row.first_seq, row.last_seq, source=row.source, model=row.model or "")
 
 
-@built_once
-def _candidate(session_id: int) -> Any:
-    return select(summary_candidate).where(summary_candidate.c.session_id == session_id)
-
+_CANDIDATE = select(summary_candidate).where(
+    summary_candidate.c.session_id == bindparam("session_id")
+)
 
 PARTS_KEPT_S = 86_400.0
 """So long the summary of a part waits for the whole to be written."""

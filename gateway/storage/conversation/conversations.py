@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Table,
     and_,
+    bindparam,
     case,
     delete,
     func,
@@ -39,7 +40,6 @@ from gateway.storage.schema import (
     outbox,
     turn,
 )
-from gateway.storage.statements import built_once
 
 TITLE_CHARS = 60
 _PAGE = 50
@@ -101,7 +101,6 @@ _pending = (
     .label("pending")
 )
 
-
 _NOTHING: Select[Any] = select().select_from(conversation)
 
 
@@ -116,23 +115,9 @@ def hold(conn: Connection, conversation_id: int, other: int | None = None) -> No
     if conn.dialect.name == "sqlite":
         return
     if other is None:
-        conn.execute(*_hold(conversation_id))
+        conn.execute(_HOLD, {"conversation_id": conversation_id})
     else:
-        conn.execute(*_hold_both(conversation_id, other))
-
-
-@built_once
-def _hold(conversation_id: int) -> Any:
-    # Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
-    # a plan for two equal ids than of one for any two.
-    return locking(_NOTHING.where(conversation.c.id == conversation_id))
-
-
-@built_once
-def _hold_both(one: int, other: int) -> Any:
-    # Everybody takes several locks in the order of ids: else two could wait for each other.
-    both = or_(conversation.c.id == one, conversation.c.id == other)
-    return locking(_NOTHING.where(both).order_by(conversation.c.id))
+        conn.execute(_HOLD_BOTH, {"one": conversation_id, "other": other})
 
 
 def hold_of_keys(conn: Connection, session_keys: Collection[str]) -> None:
@@ -152,39 +137,47 @@ def locking(found: Select[Any], *also: Table) -> Select[Any]:
     return found.with_for_update(of=(conversation, *also), key_share=True)
 
 
+# Everybody takes several locks in the order of ids: else two could wait for each other.
+_HOLD_BOTH = locking(
+    _NOTHING.where(
+        or_(conversation.c.id == bindparam("one"), conversation.c.id == bindparam("other"))
+    ).order_by(conversation.c.id)
+)
+
+# Not by way of `_hold_both`: PostgreSQL would plan that anew each time, as it expects less of
+# a plan for two equal ids than of one for any two.
+_HOLD = locking(_NOTHING.where(conversation.c.id == bindparam("conversation_id")))
+
+
 def get(conn: Connection, conversation_id: int) -> Conversation:
     """Return a conversation that exists."""
-    return Conversation(*conn.execute(*_by_id(conversation_id)).one())
+    return Conversation(*conn.execute(_BY_ID, {"conversation_id": conversation_id}).one())
 
 
-@built_once
-def _by_id(conversation_id: int) -> Any:
-    return select(*COLUMNS).where(conversation.c.id == conversation_id)
+_BY_ID = select(*COLUMNS).where(conversation.c.id == bindparam("conversation_id"))
 
 
 def exists(conn: Connection, conversation_id: int) -> bool:
     """Whether a conversation has not been erased."""
-    return conn.scalar(*_exists(conversation_id)) is not None
+    return conn.scalar(_EXISTS, {"conversation_id": conversation_id}) is not None
 
 
-@built_once
-def _exists(conversation_id: int) -> Any:
-    return select(conversation.c.id).where(conversation.c.id == conversation_id)
+_EXISTS = select(conversation.c.id).where(conversation.c.id == bindparam("conversation_id"))
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
     """Return a conversation, locked, with its `waits` and `pending`."""
-    return Conversation(*conn.execute(*_locked(conversation_id)).one())
+    return Conversation(*conn.execute(_LOCKED, {"conversation_id": conversation_id}).one())
 
 
-@built_once
-def _locked(conversation_id: int) -> Any:
-    return locking(select(*COLUMNS, WAITS, _pending).where(conversation.c.id == conversation_id))
+_LOCKED = locking(
+    select(*COLUMNS, WAITS, _pending).where(conversation.c.id == bindparam("conversation_id"))
+)
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
     """Return the conversation of a session key as `locked` does; None where there is none yet."""
-    row = conn.execute(*_of_key(session_key)).one_or_none()
+    row = conn.execute(_OF_KEY, {"session_key": session_key}).one_or_none()
     return None if row is None else Conversation(*row)
 
 
@@ -199,36 +192,22 @@ def of_key(session_key: Any, *beside: Any) -> Select[Any]:
     return locking(found, alias)
 
 
-@built_once
-def _of_key(session_key: str) -> Any:
-    return of_key(session_key)
+_OF_KEY = of_key(bindparam("session_key"))
 
 
 def find(conn: Connection, session_key: str) -> int | None:
     """Return the id of the conversation of a session key, or None if there is none."""
-    found: int | None = conn.scalar(*_id_of_key(session_key))
+    found: int | None = conn.scalar(_ID_OF_KEY, {"session_key": session_key})
     return found
 
 
-@built_once
-def _id_of_key(session_key: str) -> Any:
-    return select(alias.c.conversation).where(alias.c.session_key == session_key)
+_ID_OF_KEY = select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
 
 
 def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
     """Return a conversation that one person has alone, with its shortest key, else None."""
-    row = conn.execute(*_of_user(conversation_id)).first()
+    row = conn.execute(_OF_USER, {"conversation_id": conversation_id}).first()
     return None if row is None else _with_key(row)
-
-
-@built_once
-def _of_user(conversation_id: int) -> Any:
-    return (
-        _keyed()
-        .where(conversation.c.id == conversation_id, conversation.c.user.is_not(None))
-        # The shortest key first: that of a direct chat has no sender behind it.
-        .order_by(func.length(alias.c.session_key))
-    )
 
 
 def all_of_user(conn: Connection, platform: str, user: str) -> Iterator[Conversation]:
@@ -254,6 +233,14 @@ def _keyed() -> Select[Any]:
     return select(*COLUMNS, alias.c.session_key).join(
         alias, alias.c.conversation == conversation.c.id
     )
+
+
+_OF_USER = (
+    _keyed()
+    .where(conversation.c.id == bindparam("conversation_id"), conversation.c.user.is_not(None))
+    # The shortest key first: that of a direct chat has no sender behind it.
+    .order_by(func.length(alias.c.session_key))
+)
 
 
 def _with_key(row: Any) -> Conversation:
@@ -288,7 +275,7 @@ def create_child(conn: Connection, parent: Conversation, turn_id: int, call: str
     return int(conn.execute(fresh.returning(conversation.c.id)).scalar_one())
 
 
-def children_of_turn(turn_id: int) -> Select[Any]:
+def children_of_turn(turn_id: Any) -> Select[Any]:
     """Select the ids of the delegated children of a turn."""
     return select(conversation.c.id).where(conversation.c.parent_turn_id == turn_id)
 
@@ -298,13 +285,13 @@ def child_of_call(turn_id: int, call: str) -> Select[Any]:
     return children_of_turn(turn_id).where(conversation.c.parent_call_id == call)
 
 
-def if_shared(conversation_id: int) -> Select[Any]:
+def if_shared(conversation_id: Any) -> Select[Any]:
     """Select the id of a conversation if several people write in it."""
     is_shared = conversation.c.user.is_(None)
     return select(conversation.c.id).where(conversation.c.id == conversation_id, is_shared)
 
 
-def children_of(conversation_id: int) -> Select[Any]:
+def children_of(conversation_id: Any) -> Select[Any]:
     """Select the ids of the delegated children of a conversation's turns."""
     return (
         select(conversation.c.id)
@@ -351,12 +338,10 @@ def title_of(text: str) -> str:
 
 def title(conn: Connection, conversation_id: int) -> str:
     """Return the title of a conversation; empty for none."""
-    return conn.scalar(*_title(conversation_id)) or ""
+    return conn.scalar(_TITLE, {"conversation_id": conversation_id}) or ""
 
 
-@built_once
-def _title(conversation_id: int) -> Any:
-    return select(conversation.c.title).where(conversation.c.id == conversation_id)
+_TITLE = select(conversation.c.title).where(conversation.c.id == bindparam("conversation_id"))
 
 
 def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
@@ -380,13 +365,11 @@ def rename(conn: Connection, conversation_id: int, text: str) -> None:
 
 def chosen_model(conn: Connection, conversation_id: int) -> str | None:
     """Return the model that `/model` has chosen, or None for the settings' own."""
-    chosen: str | None = conn.scalar(*_chosen(conversation_id))
+    chosen: str | None = conn.scalar(_CHOSEN, {"conversation_id": conversation_id})
     return chosen
 
 
-@built_once
-def _chosen(conversation_id: int) -> Any:
-    return select(conversation.c.model).where(conversation.c.id == conversation_id)
+_CHOSEN = select(conversation.c.model).where(conversation.c.id == bindparam("conversation_id"))
 
 
 def choose_model(conn: Connection, conversation_id: int, model: str | None) -> None:
@@ -410,17 +393,15 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
 
 def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
     """Return the next seq of the inbox, which is taken by this."""
-    return int(conn.scalar(*_take_inbox_seq(conversation_id)) or 0)
+    return int(conn.scalar(_TAKE_INBOX_SEQ, {"p_conversation_id": conversation_id}) or 0)
 
 
-@built_once
-def _take_inbox_seq(conversation_id: int) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(inbox_head=conversation.c.inbox_head + 1)
-        .returning(conversation.c.inbox_head)
-    )
+_TAKE_INBOX_SEQ = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"))
+    .values(inbox_head=conversation.c.inbox_head + 1)
+    .returning(conversation.c.inbox_head)
+)
 
 
 def take_seq_of_work(conn: Connection, place: Conversation) -> int:
@@ -430,36 +411,27 @@ def take_seq_of_work(conn: Connection, place: Conversation) -> int:
         place: As this transaction has read it, locked; nothing was entered since. So the seq is
             known, and nobody waits for the answer.
     """
-    conn.execute(*_take_seq_of_work(place.id))
+    conn.execute(_TAKE_SEQ_OF_WORK, {"p_conversation_id": place.id})
     return place.inbox_head + 1
-
-
-@built_once
-def _take_seq_of_work(conversation_id: int) -> Any:
-    begins_to_wait = and_(*_is_idle, ~_is_asking)
-    ready_no = case((begins_to_wait, next_ready_no()), else_=conversation.c.ready_no)
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(inbox_head=conversation.c.inbox_head + 1, ready_no=ready_no)
-    )
 
 
 def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
     """Return the next seq of the outbox, or None where a row of this key has one already."""
-    seq: int | None = conn.scalar(*_take_outbox_seq(conversation_id, source_key))
+    seq: int | None = conn.scalar(
+        _TAKE_OUTBOX_SEQ, {"p_conversation_id": conversation_id, "p_source_key": source_key}
+    )
     return seq
 
 
-@built_once
-def _take_outbox_seq(conversation_id: int, source_key: str) -> Any:
-    known = select(outbox.c.seq).where(outbox.c.source_key == source_key).exists()
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id, ~known)
-        .values(outbox_head=conversation.c.outbox_head + 1)
-        .returning(conversation.c.outbox_head)
+_TAKE_OUTBOX_SEQ = (
+    update(conversation)
+    .where(
+        conversation.c.id == bindparam("p_conversation_id"),
+        ~select(outbox.c.seq).where(outbox.c.source_key == bindparam("p_source_key")).exists(),
     )
+    .values(outbox_head=conversation.c.outbox_head + 1)
+    .returning(conversation.c.outbox_head)
+)
 
 
 def take_message_seqs(
@@ -471,22 +443,24 @@ def take_message_seqs(
     transaction has read behind its lock.
     """
     if after_seq is not None:
-        conn.execute(*_add_messages(conversation_id, count))
+        conn.execute(_ADD_MESSAGES, {"p_conversation_id": conversation_id, "p_count": count})
         return after_seq + count
-    return int(conn.scalar(*_take_message_seqs(conversation_id, count)) or 0)
+    return int(
+        conn.scalar(_TAKE_MESSAGE_SEQS, {"p_conversation_id": conversation_id, "p_count": count})
+        or 0
+    )
 
 
-def _adding(conversation_id: int, count: int) -> Any:
+def _adding(conversation_id: Any, count: Any) -> Any:
     longer = update(conversation).where(conversation.c.id == conversation_id)
     return longer.values(message_head=conversation.c.message_head + count)
 
 
-_add_messages = built_once(_adding)
+_ADD_MESSAGES = _adding(bindparam("p_conversation_id"), bindparam("p_count"))
 
-
-@built_once
-def _take_message_seqs(conversation_id: int, count: int) -> Any:
-    return _adding(conversation_id, count).returning(conversation.c.message_head)
+_TAKE_MESSAGE_SEQS = _adding(bindparam("p_conversation_id"), bindparam("p_count")).returning(
+    conversation.c.message_head
+)
 
 
 def message_head(conn: Connection, conversation_id: int) -> int:
@@ -503,16 +477,27 @@ def activate(conn: Connection, conversation_id: int, session_id: int) -> None:
 
 def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
     """Activate a child of the active segment; return False if another segment is active by now."""
-    return conn.execute(*_move_on(conversation_id, parent_id, child_id)).rowcount == 1
-
-
-@built_once
-def _move_on(conversation_id: int, parent_id: int, child_id: int) -> Any:
     return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
-        .values(active_session_id=child_id)
+        conn.execute(
+            _MOVE_ON,
+            {
+                "p_conversation_id": conversation_id,
+                "p_parent_id": parent_id,
+                "p_child_id": child_id,
+            },
+        ).rowcount
+        == 1
     )
+
+
+_MOVE_ON = (
+    update(conversation)
+    .where(
+        conversation.c.id == bindparam("p_conversation_id"),
+        conversation.c.active_session_id == bindparam("p_parent_id"),
+    )
+    .values(active_session_id=bindparam("p_child_id"))
+)
 
 
 def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
@@ -520,7 +505,7 @@ def active_sessions(conversation_ids: Collection[int]) -> Select[Any]:
     return select(conversation.c.active_session_id).where(conversation.c.id.in_(conversation_ids))
 
 
-def active_session_id(conversation_id: int) -> ScalarSelect[Any]:
+def active_session_id(conversation_id: Any) -> ScalarSelect[Any]:
     """Select the id of a conversation's active segment."""
     active = select(conversation.c.active_session_id).where(conversation.c.id == conversation_id)
     return active.scalar_subquery()
@@ -540,16 +525,7 @@ def make_ready(conn: Connection, conversation_id: int) -> None:
     release.
     """
     hold(conn, conversation_id)
-    conn.execute(*_make_ready(conversation_id))
-
-
-@built_once
-def _make_ready(conversation_id: int) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id, *_is_idle)
-        .values(ready_no=next_ready_no())
-    )
+    conn.execute(_MAKE_READY, {"p_conversation_id": conversation_id})
 
 
 _is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
@@ -570,19 +546,34 @@ def next_ready_no() -> ScalarSelect[int]:
     return newest.scalar_subquery()
 
 
+_MAKE_READY = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"), *_is_idle)
+    .values(ready_no=next_ready_no())
+)
+
+_TAKE_SEQ_OF_WORK = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"))
+    .values(
+        inbox_head=conversation.c.inbox_head + 1,
+        ready_no=case(
+            (and_(*_is_idle, ~_is_asking), next_ready_no()), else_=conversation.c.ready_no
+        ),
+    )
+)
+
 # In the words of ix_conversation_unsearched.
 _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 
 def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
     """Return conversations with messages that are not in the search index yet."""
-    found = conn.scalars(*_unsearched(limit + len(left_out)))
+    found = conn.scalars(_UNSEARCHED, {"limit": limit + len(left_out)})
     return [each for each in found if each not in left_out][:limit]
 
 
-@built_once
-def _unsearched(limit: int) -> Any:
-    return select(conversation.c.id).where(_lacks_words).limit(limit)
+_UNSEARCHED = select(conversation.c.id).where(_lacks_words).limit(bindparam("limit"))
 
 
 def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
@@ -595,26 +586,32 @@ def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -
 
 def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
     """Return up to which seq a conversation is indexed, and its newest one; zeros for none."""
-    row = conn.execute(*_search_progress(conversation_id)).one_or_none()
+    row = conn.execute(_SEARCH_PROGRESS, {"conversation_id": conversation_id}).one_or_none()
     return (0, 0) if row is None else (row[0], row[1])
 
 
-@built_once
-def _search_progress(conversation_id: int) -> Any:
-    places = select(conversation.c.searched_seq, conversation.c.message_head)
-    return places.where(conversation.c.id == conversation_id)
+_SEARCH_PROGRESS = select(conversation.c.searched_seq, conversation.c.message_head).where(
+    conversation.c.id == bindparam("conversation_id")
+)
 
 
 def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:
     """Note that the index has gone from one seq to another; False where it was not at the first."""
-    moved = conn.execute(*_note_searched(conversation_id, after_seq, upto_seq))
+    moved = conn.execute(
+        _NOTE_SEARCHED,
+        {"p_conversation_id": conversation_id, "p_after_seq": after_seq, "p_upto_seq": upto_seq},
+    )
     return moved.rowcount == 1
 
 
-@built_once
-def _note_searched(conversation_id: int, after_seq: int, upto_seq: int) -> Any:
-    here = (conversation.c.id == conversation_id, conversation.c.searched_seq == after_seq)
-    return update(conversation).where(*here).values(searched_seq=upto_seq)
+_NOTE_SEARCHED = (
+    update(conversation)
+    .where(
+        conversation.c.id == bindparam("p_conversation_id"),
+        conversation.c.searched_seq == bindparam("p_after_seq"),
+    )
+    .values(searched_seq=bindparam("p_upto_seq"))
+)
 
 
 def search_anew(conn: Connection) -> None:

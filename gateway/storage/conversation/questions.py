@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Connection, CursorResult, Row, func, select, update
+from sqlalchemy import Connection, CursorResult, Row, bindparam, func, select, update
 
 from agent.ports import Decision, Origin
 from agent.tools.context import Inquiry, InquiryKind
@@ -28,7 +28,6 @@ from gateway.storage.schema import (
     session,
     turn,
 )
-from gateway.storage.statements import built_once
 
 InquiryState = Literal["pending", "answered", "expired", "cancelled"]
 ENDED = {"answered": "answered", "cancelled": "stopped", "expired": "not answered in time"}
@@ -89,16 +88,15 @@ class QuestionPlace:
 
 def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
     """Return what was asked for a call."""
-    row = conn.execute(*_of_call(turn_id, call)).one_or_none()
+    row = conn.execute(_OF_CALL, {"turn_id": turn_id, "call": call}).one_or_none()
     return None if row is None else _found(row)
 
 
-@built_once
-def _of_call(turn_id: int, call: str) -> Any:
-    return select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
-
-
 _COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
+
+_OF_CALL = select(*_COLUMNS).where(
+    inquiry.c.turn_id == bindparam("turn_id"), inquiry.c.call_id == bindparam("call")
+)
 
 
 def find(conn: Connection, inquiry_id: int) -> Question | None:
@@ -121,16 +119,14 @@ def _upto_seq(conn: Connection, conversation_id: int) -> int:
 
 def pending(conn: Connection, conversation_id: int) -> list[Question]:
     """Return what waits for an answer in a conversation, oldest first."""
-    return [_found(row) for row in conn.execute(*_pending(conversation_id))]
+    return [_found(row) for row in conn.execute(_PENDING, {"conversation_id": conversation_id})]
 
 
-@built_once
-def _pending(conversation_id: int) -> Any:
-    return (
-        select(*_COLUMNS)
-        .where(inquiry.c.conversation == conversation_id, is_unanswered)
-        .order_by(inquiry.c.id)
-    )
+_PENDING = (
+    select(*_COLUMNS)
+    .where(inquiry.c.conversation == bindparam("conversation_id"), is_unanswered)
+    .order_by(inquiry.c.id)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +182,14 @@ def newest(conn: Connection, conversation_id: int) -> int:
 
 def is_awaited(conn: Connection, conversation_id: int) -> bool:
     """Whether anything waits for an answer in a conversation."""
-    return conn.execute(*_awaited(conversation_id)).one_or_none() is not None
+    return conn.execute(_AWAITED, {"conversation_id": conversation_id}).one_or_none() is not None
 
 
-@built_once
-def _awaited(conversation_id: int) -> Any:
-    here = inquiry.c.conversation == conversation_id
-    return select(inquiry.c.id).where(here, is_unanswered).limit(1)
+_AWAITED = (
+    select(inquiry.c.id)
+    .where((inquiry.c.conversation == bindparam("conversation_id")), is_unanswered)
+    .limit(1)
+)
 
 
 def is_asked(conn: Connection, conversation_id: int) -> bool:
@@ -241,33 +238,42 @@ def approver(conn: Connection, conversation_id: int, asked: Inquiry, valid_s: fl
 
     What counts was said since it began anew last, and not longer ago than `valid_s`.
     """
-    by: str | None = conn.scalar(*_standing(conversation_id, asked.tool, asked.definition, valid_s))
+    by: str | None = conn.scalar(
+        _STANDING,
+        {
+            "conversation_id": conversation_id,
+            "tool": asked.tool,
+            "definition": asked.definition,
+            "valid_s": valid_s,
+        },
+    )
     return by
 
 
-@built_once
-def _standing(conversation_id: int, tool: str, definition: str, valid_s: float) -> Any:
-    root = select(func.max(session.c.id)).where(
-        session.c.conversation == conversation_id, session.c.parent_session_id.is_(None)
+_STANDING = (
+    select(inquiry.c.answered_by)
+    .join(turn, turn.c.id == inquiry.c.turn_id)
+    .where(
+        inquiry.c.conversation == bindparam("conversation_id"),
+        inquiry.c.kind == "approval",
+        inquiry.c.tool == bindparam("tool"),
+        inquiry.c.definition == bindparam("definition"),
+        inquiry.c.state == "answered",
+        inquiry.c.answer == "conversation",
+        # Not of a row that only follows from another one: else each use would renew it.
+        inquiry.c.answered_at > now_s() - bindparam("valid_s"),
+        # Ids of segments grow: what was asked since the newest root began.
+        turn.c.session_id
+        >= (
+            select(func.max(session.c.id)).where(
+                session.c.conversation == bindparam("conversation_id"),
+                session.c.parent_session_id.is_(None),
+            )
+        ).scalar_subquery(),
     )
-    return (
-        select(inquiry.c.answered_by)
-        .join(turn, turn.c.id == inquiry.c.turn_id)
-        .where(
-            inquiry.c.conversation == conversation_id,
-            inquiry.c.kind == "approval",
-            inquiry.c.tool == tool,
-            inquiry.c.definition == definition,
-            inquiry.c.state == "answered",
-            inquiry.c.answer == "conversation",
-            # Not of a row that only follows from another one: else each use would renew it.
-            inquiry.c.answered_at > now_s() - valid_s,
-            # Ids of segments grow: what was asked since the newest root began.
-            turn.c.session_id >= root.scalar_subquery(),
-        )
-        .order_by(inquiry.c.id.desc())
-        .limit(1)
-    )
+    .order_by(inquiry.c.id.desc())
+    .limit(1)
+)
 
 
 def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> dict[str, Any]:
@@ -391,7 +397,7 @@ def expire(conn: Connection, found: Question) -> bool:
 
 def cancel(conn: Connection, conversation_id: int) -> int:
     """Have nothing wait in a conversation any more; returns how many answers were waited for."""
-    return _withdraw_all(conn, conn.execute(*_cancel(conversation_id)))
+    return _withdraw_all(conn, conn.execute(_CANCEL, {"p_conversation_id": conversation_id}))
 
 
 def withdraw(
@@ -433,29 +439,25 @@ def _withdraw_all(conn: Connection, cancelled: CursorResult[Any]) -> int:
     return len(rows)
 
 
-@built_once
-def _cancel(conversation_id: int) -> Any:
-    return (
-        update(inquiry)
-        .where(inquiry.c.conversation == conversation_id, is_unanswered)
-        .values(state="cancelled", answered_at=now_s())
-        .returning(inquiry.c.id, inquiry.c.conversation)
-    )
+_CANCEL = (
+    update(inquiry)
+    .where(inquiry.c.conversation == bindparam("p_conversation_id"), is_unanswered)
+    .values(state="cancelled", answered_at=now_s())
+    .returning(inquiry.c.id, inquiry.c.conversation)
+)
 
 
 def cancel_of_turn(conn: Connection, turn_id: int) -> None:
     """Cancel all pending questions of a turn."""
-    _withdraw_all(conn, conn.execute(*_cancel_of_turn(turn_id)))
+    _withdraw_all(conn, conn.execute(_CANCEL_OF_TURN, {"p_turn_id": turn_id}))
 
 
-@built_once
-def _cancel_of_turn(turn_id: int) -> Any:
-    return (
-        update(inquiry)
-        .where(inquiry.c.turn_id == turn_id, is_unanswered)
-        .values(state="cancelled", answered_at=now_s())
-        .returning(inquiry.c.id, inquiry.c.conversation)
-    )
+_CANCEL_OF_TURN = (
+    update(inquiry)
+    .where(inquiry.c.turn_id == bindparam("p_turn_id"), is_unanswered)
+    .values(state="cancelled", answered_at=now_s())
+    .returning(inquiry.c.id, inquiry.c.conversation)
+)
 
 
 def _found(row: Row[Any]) -> Question:

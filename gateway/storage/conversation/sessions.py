@@ -41,7 +41,6 @@ from gateway.storage.schema import (
     turn,
     view_plan,
 )
-from gateway.storage.statements import built_once
 
 DIGEST_BYTES = 16
 MOST_ORIGINS = 100
@@ -67,7 +66,7 @@ def find_base(conn: Connection, base: SharedBase) -> int:
     """Return the id of a base; it is entered, with its texts, where it is not known yet."""
     layers, inputs = dumped(base.prompt.layers), dumped(base.inputs)
     digest = digest_of(base.prompt.text, base.tools, layers, inputs)
-    known = conn.scalar(*_known_base(digest))
+    known = conn.scalar(_KNOWN_BASE, {"digest": digest})
     if known is not None:
         return int(known)
     values = {
@@ -81,9 +80,7 @@ def find_base(conn: Connection, base: SharedBase) -> int:
     return int(conn.execute(entered, values).scalar_one())
 
 
-@built_once
-def _known_base(digest: bytes) -> Any:
-    return select(prompt_base.c.id).where(prompt_base.c.digest == digest)
+_KNOWN_BASE = select(prompt_base.c.id).where(prompt_base.c.digest == bindparam("digest"))
 
 
 def _find_text(conn: Connection, body: str) -> int:
@@ -232,13 +229,11 @@ class PromptBase:
 
 def started_at(conn: Connection, session_id: int) -> float:
     """Return when a segment was begun, in seconds since the epoch."""
-    at: float = conn.execute(*_started_at(session_id)).scalar_one()
+    at: float = conn.execute(_STARTED_AT, {"session_id": session_id}).scalar_one()
     return at
 
 
-@built_once
-def _started_at(session_id: int) -> Any:
-    return select(session.c.started_at).where(session.c.id == session_id)
+_STARTED_AT = select(session.c.started_at).where(session.c.id == bindparam("session_id"))
 
 
 def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
@@ -293,7 +288,7 @@ def split(
         LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
             write nothing.
     """
-    ended = conn.execute(*_end(parent.id, reason)).one_or_none()
+    ended = conn.execute(_END, {"p_session_id": parent.id, "p_reason": reason}).one_or_none()
     if ended is None:
         raise LeaseLost(f"session {parent.id} has ended")
     fresh = replace(
@@ -310,8 +305,10 @@ def split(
         origins=load_origins(ended.origins),
     )
     child = _insert(conn, fresh, parent.id)
-    left = _hand_on(parent.id, child.id) if keeps_candidate else _drop_candidate(parent.id)
-    conn.execute(*left)
+    if keeps_candidate:
+        conn.execute(_HAND_ON, {"p_session_id": parent.id, "p_child_id": child.id})
+    else:
+        conn.execute(_DROP_CANDIDATE, {"p_session_id": parent.id})
     if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
         raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
     return child
@@ -362,59 +359,53 @@ def end(conn: Connection, session_id: int, reason: str) -> bool:
     Returns:
         False where it had ended before, and nothing was done.
     """
-    if conn.execute(*_end(session_id, reason)).one_or_none() is None:
+    if conn.execute(_END, {"p_session_id": session_id, "p_reason": reason}).one_or_none() is None:
         return False
-    conn.execute(*_drop_candidate(session_id))
+    conn.execute(_DROP_CANDIDATE, {"p_session_id": session_id})
     return True
 
 
-@built_once
-def _end(session_id: int, reason: str) -> Any:
-    return (
-        update(session)
-        # Of two that split a segment one finds it ended: a parent has one child.
-        .where(session.c.id == session_id, session.c.ended_at.is_(None))
-        .values(end_reason=reason, ended_at=now_s())
-        .returning(session.c.origins)
-    )
+_END = (
+    update(session)
+    # Of two that split a segment one finds it ended: a parent has one child.
+    .where(session.c.id == bindparam("p_session_id"), session.c.ended_at.is_(None))
+    .values(end_reason=bindparam("p_reason"), ended_at=now_s())
+    .returning(session.c.origins)
+)
 
+_DROP_CANDIDATE = delete(summary_candidate).where(
+    summary_candidate.c.session_id == bindparam("p_session_id")
+)
 
-@built_once
-def _drop_candidate(session_id: int) -> Any:
-    return delete(summary_candidate).where(summary_candidate.c.session_id == session_id)
-
-
-@built_once
-def _hand_on(session_id: int, child_id: int) -> Any:
-    here = summary_candidate.c.session_id == session_id
-    return update(summary_candidate).where(here).values(session_id=child_id)
+_HAND_ON = (
+    update(summary_candidate)
+    .where(summary_candidate.c.session_id == bindparam("p_session_id"))
+    .values(session_id=bindparam("p_child_id"))
+)
 
 
 def active(conn: Connection, conversation_id: int) -> Session:
     """Return the segment that the conversation's next turn belongs to."""
-    return in_row(conn.execute(*_active(conversation_id)).one())
+    return in_row(conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one())
 
 
 def find_active(conn: Connection, conversation_id: int) -> Session | None:
     """Return what `active` does; None where the conversation has been erased."""
-    row = conn.execute(*_active(conversation_id)).one_or_none()
+    row = conn.execute(_ACTIVE, {"conversation_id": conversation_id}).one_or_none()
     return None if row is None else in_row(row)
 
 
-@built_once
-def _active(conversation_id: int) -> Any:
-    active_id = conversations.active_session_id(conversation_id)
-    return with_base(session).where(session.c.id == active_id)
+_ACTIVE = with_base(session).where(
+    session.c.id == conversations.active_session_id(bindparam("conversation_id"))
+)
 
 
 def get(conn: Connection, session_id: int) -> Session:
     """Return one segment."""
-    return in_row(conn.execute(*_by_id(session_id)).one())
+    return in_row(conn.execute(_BY_ID, {"session_id": session_id}).one())
 
 
-@built_once
-def _by_id(session_id: int) -> Any:
-    return with_base(session).where(session.c.id == session_id)
+_BY_ID = with_base(session).where(session.c.id == bindparam("session_id"))
 
 
 def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
@@ -494,23 +485,22 @@ def note_origins(conn: Connection, active: Session, read: Iterable[Origin]) -> S
     new = [each for each in dict.fromkeys(read) if each not in active.origins]
     if not new:
         return active
-    stored = conn.execute(*_origins(active.id)).scalar_one()
+    stored = conn.execute(_ORIGINS, {"session_id": active.id}).scalar_one()
     origins = tuple(dict.fromkeys([*load_origins(stored), *new]))
     if len(origins) > MOST_ORIGINS:
         # One that nobody knows counts as the strictest.
         origins = (*origins[: MOST_ORIGINS - 1], Origin(origins[-1].kind, "?:?"))
-    conn.execute(*_set_origins(active.id, dump_origins(origins)))
+    conn.execute(_SET_ORIGINS, {"p_session_id": active.id, "p_stored": dump_origins(origins)})
     return replace(active, origins=origins)
 
 
-@built_once
-def _origins(session_id: int) -> Any:
-    return select(session.c.origins).where(session.c.id == session_id)
+_ORIGINS = select(session.c.origins).where(session.c.id == bindparam("session_id"))
 
-
-@built_once
-def _set_origins(session_id: int, stored: str | None) -> Any:
-    return update(session).where(session.c.id == session_id).values(origins=stored)
+_SET_ORIGINS = (
+    update(session)
+    .where(session.c.id == bindparam("p_session_id"))
+    .values(origins=bindparam("p_stored"))
+)
 
 
 def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
@@ -518,17 +508,11 @@ def speakers(conn: Connection, conversation_id: int, session_id: int) -> set[str
 
     Turns of versions that did not note their senders are left out: they let no guests in.
     """
-    noted = conn.scalars(*_speakers(conversation_id, session_id))
+    noted = conn.scalars(_SPEAKERS, {"conversation_id": conversation_id, "session_id": session_id})
     return {sender for senders in noted for sender in orjson.loads(senders)}
 
 
-@built_once
-def _speakers(conversation_id: int, session_id: int) -> Any:
-    its = in_lineage(conversation_id, session_id)
-    return select(turn.c.senders).distinct().where(*its, turn.c.senders.is_not(None))
-
-
-def in_lineage(conversation_id: int, session_id: int) -> tuple[ColumnElement[bool], ...]:
+def in_lineage(conversation_id: Any, session_id: Any) -> tuple[ColumnElement[bool], ...]:
     """Match the turns of a segment's lineage."""
     # No index of parents: SQLite would look at the roots of all conversations.
     is_root = func.coalesce(session.c.parent_session_id, 0) == 0
@@ -541,6 +525,16 @@ def in_lineage(conversation_id: int, session_id: int) -> tuple[ColumnElement[boo
         turn.c.session_id >= root.scalar_subquery(),
         turn.c.session_id < func.coalesce(next_root.scalar_subquery(), turn.c.session_id + 1),
     )
+
+
+_SPEAKERS = (
+    select(turn.c.senders)
+    .distinct()
+    .where(
+        *in_lineage(bindparam("conversation_id"), bindparam("session_id")),
+        turn.c.senders.is_not(None),
+    )
+)
 
 
 def held_by(
@@ -556,7 +550,7 @@ def held_by(
 
 
 def _held_by(conn: Connection, conversation_id: int, session_id: int) -> tuple[Origin, ...]:
-    noted = load_origins(conn.scalar(*_origins(session_id)))
+    noted = load_origins(conn.scalar(_ORIGINS, {"session_id": session_id}))
     spoken = [Origin("quoted", who) for who in sorted(speakers(conn, conversation_id, session_id))]
     return tuple(dict.fromkeys([*noted, *spoken]))
 
@@ -569,27 +563,34 @@ def held_in(conn: Connection, conversation_ids: Collection[int]) -> set[Origin]:
     found: set[Origin] = set()
     for each in conversation_ids:
         found |= {
-            origin for stored in conn.scalars(*_noted_in(each)) for origin in load_origins(stored)
+            origin
+            for stored in conn.scalars(_NOTED_IN, {"conversation_id": each})
+            for origin in load_origins(stored)
         }
         found |= {
             Origin("quoted", who)
-            for senders in conn.scalars(*_spoken_in(each))
+            for senders in conn.scalars(_SPOKEN_IN, {"conversation_id": each})
             for who in orjson.loads(senders)
         }
     return found
 
 
-@built_once
-def _noted_in(conversation_id: int) -> Any:
-    here = session.c.conversation == conversation_id
-    its = here | session.c.conversation.in_(conversations.children_of(conversation_id))
-    return select(session.c.origins).where(its, session.c.origins.is_not(None))
+_NOTED_IN = select(session.c.origins).where(
+    (
+        (session.c.conversation == bindparam("conversation_id"))
+        | session.c.conversation.in_(conversations.children_of(bindparam("conversation_id")))
+    ),
+    session.c.origins.is_not(None),
+)
 
-
-@built_once
-def _spoken_in(conversation_id: int) -> Any:
-    here = turn.c.conversation.in_(conversations.if_shared(conversation_id))
-    return select(turn.c.senders).distinct().where(here, turn.c.senders.is_not(None))
+_SPOKEN_IN = (
+    select(turn.c.senders)
+    .distinct()
+    .where(
+        turn.c.conversation.in_(conversations.if_shared(bindparam("conversation_id"))),
+        turn.c.senders.is_not(None),
+    )
+)
 
 
 def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, select
 
@@ -13,7 +12,6 @@ from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.schema import Whole, blob, iso_time, message, now_s, running_in
-from gateway.storage.statements import built_once
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
@@ -129,19 +127,26 @@ def load_bodies(
     conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
 ) -> Sequence[tuple[int, str]]:
     """Return at most `limit` messages of a range as they are stored, with their seqs, in order."""
-    return conn.execute(*_bodies(conversation_id, first_seq, min(last_seq, END), limit)).all()
+    return conn.execute(
+        _BODIES,
+        {
+            "conversation_id": conversation_id,
+            "first_seq": first_seq,
+            "last_seq": min(last_seq, END),
+            "limit": limit,
+        },
+    ).all()
 
 
-@built_once
-def _bodies(conversation_id: int, first_seq: int, last_seq: int, limit: int) -> Any:
-    return (
-        select(message.c.seq, message.c.body)
-        .where(
-            message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
-        )
-        .order_by(message.c.seq)
-        .limit(limit)
+_BODIES = (
+    select(message.c.seq, message.c.body)
+    .where(
+        message.c.conversation == bindparam("conversation_id"),
+        message.c.seq.between(bindparam("first_seq"), bindparam("last_seq")),
     )
+    .order_by(message.c.seq)
+    .limit(bindparam("limit"))
+)
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
@@ -157,16 +162,19 @@ def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> Ch
 
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
     """Return the messages that a turn has recorded so far, with their seqs."""
-    return decoded(conn.execute(*_of_turn(conversation_id, turn_id)).all())
-
-
-@built_once
-def _of_turn(conversation_id: int, turn_id: int) -> Any:
-    return (
-        select(message.c.seq, message.c.body)
-        .where(message.c.conversation == conversation_id, message.c.turn_id == turn_id)
-        .order_by(message.c.seq)
+    return decoded(
+        conn.execute(_OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id}).all()
     )
+
+
+_OF_TURN = (
+    select(message.c.seq, message.c.body)
+    .where(
+        message.c.conversation == bindparam("conversation_id"),
+        message.c.turn_id == bindparam("turn_id"),
+    )
+    .order_by(message.c.seq)
+)
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
@@ -228,28 +236,29 @@ def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | N
 
 def tokens_shown(conn: Connection, conversation_id: int, plan: ViewPlan) -> int:
     """Return the estimates of what a plan without a tail start shows, summed up."""
-    total = conn.scalar(*_tokens_from(conversation_id, plan.first_seq))
+    total = conn.scalar(
+        _TOKENS_FROM, {"conversation_id": conversation_id, "first_seq": plan.first_seq}
+    )
     return int(total or 0)
 
 
-@built_once
-def _tokens_from(conversation_id: int, first_seq: int) -> Any:
-    return select(func.sum(message.c.tokens)).where(
-        message.c.conversation == conversation_id, message.c.seq >= first_seq
-    )
+_TOKENS_FROM = select(func.sum(message.c.tokens)).where(
+    message.c.conversation == bindparam("conversation_id"), message.c.seq >= bindparam("first_seq")
+)
 
 
 def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
     """Whether none of these messages is erased (gateway/storage/retention.py)."""
-    count: int = conn.execute(*_count(conversation_id, first_seq, last_seq)).scalar_one()
+    count: int = conn.execute(
+        _COUNT, {"conversation_id": conversation_id, "first_seq": first_seq, "last_seq": last_seq}
+    ).scalar_one()
     return count == last_seq - first_seq + 1
 
 
-@built_once
-def _count(conversation_id: int, first_seq: int, last_seq: int) -> Any:
-    return select(func.count()).where(
-        message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
-    )
+_COUNT = select(func.count()).where(
+    message.c.conversation == bindparam("conversation_id"),
+    message.c.seq.between(bindparam("first_seq"), bindparam("last_seq")),
+)
 
 
 def days(
@@ -257,24 +266,24 @@ def days(
 ) -> list[tuple[int, str]]:
     """Return the first message of people on each day of a range, with the day (UTC, ISO 8601)."""
     found: list[tuple[int, str]] = []
-    for row in conn.execute(*_said_at(conversation_id, first_seq, last_seq)):
+    for row in conn.execute(
+        _SAID_AT, {"conversation_id": conversation_id, "first_seq": first_seq, "last_seq": last_seq}
+    ):
         day = datetime.fromtimestamp(row.at, UTC).date().isoformat()
         if not found or day > found[-1][1]:
             found.append((row.seq, day))
     return found
 
 
-@built_once
-def _said_at(conversation_id: int, first_seq: int, last_seq: int) -> Any:
-    return (
-        select(message.c.seq, message.c.at)
-        .where(
-            message.c.conversation == conversation_id,
-            message.c.seq.between(first_seq, last_seq),
-            message.c.role == "user",
-        )
-        .order_by(message.c.seq)
+_SAID_AT = (
+    select(message.c.seq, message.c.at)
+    .where(
+        message.c.conversation == bindparam("conversation_id"),
+        message.c.seq.between(bindparam("first_seq"), bindparam("last_seq")),
+        message.c.role == "user",
     )
+    .order_by(message.c.seq)
+)
 
 
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
@@ -282,15 +291,18 @@ def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float |
 
     In seconds since the epoch.
     """
-    at: float | None = conn.scalar(*_newest_at(conversation_id, first_seq))
+    at: float | None = conn.scalar(
+        _NEWEST_AT, {"conversation_id": conversation_id, "first_seq": first_seq}
+    )
     return at
 
 
-@built_once
-def _newest_at(conversation_id: int, first_seq: int) -> Any:
-    return (
-        select(message.c.at)
-        .where(message.c.conversation == conversation_id, message.c.seq >= first_seq)
-        .order_by(message.c.seq.desc())
-        .limit(1)
+_NEWEST_AT = (
+    select(message.c.at)
+    .where(
+        message.c.conversation == bindparam("conversation_id"),
+        message.c.seq >= bindparam("first_seq"),
     )
+    .order_by(message.c.seq.desc())
+    .limit(1)
+)

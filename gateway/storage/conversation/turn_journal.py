@@ -21,7 +21,14 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
+from gateway.storage.conversation.turns import (
+    PREVIEW_INTENT,
+    Turn,
+    forgive_attempt,
+    held_by,
+    load,
+    proceed,
+)
 from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.leases import Lease, TakenSeqs, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
@@ -37,7 +44,6 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
-from gateway.storage.statements import built_once
 
 
 def record_message(
@@ -51,7 +57,7 @@ def record_message(
     seq, n = _enter_message(conn, current, message)
     if message["role"] == "assistant":
         _journal_model(conn, current, call, seq, n)
-        conn.execute(*_get_further(current.id))
+        conn.execute(_GET_FURTHER, {"p_turn_id": current.id})
     return seq
 
 
@@ -109,7 +115,9 @@ def report_prompt(conn: Connection, told: Session, call: ModelCall, seq: int) ->
     conn.execute(_REPORT, values)
     # Number 1 is a root, which no compaction began.
     if told.number != 1:
-        conn.execute(*_report_compaction(told.id, usage.prompt_tokens))
+        conn.execute(
+            _REPORT_COMPACTION, {"p_session_id": told.id, "p_prompt_tokens": usage.prompt_tokens}
+        )
 
 
 # Values that are named as columns are set besides these.
@@ -124,17 +132,14 @@ _REPORT = (
     )
 )
 
-
-@built_once
-def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
-    return (
-        update(compaction)
-        .where(
-            compaction.c.child_session_id == session_id,
-            compaction.c.tokens_after_reported.is_(None),
-        )
-        .values(tokens_after_reported=prompt_tokens)
+_REPORT_COMPACTION = (
+    update(compaction)
+    .where(
+        compaction.c.child_session_id == bindparam("p_session_id"),
+        compaction.c.tokens_after_reported.is_(None),
     )
+    .values(tokens_after_reported=bindparam("p_prompt_tokens"))
+)
 
 
 def is_step(call: ModelCall | None) -> bool:
@@ -163,7 +168,9 @@ def start_tool(
     # An earlier attempt alone can have noted it; its calls stand open since then.
     if any(each["id"] == call["id"] for each in open_calls(list(current.messages))):
         proceed(conn, current)
-        if conn.execute(*_note_again(current.id, call["id"], effect)).rowcount:
+        if conn.execute(
+            _NOTE_AGAIN, {"p_turn_id": current.id, "p_call_id": call["id"], "p_effect": effect}
+        ).rowcount:
             _put_on_record(conn, current, call, decision)
             return
     arguments = call["function"]["arguments"].encode()
@@ -210,35 +217,36 @@ def _next_n(conn: Connection, current: Turn) -> int:
         LeaseLost: Another worker has the conversation, or the turn has ended.
         TurnCancelled: Its user stopped the turn.
     """
-    lease = current.lease
-    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
-    n = conn.scalar(*_fenced_step(current.id, *held, current.upto_seq))
+    n = conn.scalar(
+        _FENCED_STEP, {**held_by(current), "p_turn_id": current.id, "p_upto_seq": current.upto_seq}
+    )
     if n is None:
         proceed(conn, current)
         raise LeaseLost(f"turn {current.id} has ended")
     return int(n)
 
 
-@built_once
-def _fenced_step(
-    turn_id: int, conversation_id: int, replica_id: int, epoch: int, upto_seq: int
-) -> Any:
-    fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
-    further = update(turn).where(turn.c.id == turn_id, still_runs, fenced)
-    return further.values(progress=turn.c.progress + 1).returning(turn.c.progress)
-
-
-@built_once
-def _note_again(turn_id: int, call_id: str, effect: str) -> Any:
-    return update(step).where(_is_started(turn_id, call_id)).values(effect=effect)
-
+_FENCED_STEP = (
+    update(turn)
+    .where(
+        turn.c.id == bindparam("p_turn_id"),
+        still_runs,
+        leases.fenced(
+            bindparam("p_conversation_id"),
+            bindparam("p_replica_id"),
+            bindparam("p_epoch"),
+            bindparam("p_upto_seq"),
+        ),
+    )
+    .values(progress=turn.c.progress + 1)
+    .returning(turn.c.progress)
+)
 
 _INSERT_STEP = step.insert().values(at=now_s())
 
-
-@built_once
-def _get_further(turn_id: int) -> Any:
-    return update(turn).where(turn.c.id == turn_id).values(progress=turn.c.progress + 1)
+_GET_FURTHER = (
+    update(turn).where(turn.c.id == bindparam("p_turn_id")).values(progress=turn.c.progress + 1)
+)
 
 
 def record_result(
@@ -256,18 +264,28 @@ def record_result(
     seq, _ = _enter_message(conn, current, message)
     sessions.note_origins(conn, current.session, origins)
     result = orjson.dumps({"status": status, "marks": sorted(marks)}).decode()
-    conn.execute(*_finish(current.id, message["tool_call_id"], result))
+    conn.execute(
+        _FINISH, {"p_turn_id": current.id, "p_call_id": message["tool_call_id"], "p_result": result}
+    )
     return seq
 
 
-@built_once
-def _finish(turn_id: int, call_id: str, result: str) -> Any:
-    return update(step).where(_is_started(turn_id, call_id)).values(state="done", result=result)
-
-
-def _is_started(turn_id: int, call_id: str) -> ColumnElement[bool]:
+def _is_started(turn_id: Any, call_id: Any) -> ColumnElement[bool]:
     """Match the open journal entry of a call; some servers use an id again in a later step."""
     return and_(step.c.turn_id == turn_id, step.c.call_id == call_id, step.c.state == "started")
+
+
+_FINISH = (
+    update(step)
+    .where(_is_started(bindparam("p_turn_id"), bindparam("p_call_id")))
+    .values(state="done", result=bindparam("p_result"))
+)
+
+_NOTE_AGAIN = (
+    update(step)
+    .where(_is_started(bindparam("p_turn_id"), bindparam("p_call_id")))
+    .values(effect=bindparam("p_effect"))
+)
 
 
 def call_key(conn: Connection, current: Turn, call_id: str) -> str:
@@ -318,30 +336,33 @@ def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
         LeaseLost: Another worker has the conversation, or the turn has ended.
     """
     # Committed before the message is posted: after a crash the platform is asked for this nonce.
-    lease, mark = current.lease, PREVIEW_INTENT + nonce
-    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
-    if conn.execute(*_announce_preview(current.id, mark, *held)).rowcount == 0:
+    values = {"p_turn_id": current.id, "p_mark": PREVIEW_INTENT + nonce, **held_by(current)}
+    if conn.execute(_ANNOUNCE_PREVIEW, values).rowcount == 0:
         raise LeaseLost(f"turn {current.id} is not this worker's any more")
 
 
-@built_once
-def _announce_preview(
-    turn_id: int, mark: str, conversation_id: int, replica_id: int, epoch: int
-) -> Any:
-    fenced = leases.fenced(conversation_id, replica_id, epoch)
-    here = turn.c.id == turn_id
-    return update(turn).where(here, still_runs, fenced).values(preview_ref=mark)
+_ANNOUNCE_PREVIEW = (
+    update(turn)
+    .where(
+        (turn.c.id == bindparam("p_turn_id")),
+        still_runs,
+        leases.fenced(
+            bindparam("p_conversation_id"), bindparam("p_replica_id"), bindparam("p_epoch")
+        ),
+    )
+    .values(preview_ref=bindparam("p_mark"))
+)
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:
     """Remember the platform's id of the live preview, which the final answer will replace."""
     if fence(conn, current.lease).chat == current.lease.address.chat:
-        conn.execute(*_set_preview(current.id, ref))
+        conn.execute(_SET_PREVIEW, {"p_turn_id": current.id, "p_ref": ref})
 
 
-@built_once
-def _set_preview(turn_id: int, ref: str) -> Any:
-    return update(turn).where(turn.c.id == turn_id).values(preview_ref=ref)
+_SET_PREVIEW = (
+    update(turn).where(turn.c.id == bindparam("p_turn_id")).values(preview_ref=bindparam("p_ref"))
+)
 
 
 def leave_preview(conn: Connection, lease: Lease) -> None:
@@ -349,13 +370,14 @@ def leave_preview(conn: Connection, lease: Lease) -> None:
 
     For a delegated child that is its parent's preview.
     """
-    conn.execute(*_leave_preview(lease.parent or lease.conversation))
+    conn.execute(_LEAVE_PREVIEW, {"p_conversation_id": lease.parent or lease.conversation})
 
 
-@built_once
-def _leave_preview(conversation_id: int) -> Any:
-    here = turn.c.conversation == conversation_id
-    return update(turn).where(here, is_running).values(preview_ref=None)
+_LEAVE_PREVIEW = (
+    update(turn)
+    .where((turn.c.conversation == bindparam("p_conversation_id")), is_running)
+    .values(preview_ref=None)
+)
 
 
 def suspend(conn: Connection, current: Turn, parts: Sequence[OutboxPart]) -> None:
@@ -592,17 +614,16 @@ def _answered_by(call: ModelCall | None) -> str:
 
 def _end_children(conn: Connection, current: Turn) -> None:
     """End the delegated turns that a turn leaves behind: nobody waits for them any more."""
-    for row in conn.execute(*_running_children(current.id)).all():
+    for row in conn.execute(_RUNNING_CHILDREN, {"turn_id": current.id}).all():
         lease = current.lease.of_child(row.conversation)
         child = load(conn, lease, row, sessions.get(conn, row.session_id))
         close_group(conn, child, CANCELLED)
         _close(conn, child, "cancelled", TurnEnd("interrupted"))
 
 
-@built_once
-def _running_children(turn_id: int) -> Any:
-    children = conversations.children_of_turn(turn_id)
-    return select(turn).where(turn.c.conversation.in_(children), is_running)
+_RUNNING_CHILDREN = select(turn).where(
+    turn.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id"))), is_running
+)
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:

@@ -38,7 +38,6 @@ from gateway.storage.schema import (
     turn,
 )
 from gateway.storage.schema import inbox as inbox_table
-from gateway.storage.statements import built_once
 
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
@@ -139,7 +138,7 @@ class AskedQuestion:
 
 def has_running(conn: Connection, conversation_id: int) -> bool:
     """Whether a turn has begun in a conversation and not ended."""
-    return conn.execute(*_running(conversation_id)).first() is not None
+    return conn.execute(_RUNNING, {"conversation_id": conversation_id}).first() is not None
 
 
 def find_running(
@@ -151,7 +150,7 @@ def find_running(
     """
     if not held.runs:
         return None
-    row = conn.execute(*_running(held.lease.conversation)).one()
+    row = conn.execute(_RUNNING, {"conversation_id": held.lease.conversation}).one()
     attempt = count_attempt(conn, row, held.lease, counts=counts)
     session = sessions.settle_base(conn, sessions.get(conn, row.session_id), base)
     return replace(
@@ -181,19 +180,15 @@ def count_attempt(conn: Connection, row: Row[Any], lease: Lease, *, counts: bool
 
 def progress_of(conn: Connection, row: Row[Any]) -> int:
     """Return how many steps a turn has made; what its delegated children have done counts, too."""
-    of_children = conn.scalar(*_progress_of_children(row.id)) or 0
+    of_children = conn.scalar(_PROGRESS_OF_CHILDREN, {"turn_id": row.id}) or 0
     return int(row.progress + of_children)
 
 
-@built_once
-def _progress_of_children(turn_id: int) -> Any:
-    children = conversations.children_of_turn(turn_id)
-    return select(func.sum(turn.c.progress)).where(turn.c.conversation.in_(children))
+_PROGRESS_OF_CHILDREN = select(func.sum(turn.c.progress)).where(
+    turn.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id")))
+)
 
-
-@built_once
-def _running(conversation_id: int) -> Any:
-    return select(turn).where(turn.c.conversation == conversation_id, is_running)
+_RUNNING = select(turn).where(turn.c.conversation == bindparam("conversation_id"), is_running)
 
 
 def begin(
@@ -287,7 +282,9 @@ def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> lis
 
     Messages that quote or forward are left out: their text does not show who wrote which part.
     """
-    said = inbox.entries_of(conn, _said(conversation_id, session_id))
+    said = inbox.entries_of(
+        conn, _SAID, {"conversation_id": conversation_id, "session_id": session_id}
+    )
     asked = Counter(entry.turn_id for entry in said)
     texts = [(each.words, asked[each.turn_id] == 1) for each in said if each.authors is None]
     return [
@@ -296,18 +293,16 @@ def own_words_in(conn: Connection, conversation_id: int, session_id: int) -> lis
     ]
 
 
-@built_once
-def _said(conversation_id: int, session_id: int) -> Any:
-    return (
-        select(*inbox.OF_ENTRY)
-        .join(turn, turn.c.id == inbox_table.c.turn_id)
-        .where(
-            inbox_table.c.conversation == conversation_id,
-            *sessions.in_lineage(conversation_id, session_id),
-        )
-        .order_by(inbox_table.c.seq.desc())
-        .limit(MOST_SAID)
+_SAID = (
+    select(*inbox.OF_ENTRY)
+    .join(turn, turn.c.id == inbox_table.c.turn_id)
+    .where(
+        inbox_table.c.conversation == bindparam("conversation_id"),
+        *sessions.in_lineage(bindparam("conversation_id"), bindparam("session_id")),
     )
+    .order_by(inbox_table.c.seq.desc())
+    .limit(MOST_SAID)
+)
 
 
 class ToolStep(NamedTuple):
@@ -326,30 +321,37 @@ def tool_steps(conn: Connection, current: Turn) -> list[ToolStep]:
     if all(each["role"] == "user" for each in current.messages):
         return []
     return [
-        ToolStep(row.name, _marks(row.result)) for row in conn.execute(*_tool_steps(current.id))
+        ToolStep(row.name, _marks(row.result))
+        for row in conn.execute(_TOOL_STEPS, {"turn_id": current.id})
     ]
 
 
-@built_once
-def _tool_steps(turn_id: int) -> Any:
-    its = (turn.c.id == turn_id) | turn.c.conversation.in_(conversations.children_of_turn(turn_id))
-    has_ended = (step.c.state == "done") | ~is_running
-    of_turn = step.join(turn, turn.c.id == step.c.turn_id)
-    return select(step.c.name, step.c.result).select_from(of_turn).where(its, is_of_tool, has_ended)
+_TOOL_STEPS = (
+    select(step.c.name, step.c.result)
+    .select_from(step.join(turn, turn.c.id == step.c.turn_id))
+    .where(
+        (
+            (turn.c.id == bindparam("turn_id"))
+            | turn.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id")))
+        ),
+        is_of_tool,
+        ((step.c.state == "done") | ~is_running),
+    )
+)
 
 
 def results_of_children(conn: Connection, current: Turn) -> list[ChatMessage]:
     """Return the results of tools that the delegated children of a turn have read."""
     if all(each["role"] == "user" for each in current.messages):
         return []
-    found = conn.execute(*_results_of_children(current.id)).all()
+    found = conn.execute(_RESULTS_OF_CHILDREN, {"turn_id": current.id}).all()
     return [entry.message for entry in transcript.decoded(found)]
 
 
-@built_once
-def _results_of_children(turn_id: int) -> Any:
-    of_children = message.c.conversation.in_(conversations.children_of_turn(turn_id))
-    return select(message.c.seq, message.c.body).where(of_children, message.c.role == "tool")
+_RESULTS_OF_CHILDREN = select(message.c.seq, message.c.body).where(
+    message.c.conversation.in_(conversations.children_of_turn(bindparam("turn_id"))),
+    message.c.role == "tool",
+)
 
 
 def _marks(result: str | None) -> frozenset[StepMark] | None:
@@ -370,7 +372,7 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
         whose = senders_of(lease, entries)
         _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
         inbox.take(conn, entries)
-    row = conn.execute(*_running(lease.conversation)).one()
+    row = conn.execute(_RUNNING, {"conversation_id": lease.conversation}).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
     # A `/stop` from before does not count for an entry that an operator queued again since.
     return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
@@ -448,6 +450,16 @@ def proceed(conn: Connection, current: Turn) -> Conversation:
     return row
 
 
+def held_by(current: Turn) -> dict[str, int]:
+    """Return what a fence asks of a turn's lease, as `leases.fenced` has it."""
+    lease = current.lease
+    return {
+        "p_conversation_id": lease.parent or lease.conversation,
+        "p_replica_id": lease.replica,
+        "p_epoch": lease.epoch,
+    }
+
+
 def move_on(conn: Connection, current: Turn, session: Session) -> None:
     """Fence, and move the turn to the segment that it has begun, also for when it is resumed.
 
@@ -455,20 +467,25 @@ def move_on(conn: Connection, current: Turn, session: Session) -> None:
         LeaseLost: The turn does not run any more, its lease is lost or its user has stopped it:
             `proceed` tells. The caller's transaction must write nothing.
     """
-    lease = current.lease
-    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
-    if conn.execute(*_move_on(current.id, session.id, *held, current.upto_seq)).rowcount == 0:
+    values = {**held_by(current), "p_turn_id": current.id, "p_upto_seq": current.upto_seq}
+    if conn.execute(_MOVE_ON, {**values, "p_session_id": session.id}).rowcount == 0:
         raise LeaseLost(f"turn {current.id} has ended")
 
 
-@built_once
-def _move_on(
-    turn_id: int, session_id: int, conversation_id: int, replica_id: int, epoch: int, upto_seq: int
-) -> Any:
-    fenced = leases.fenced(conversation_id, replica_id, epoch, upto_seq)
-    return (
-        update(turn).where(turn.c.id == turn_id, still_runs, fenced).values(session_id=session_id)
+_MOVE_ON = (
+    update(turn)
+    .where(
+        turn.c.id == bindparam("p_turn_id"),
+        still_runs,
+        leases.fenced(
+            bindparam("p_conversation_id"),
+            bindparam("p_replica_id"),
+            bindparam("p_epoch"),
+            bindparam("p_upto_seq"),
+        ),
     )
+    .values(session_id=bindparam("p_session_id"))
+)
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:
@@ -486,7 +503,7 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
 
 def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
     """Return a turn as its rows have it."""
-    started = conn.scalars(*_started(row.id))
+    started = conn.scalars(_STARTED, {"turn_id": row.id})
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
     is_intent = (row.preview_ref or "").startswith(PREVIEW_INTENT)
@@ -517,11 +534,11 @@ def _refs(entries: Sequence[InboxEntry]) -> tuple[str, ...]:
     return tuple(entry.message_ref for entry in entries if entry.message_ref)
 
 
-@built_once
-def _started(turn_id: int) -> Any:
-    return select(step.c.call_id).where(
-        step.c.turn_id == turn_id, step.c.state == "started", step.c.effect == "side_effect"
-    )
+_STARTED = select(step.c.call_id).where(
+    step.c.turn_id == bindparam("turn_id"),
+    step.c.state == "started",
+    step.c.effect == "side_effect",
+)
 
 
 def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:

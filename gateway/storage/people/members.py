@@ -13,6 +13,7 @@ from sqlalchemy import (
     Row,
     Text,
     and_,
+    bindparam,
     column,
     delete,
     func,
@@ -37,7 +38,7 @@ from gateway.storage.schema import (
     now_s,
     pairing,
 )
-from gateway.storage.statements import built_once, known_place
+from gateway.storage.statements import known_place
 
 Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
@@ -87,25 +88,23 @@ class PairingRequest:
 
 def role(conn: Connection, platform: str, sender: str) -> Role | None:
     """Return as what somebody was let in; None for who was not."""
-    found: Role | None = conn.scalar(*_role(platform, sender))
+    found: Role | None = conn.scalar(_ROLE, {"platform": platform, "sender": sender})
     return found
 
 
-@built_once
-def _role(platform: str, sender: str) -> Any:
-    return select(member.c.role).where(member.c.platform == platform, member.c.sender == sender)
+_ROLE = select(member.c.role).where(
+    member.c.platform == bindparam("platform"), member.c.sender == bindparam("sender")
+)
 
 
 def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
     """Return as what each (platform, sender) was let in, without those who were not."""
     batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(*_roles(batch)))
+    rows = (row for batch in batches for row in conn.execute(_ROLES, {"whom": batch}))
     return {(row.platform, row.sender): row.role for row in rows}
 
 
-@built_once
-def _roles(whom: Sequence[tuple[str, str]]) -> Any:
-    return select(member).where(tuple_(member.c.platform, member.c.sender).in_(whom))
+_ROLES = select(member).where(tuple_(member.c.platform, member.c.sender).in_(bindparam("whom")))
 
 
 def names(conn: Connection, whom: Collection[str]) -> dict[str, str]:

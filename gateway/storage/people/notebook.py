@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, delete, func, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
 
 from agent.errors import ToolError
 from agent.prompt.system import PinnedNote
@@ -25,7 +25,6 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.turns import Turn, proceed
 from gateway.storage.schema import iso_time, memory, message, now_s, todo
-from gateway.storage.statements import built_once
 
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
@@ -96,15 +95,13 @@ def todo_of(conn: Connection, conversation_id: int, first_seq: int) -> list[Todo
     Args:
         first_seq: Where the root's view begins (`ViewPlan.first_seq`).
     """
-    stored = conn.scalar(*_todo(conversation_id, first_seq))
+    stored = conn.scalar(_TODO, {"conversation_id": conversation_id, "first_seq": first_seq})
     return [TodoItem(**item) for item in orjson.loads(stored or "[]")]
 
 
-@built_once
-def _todo(conversation_id: int, first_seq: int) -> Any:
-    return select(todo.c["items"]).where(
-        todo.c.conversation == conversation_id, todo.c.first_seq == first_seq
-    )
+_TODO = select(todo.c["items"]).where(
+    todo.c.conversation == bindparam("conversation_id"), todo.c.first_seq == bindparam("first_seq")
+)
 
 
 def set_todo(conn: Connection, current: Turn, items: Sequence[TodoItem]) -> None:
@@ -128,14 +125,15 @@ def notes_of(conn: Connection, scope: str, target: MemoryTarget) -> list[str]:
 
 def of_scope(conn: Connection, scope: str) -> list[Note]:
     """Return the rows of a scope, also those that wait, in the order in which they were made."""
-    return [_note(row) for row in conn.execute(*_of_scope(scope))]
+    return [_note(row) for row in conn.execute(_OF_SCOPE, {"scope": scope})]
 
 
-@built_once
-def _of_scope(scope: str) -> Any:
-    # Until 0.6 a row could be ended by a newer one.
-    here = (memory.c.scope == scope, memory.c.ended_at.is_(None))
-    return select(memory).where(*here).order_by(memory.c.id)
+# Until 0.6 a row could be ended by a newer one.
+_OF_SCOPE = (
+    select(memory)
+    .where(memory.c.scope == bindparam("scope"), memory.c.ended_at.is_(None))
+    .order_by(memory.c.id)
+)
 
 
 def _note(row: Any) -> Note:
@@ -235,12 +233,10 @@ def conversations_of(conn: Connection, scope: str) -> list[int]:
 
 def written_in(conn: Connection, turn_id: int) -> list[Note]:
     """Return the notes that a turn made and that still exist."""
-    return [_note(row) for row in conn.execute(*_written_in(turn_id))]
+    return [_note(row) for row in conn.execute(_WRITTEN_IN, {"turn_id": turn_id})]
 
 
-@built_once
-def _written_in(turn_id: int) -> Any:
-    return select(memory).where(memory.c.turn_id == turn_id).order_by(memory.c.id)
+_WRITTEN_IN = select(memory).where(memory.c.turn_id == bindparam("turn_id")).order_by(memory.c.id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from pydantic import SecretStr
-from sqlalchemy import Connection, and_, delete, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, or_, select, update
 
 from gateway.storage.schema import now_s, web_link, web_session, web_user
-from gateway.storage.statements import built_once
 
 WebRole = Literal["owner", "member", "guest", "removed", "stranger"]
 """Stranger is never stored: whom the settings do not let in any more."""
@@ -92,25 +91,21 @@ _OF_SESSION = [
 
 def user(conn: Connection, name: str) -> WebUser | None:
     """Return a user; those who were removed as well."""
-    row = conn.execute(*_user(name)).one_or_none()
+    row = conn.execute(_USER, {"name": name}).one_or_none()
     return None if row is None else WebUser(*row)
 
 
-@built_once
-def _user(name: str) -> Any:
-    return select(web_user).where(web_user.c.name == name)
+_USER = select(web_user).where(web_user.c.name == bindparam("name"))
 
 
 def named(conn: Connection, names: Sequence[str]) -> dict[str, WebUser]:
     """Return the users of these names, without those that there are not."""
     batches = (names[n : n + AT_ONCE] for n in range(0, len(names), AT_ONCE))
-    rows = (row for batch in batches for row in conn.execute(*_named(batch)))
+    rows = (row for batch in batches for row in conn.execute(_NAMED, {"names": batch}))
     return {row.name: WebUser(*row) for row in rows}
 
 
-@built_once
-def _named(names: Sequence[str]) -> Any:
-    return select(web_user).where(web_user.c.name.in_(names))
+_NAMED = select(web_user).where(web_user.c.name.in_(bindparam("names")))
 
 
 def everybody(conn: Connection) -> list[WebUser]:
@@ -193,18 +188,18 @@ def begin(conn: Connection, sender: str, new: NewSession) -> int:
 
 def find(conn: Connection, hash_: str, oidc_s: float) -> WebSession | None:
     """Return the session with a secret of this hash, if it holds; see `sessions`."""
-    row = conn.execute(*_session(hash_, oidc_s)).one_or_none()
+    row = conn.execute(_SESSION, {"hash_": hash_, "oidc_s": oidc_s}).one_or_none()
     return None if row is None else WebSession(*row)
 
 
-@built_once
-def _session(hash_: str, oidc_s: float) -> Any:
-    return select(*_OF_SESSION).where(web_session.c.hash == hash_, _holds(oidc_s))
-
-
-def _holds(oidc_s: float) -> Any:
+def _holds(oidc_s: Any) -> Any:
     c = web_session.c
     return and_(c.expires_at > now_s(), or_(c.signed_in_by != "oidc", c.at > now_s() - oidc_s))
+
+
+_SESSION = select(*_OF_SESSION).where(
+    web_session.c.hash == bindparam("hash_"), _holds(bindparam("oidc_s"))
+)
 
 
 def note_use(conn: Connection, session_id: int) -> None:

@@ -12,11 +12,10 @@ On SQLite there is one process, which receives for all accounts: it has no rows 
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import JSON, Connection, ScalarSelect, func, select, text, update
+from sqlalchemy import JSON, Connection, ScalarSelect, bindparam, func, select, text, update
 
 from gateway.storage.queue.leases import Receiving, lives
 from gateway.storage.schema import adapter_lease
-from gateway.storage.statements import built_once
 
 
 def offer(conn: Connection, receiving: Sequence[Receiving]) -> None:
@@ -44,24 +43,24 @@ def everyone() -> ScalarSelect[Any]:
 
 def take(conn: Connection, replica_id: int, receiving: Receiving) -> int | None:
     """Take a lease that nobody has; returns its epoch, None where somebody was faster."""
-    row = conn.execute(*_take(*receiving, replica_id)).one_or_none()
+    platform, account, shard = receiving
+    its = {"p_platform": platform, "p_account": account, "p_shard": shard}
+    row = conn.execute(_TAKE, {**its, "p_replica_id": replica_id}).one_or_none()
     return None if row is None else row.epoch
 
 
-@built_once
-def _take(platform: str, account: str, shard: int, replica_id: int) -> Any:
-    return (
-        update(adapter_lease)
-        .where(
-            adapter_lease.c.platform == platform,
-            adapter_lease.c.account == account,
-            adapter_lease.c.shard == shard,
-            adapter_lease.c.owner.is_(None),
-            lives(replica_id),
-        )
-        .values(owner=replica_id, epoch=adapter_lease.c.epoch + 1)
-        .returning(adapter_lease.c.epoch)
+_TAKE = (
+    update(adapter_lease)
+    .where(
+        adapter_lease.c.platform == bindparam("p_platform"),
+        adapter_lease.c.account == bindparam("p_account"),
+        adapter_lease.c.shard == bindparam("p_shard"),
+        adapter_lease.c.owner.is_(None),
+        lives(bindparam("p_replica_id")),
     )
+    .values(owner=bindparam("p_replica_id"), epoch=adapter_lease.c.epoch + 1)
+    .returning(adapter_lease.c.epoch)
+)
 
 
 def give_back(conn: Connection, replica_id: int, receiving: Receiving) -> None:

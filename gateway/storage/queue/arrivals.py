@@ -37,7 +37,6 @@ from gateway.storage.schema import (
     quarantine,
     turn,
 )
-from gateway.storage.statements import built_once
 
 
 def source_of(message: InboundMessage) -> str:
@@ -47,17 +46,17 @@ def source_of(message: InboundMessage) -> str:
 
 def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
     """Whether a message with this key was admitted, or put into quarantine, before."""
-    return conn.execute(*_known(source, dedupe_key)).first() is not None
+    return conn.execute(_KNOWN, {"source": source, "dedupe_key": dedupe_key}).first() is not None
 
 
-@built_once
-def _known(source: str, dedupe_key: str) -> Any:
-    return union_all(
-        *(
-            select(table.c.at).where(table.c.source == source, table.c.dedupe_key == dedupe_key)
-            for table in (inbox, quarantine)
+_KNOWN = union_all(
+    *(
+        select(table.c.at).where(
+            table.c.source == bindparam("source"), table.c.dedupe_key == bindparam("dedupe_key")
         )
+        for table in (inbox, quarantine)
     )
+)
 
 
 def key_of(message: InboundMessage) -> tuple[str, str]:
@@ -75,7 +74,12 @@ def ages_s(conn: Connection, message: InboundMessage, within_s: float, limit: in
         within_s: Older ones are left out.
     """
     sources = f"{message.address.platform}:%"
-    return list(conn.scalars(*_ages(message.sender, sources, within_s, limit)))
+    return list(
+        conn.scalars(
+            _AGES,
+            {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit},
+        )
+    )
 
 
 def file_ages_s(
@@ -83,21 +87,15 @@ def file_ages_s(
 ) -> list[float]:
     """Return the same of the files that came with them."""
     sources = f"{message.address.platform}:%"
-    return list(conn.scalars(*_file_ages(message.sender, sources, within_s, limit)))
+    return list(
+        conn.scalars(
+            _FILE_AGES,
+            {"sender": message.sender, "sources": sources, "within_s": within_s, "limit": limit},
+        )
+    )
 
 
-@built_once
-def _ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
-    return _of_sender(sender, sources, within_s).limit(limit)
-
-
-@built_once
-def _file_ages(sender: str, sources: str, within_s: float, limit: int) -> Any:
-    files = attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq
-    return _of_sender(sender, sources, within_s).join(attachment, and_(*files)).limit(limit)
-
-
-def _of_sender(sender: str, sources: str, within_s: float) -> Any:
+def _of_sender(sender: Any, sources: Any, within_s: Any) -> Any:
     return (
         select(now_s() - inbox.c.at)
         .where(
@@ -109,6 +107,22 @@ def _of_sender(sender: str, sources: str, within_s: float) -> Any:
         )
         .order_by(inbox.c.at.desc())
     )
+
+
+_FILE_AGES = (
+    _of_sender(bindparam("sender"), bindparam("sources"), bindparam("within_s"))
+    .join(
+        attachment,
+        and_(
+            attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq
+        ),
+    )
+    .limit(bindparam("limit"))
+)
+
+_AGES = _of_sender(bindparam("sender"), bindparam("sources"), bindparam("within_s")).limit(
+    bindparam("limit")
+)
 
 
 class Arrival(NamedTuple):
@@ -125,23 +139,24 @@ class Arrival(NamedTuple):
 
 def arrival(conn: Connection, session_key: str, message: InboundMessage) -> Arrival:
     """Look up a message and its conversation; one statement where there is that conversation."""
-    its_key = key_of(message)
-    row = conn.execute(*_arrival(session_key, *its_key)).one_or_none()
+    source, dedupe_key = key_of(message)
+    here = {"session_key": session_key, "source": source, "dedupe_key": dedupe_key}
+    row = conn.execute(_ARRIVAL, here).one_or_none()
     if row is None:
-        return Arrival(is_known(conn, *its_key), None)
+        return Arrival(is_known(conn, source, dedupe_key), None)
     *found, known = row
     return Arrival(bool(known), Conversation(*found))
 
 
-@built_once
-def _arrival(session_key: str, source: str, dedupe_key: str) -> Any:
-    seen = [
+_ARRIVAL = conversations.of_key(
+    bindparam("session_key"),
+    or_(*([
         select(table.c.at)
-        .where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+        .where(table.c.source == bindparam("source"), table.c.dedupe_key == bindparam("dedupe_key"))
         .exists()
         for table in (inbox, quarantine)
-    ]
-    return conversations.of_key(session_key, or_(*seen).label("is_known"))
+    ])).label("is_known"),
+)
 
 
 def find_or_create(
@@ -222,14 +237,20 @@ def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = Non
 
 def advance(conn: Connection, to: Cursor) -> None:
     """Move a source's cursor forward; it never goes back."""
-    if conn.execute(*_advance(to.source, to.position)).rowcount == 0:
+    if conn.execute(_ADVANCE, {"p_source": to.source, "p_position": to.position}).rowcount == 0:
         conn.execute(cursor.insert().values(source=to.source, position=to.position))
 
 
-@built_once
-def _advance(source: str, position: int) -> Any:
-    further = case((cursor.c.position < position, position), else_=cursor.c.position)
-    return update(cursor).where(cursor.c.source == source).values(position=further)
+_ADVANCE = (
+    update(cursor)
+    .where(cursor.c.source == bindparam("p_source"))
+    .values(
+        position=case(
+            (cursor.c.position < bindparam("p_position"), bindparam("p_position")),
+            else_=cursor.c.position,
+        )
+    )
+)
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:

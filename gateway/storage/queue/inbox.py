@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from adapters.messages import InboundMessage
 from gateway.storage.conversation import conversations, sessions
@@ -22,7 +22,6 @@ from gateway.storage.schema import (
     session,
     turn,
 )
-from gateway.storage.statements import built_once
 
 InboxKind = Literal["message", "command", "edit", "overheard", "correction"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
@@ -119,46 +118,28 @@ def dumped_authors(authors: Iterable[str]) -> str | None:
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:
     """Return what waits for a turn, in order."""
-    return entries_of(conn, _queued(conversation_id))
-
-
-@built_once
-def _queued(conversation_id: int) -> Any:
-    return (
-        select(*OF_ENTRY)
-        .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
-        .order_by(inbox.c.seq)
-    )
+    return entries_of(conn, _QUEUED, {"conversation_id": conversation_id})
 
 
 def queued_in(conn: Connection, conversation_id: int) -> tuple[list[InboxEntry], Session | None]:
     """Return what waits for a turn, in order, and the active segment, or None if nothing waits."""
-    rows = conn.execute(*_queued_in(conversation_id)).all()
+    rows = conn.execute(_QUEUED_IN, {"conversation_id": conversation_id}).all()
     entries = [InboxEntry(*row[: len(OF_ENTRY)]) for row in rows]
     return entries, sessions.in_row(rows[0]) if rows else None
 
 
-@built_once
-def _queued_in(conversation_id: int) -> Any:
-    # The segment comes with each entry: mostly there is one.
-    active = session.c.id == conversations.active_session_id(conversation_id)
-    here = (inbox.c.conversation == conversation_id, session.c.conversation == inbox.c.conversation)
-    waits = (is_pending, inbox.c.state == "queued")
-    return sessions.with_base(*OF_ENTRY, session).where(*here, *waits, active).order_by(inbox.c.seq)
-
-
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[InboxEntry]:
     """Return the entries that a turn answers, in order."""
-    return entries_of(conn, _of_turn(conversation_id, turn_id))
+    return entries_of(conn, _OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id})
 
 
-@built_once
-def _of_turn(conversation_id: int, turn_id: int) -> Any:
+def _of_turn() -> Any:
+    turn_id: Any = bindparam("turn_id")
     of_this = turn.c.id == turn_id
     return (
         select(*OF_ENTRY)
         .where(
-            inbox.c.conversation == conversation_id,
+            inbox.c.conversation == bindparam("conversation_id"),
             # Turns have no index here: these bounds keep SQLite from reading the whole inbox.
             inbox.c.seq >= select(turn.c.first_seq).where(of_this).scalar_subquery(),
             inbox.c.seq <= select(turn.c.upto_seq).where(of_this).scalar_subquery(),
@@ -170,41 +151,46 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
 
 def take(conn: Connection, entries: Sequence[InboxEntry]) -> None:
     """Assign entries to the turn that runs; none else may wait between them."""
-    conn.execute(*_take(entries[0].conversation, entries[0].seq, entries[-1].seq))
-
-
-@built_once
-def _take(conversation_id: int, first_seq: int, last_seq: int) -> Any:
-    # A range and no list: a statement with a list is compiled anew for each length.
-    return (
-        update(inbox)
-        .where(
-            inbox.c.conversation == conversation_id,
-            is_pending,
-            inbox.c.state == "queued",
-            inbox.c.seq.between(first_seq, last_seq),
-        )
-        .values(state="taken", turn_id=running_in(conversation_id))
+    conn.execute(
+        _TAKE,
+        {
+            "p_conversation_id": entries[0].conversation,
+            "p_first_seq": entries[0].seq,
+            "p_last_seq": entries[-1].seq,
+        },
     )
+
+
+# A range and no list: a statement with a list is compiled anew for each length.
+_TAKE = (
+    update(inbox)
+    .where(
+        inbox.c.conversation == bindparam("p_conversation_id"),
+        is_pending,
+        inbox.c.state == "queued",
+        inbox.c.seq.between(bindparam("p_first_seq"), bindparam("p_last_seq")),
+    )
+    .values(state="taken", turn_id=running_in(bindparam("p_conversation_id")))
+)
 
 
 def finish_turn(conn: Connection, conversation_id: int, turn_id: int, state: InboxState) -> None:
     """Give a turn's entries their final state."""
-    conn.execute(*_finish_turn(conversation_id, turn_id, state))
-
-
-@built_once
-def _finish_turn(conversation_id: int, turn_id: int, state: InboxState) -> Any:
-    return (
-        update(inbox)
-        .where(
-            inbox.c.conversation == conversation_id,
-            is_pending,
-            inbox.c.turn_id == turn_id,
-            inbox.c.state == "taken",
-        )
-        .values(state=state)
+    conn.execute(
+        _FINISH_TURN, {"p_conversation_id": conversation_id, "p_turn_id": turn_id, "p_state": state}
     )
+
+
+_FINISH_TURN = (
+    update(inbox)
+    .where(
+        inbox.c.conversation == bindparam("p_conversation_id"),
+        is_pending,
+        inbox.c.turn_id == bindparam("p_turn_id"),
+        inbox.c.state == "taken",
+    )
+    .values(state=bindparam("p_state"))
+)
 
 
 def finish(conn: Connection, entry: InboxEntry, state: InboxState) -> None:
@@ -226,9 +212,11 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
     return cancelled.rowcount
 
 
-def entries_of(conn: Connection, query: tuple[Any, dict[str, Any]]) -> list[InboxEntry]:
-    """Return the entries that a statement selects by `OF_ENTRY`, with its parameters."""
-    return [InboxEntry(*row) for row in conn.execute(*query).all()]
+def entries_of(
+    conn: Connection, query: Any, values: dict[str, Any] | None = None
+) -> list[InboxEntry]:
+    """Return the entries that a statement selects by `OF_ENTRY`."""
+    return [InboxEntry(*row) for row in conn.execute(query, values)]
 
 
 _its_files = (
@@ -242,6 +230,31 @@ OF_ENTRY = (
     _its_files.where(file_is_awaited).exists().label("awaits_files"),
 )
 """The columns of an `InboxEntry`; not the update as it came, which may be long."""
+
+
+_OF_TURN = _of_turn()
+
+# The segment comes with each entry: mostly there is one.
+_QUEUED_IN = (
+    sessions
+    .with_base(*OF_ENTRY, session)
+    .where(
+        inbox.c.conversation == bindparam("conversation_id"),
+        session.c.conversation == inbox.c.conversation,
+        is_pending,
+        inbox.c.state == "queued",
+        (session.c.id == conversations.active_session_id(bindparam("conversation_id"))),
+    )
+    .order_by(inbox.c.seq)
+)
+
+_QUEUED = (
+    select(*OF_ENTRY)
+    .where(
+        inbox.c.conversation == bindparam("conversation_id"), is_pending, inbox.c.state == "queued"
+    )
+    .order_by(inbox.c.seq)
+)
 
 
 def name_of(conn: Connection, conversation_id: int, sender: str) -> str:

@@ -59,7 +59,6 @@ from gateway.storage.schema import (
     still_runs,
     turn,
 )
-from gateway.storage.statements import built_once
 
 LONGEST_BACKOFF_S = 300.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
@@ -198,13 +197,14 @@ def register(conn: Connection, name: str) -> int:
 
 def heartbeat(conn: Connection, replica_id: int) -> bool:
     """Renew; False means that this replica was reaped and must take a new identity."""
-    return conn.execute(*_renew(replica_id)).rowcount == 1
+    return conn.execute(_RENEW, {"p_replica_id": replica_id}).rowcount == 1
 
 
-@built_once
-def _renew(replica_id: int) -> Any:
-    this = update(replica).where(replica.c.id == replica_id)
-    return this.values(heartbeat_until=now_s() + LEASE_S)
+_RENEW = (
+    update(replica)
+    .where(replica.c.id == bindparam("p_replica_id"))
+    .values(heartbeat_until=now_s() + LEASE_S)
+)
 
 
 def lives(replica_id: Any) -> ColumnElement[bool]:
@@ -282,7 +282,7 @@ def claim(
         Everything that the replica owns now, also what it took in a claim whose answer was lost.
     """
     conn.execute(_take_ready(tuple(accounts)), {"taker": replica_id, "most": limit})
-    owned = (Conversation(*row) for row in conn.execute(*_owned(replica_id)))
+    owned = (Conversation(*row) for row in conn.execute(_OWNED, {"replica_id": replica_id}))
     return [
         Lease(here.id, replica_id, here.epoch, here.address, here.user is None) for here in owned
     ]
@@ -314,10 +314,7 @@ _is_ready = (
     ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
 )
 
-
-@built_once
-def _owned(replica_id: int) -> Any:
-    return select(*COLUMNS).where(conversation.c.owner == replica_id)
+_OWNED = select(*COLUMNS).where(conversation.c.owner == bindparam("replica_id"))
 
 
 def take(
@@ -330,7 +327,9 @@ def take(
     Returns:
         None where it is not ready, has another owner, or is none of the given accounts.
     """
-    row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
+    row = conn.execute(
+        _TAKE, {"p_conversation_id": conversation_id, "p_replica_id": replica_id}
+    ).one_or_none()
     if row is None:
         return None
     lease = Lease(conversation_id, replica_id, row.epoch, _address(row), row.user is None)
@@ -338,16 +337,6 @@ def take(
         release(conn, lease)
         return None
     return _held(lease, row)
-
-
-@built_once
-def _take(conversation_id: int, replica_id: int) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id, *_is_ready, lives(replica_id))
-        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
-        .returning(*_OF_HELD)
-    )
 
 
 _begun = select(turn.c.id).where(turn.c.conversation == ITS_ID, is_running)
@@ -358,6 +347,17 @@ _OF_HELD = (
     WAITS,
     _begun.exists().label("runs"),
     _told.exists().label("noted"),
+)
+
+_TAKE = (
+    update(conversation)
+    .where(
+        conversation.c.id == bindparam("p_conversation_id"),
+        *_is_ready,
+        lives(bindparam("p_replica_id")),
+    )
+    .values(owner=bindparam("p_replica_id"), epoch=conversation.c.epoch + 1, ready_no=None)
+    .returning(*_OF_HELD)
 )
 
 
@@ -380,20 +380,16 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     """
     # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
-    row = conn.execute(*_leased(held, lease.replica, lease.epoch)).one_or_none()
+    row = conn.execute(
+        _LEASED, {"conversation_id": held, "replica_id": lease.replica, "epoch": lease.epoch}
+    ).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return Conversation(*row)
 
 
-@built_once
-def _leased(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    held = _is_leased(conversation_id, replica_id, epoch)
-    return locking(select(*COLUMNS).where(*held))
-
-
 def _is_leased(
-    conversation_id: int, replica_id: int, epoch: int
+    conversation_id: Any, replica_id: Any, epoch: Any
 ) -> tuple[ColumnElement[bool], ...]:
     return (
         conversation.c.id == conversation_id,
@@ -402,8 +398,15 @@ def _is_leased(
     )
 
 
+_LEASED = locking(
+    select(*COLUMNS).where(
+        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
+    )
+)
+
+
 def fenced(
-    conversation_id: int, replica_id: int, epoch: int, upto_seq: int | None = None
+    conversation_id: Any, replica_id: Any, epoch: Any, upto_seq: Any = None
 ) -> ColumnElement[bool]:
     """Return the condition that a lease holds to the commit, for statements about other tables.
 
@@ -422,15 +425,20 @@ def look(conn: Connection, lease: Lease) -> Held:
     Raises:
         LeaseLost: As for `fence`.
     """
-    row = conn.execute(*_look(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    row = conn.execute(
+        _LOOK,
+        {"conversation_id": lease.conversation, "replica_id": lease.replica, "epoch": lease.epoch},
+    ).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return _held(replace(lease, address=_address(row)), row)
 
 
-@built_once
-def _look(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    return locking(select(*_OF_HELD).where(*_is_leased(conversation_id, replica_id, epoch)))
+_LOOK = locking(
+    select(*_OF_HELD).where(
+        *_is_leased(bindparam("conversation_id"), bindparam("replica_id"), bindparam("epoch"))
+    )
+)
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -443,33 +451,29 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
         LeaseLost: Another worker has the conversation; it is left as it is.
     """
     conversations.hold(conn, lease.conversation)
-    released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    released = conn.execute(
+        _RELEASE,
+        {
+            "p_conversation_id": lease.conversation,
+            "p_replica_id": lease.replica,
+            "p_epoch": lease.epoch,
+        },
+    ).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     # Behind the release, which has taken back an earlier back-off.
     if not_before_s:
-        conn.execute(*_back_off(lease.conversation, not_before_s))
+        conn.execute(
+            _BACK_OFF, {"p_conversation_id": lease.conversation, "p_seconds": not_before_s}
+        )
     return released.ready_no is not None
 
 
-@built_once
-def _release(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    has_work = _first_work(conversation_id).scalar_subquery().is_not(None)
-    return (
-        update(conversation)
-        .where(*_is_leased(conversation_id, replica_id, epoch))
-        .values(owner=None, ready_no=case((has_work, next_ready_no())), turn_not_before=0.0)
-        .returning(conversation.c.ready_no)
-    )
-
-
-@built_once
-def _back_off(conversation_id: int, seconds: float) -> Any:
-    return (
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(turn_not_before=now_s() + seconds)
-    )
+_BACK_OFF = (
+    update(conversation)
+    .where(conversation.c.id == bindparam("p_conversation_id"))
+    .values(turn_not_before=now_s() + bindparam("p_seconds"))
+)
 
 
 def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
@@ -478,22 +482,22 @@ def fence_receiving(conn: Connection, held: ReceivingFence) -> None:
     Raises:
         LeaseLost: Another replica receives now; the caller's transaction must write nothing.
     """
-    rows = conn.execute(*_received(held.platform, held.account, held.replica))
+    rows = conn.execute(
+        _RECEIVED, {"platform": held.platform, "account": held.account, "replica_id": held.replica}
+    )
     if not any(row.epoch in held.epochs for row in rows):
         raise LeaseLost(f"another replica receives for {held.platform}:{held.account}")
 
 
-@built_once
-def _received(platform: str, account: str, replica_id: int) -> Any:
-    return (
-        select(adapter_lease.c.epoch)
-        .where(
-            adapter_lease.c.platform == platform,
-            adapter_lease.c.account == account,
-            adapter_lease.c.owner == replica_id,
-        )
-        .with_for_update(read=True)
+_RECEIVED = (
+    select(adapter_lease.c.epoch)
+    .where(
+        adapter_lease.c.platform == bindparam("platform"),
+        adapter_lease.c.account == bindparam("account"),
+        adapter_lease.c.owner == bindparam("replica_id"),
     )
+    .with_for_update(read=True)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,16 +596,32 @@ def has_work(conn: Connection, conversation_id: int) -> bool:
     As long as a file of what waits is not there yet, nothing that waits can; as long as a person
     has not answered what the turn asks, nothing can.
     """
-    return conn.execute(*_work(conversation_id)).one_or_none() is not None
+    return conn.execute(_WORK, {"conversation_id": conversation_id}).one_or_none() is not None
 
 
-def _first_work(conversation_id: int) -> Select[Any]:
+def _first_work(conversation_id: Any) -> Select[Any]:
     here = inbox.c.conversation == conversation_id
     # In the order of the index of what is pending: SQLite takes no other then.
     return select(inbox.c.seq).where(here, _is_work).order_by(inbox.c.seq).limit(1)
 
 
-_work = built_once(_first_work)
+_RELEASE = (
+    update(conversation)
+    .where(
+        *_is_leased(bindparam("p_conversation_id"), bindparam("p_replica_id"), bindparam("p_epoch"))
+    )
+    .values(
+        owner=None,
+        ready_no=case((
+            _first_work(bindparam("p_conversation_id")).scalar_subquery().is_not(None),
+            next_ready_no(),
+        )),
+        turn_not_before=0.0,
+    )
+    .returning(conversation.c.ready_no)
+)
+
+_WORK = _first_work(bindparam("conversation_id"))
 
 
 def ready_stuck(conn: Connection) -> int:

@@ -9,16 +9,14 @@ looked up; `sending` takes them to the platforms.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from adapters.base import Renderer
 from adapters.messages import Choice
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import is_unsent, now_s, outbox
-from gateway.storage.statements import built_once
 
 MAX_MESSAGES = 20
 """Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
@@ -179,12 +177,10 @@ _INSERT = outbox.insert().values(state="pending", at=now_s())
 
 def is_known(conn: Connection, source_key: str) -> bool:
     """Whether something with this cause was entered before."""
-    return conn.execute(*_known(source_key)).one_or_none() is not None
+    return conn.execute(_KNOWN, {"source_key": source_key}).one_or_none() is not None
 
 
-@built_once
-def _known(source_key: str) -> Any:
-    return select(outbox.c.inbox_seq).where(outbox.c.source_key == source_key)
+_KNOWN = select(outbox.c.inbox_seq).where(outbox.c.source_key == bindparam("source_key"))
 
 
 def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
@@ -194,7 +190,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
         about: Its name: the row with its buttons has the key "{about}:buttons:1".
         upto_seq: Newest entry of the inbox that has to do with it.
     """
-    asked = conn.execute(*_known(f"{about}:buttons:1")).one_or_none()
+    asked = conn.execute(_KNOWN, {"source_key": f"{about}:buttons:1"}).one_or_none()
     if asked is not None:
         part = OutboxPart(f"{about}:over:1", note, note)
         append(conn, conversation_id, [part], inbox_seq=max(asked.inbox_seq, upto_seq))
@@ -202,7 +198,7 @@ def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto
 
 def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
     """Return the conversations with a question whose name begins so; each with that name."""
-    found = conn.execute(*_with_prefix(prefix, _end_of(prefix)))
+    found = conn.execute(_WITH_PREFIX, {"first": prefix, "end": _end_of(prefix)})
     ends = ":buttons:1"
     return {
         row.conversation: row.source_key.removesuffix(ends)
@@ -211,11 +207,10 @@ def with_buttons(conn: Connection, prefix: str) -> dict[int, str]:
     }
 
 
-@built_once
-def _with_prefix(first: str, end: str) -> Any:
-    # As a range: for LIKE SQLite would look at all keys.
-    here = outbox.c.source_key >= first, outbox.c.source_key < end
-    return select(outbox.c.conversation, outbox.c.source_key).where(*here)
+# As a range: for LIKE SQLite would look at all keys.
+_WITH_PREFIX = select(outbox.c.conversation, outbox.c.source_key).where(
+    outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end")
+)
 
 
 def erase(conn: Connection, prefix: str) -> None:
@@ -280,13 +275,17 @@ def has_dead(conn: Connection, conversation_id: int) -> bool:
 
 def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
     """Return the platform's ids of what was shown last in a conversation."""
-    return frozenset(conn.scalars(*_newest_refs(conversation_id)))
+    return frozenset(conn.scalars(_NEWEST_REFS, {"conversation_id": conversation_id}))
 
 
-@built_once
-def _newest_refs(conversation_id: int) -> Any:
-    here = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
-    return select(outbox.c.platform_ref).where(*here).order_by(outbox.c.seq.desc()).limit(_RECENT)
+_NEWEST_REFS = (
+    select(outbox.c.platform_ref)
+    .where(
+        outbox.c.conversation == bindparam("conversation_id"), outbox.c.platform_ref.is_not(None)
+    )
+    .order_by(outbox.c.seq.desc())
+    .limit(_RECENT)
+)
 
 
 def _encoded(choices: Sequence[Choice]) -> str | None:

@@ -6,10 +6,10 @@ instead.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import orjson
-from sqlalchemy import Connection, and_, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
 from adapters.messages import Address, InboundMessage
 from gateway.session_keys import address_key
@@ -31,7 +31,6 @@ from gateway.storage.schema import (
     is_pending,
     turn,
 )
-from gateway.storage.statements import built_once
 
 Revised = Literal["reworded", "emptied"]
 
@@ -128,29 +127,38 @@ def wording(conn: Connection, conversation_id: int, seq: int) -> InboxEntry | No
         inbox.c.message_ref == ref,
         inbox.c.kind == "edit",
     )
-    found = entries_of(conn, (select(*OF_ENTRY).where(*edits), {}))
+    found = entries_of(conn, select(*OF_ENTRY).where(*edits))
     conn.execute(update(inbox).where(*edits, inbox.c.state == "noted").values(state="done"))
     return max(found, key=lambda entry: entry.seq, default=None)
 
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[InboxEntry]:
     """Return what the next turn is to know beside what it answers, in order, once."""
-    found = entries_of(conn, _noted(conversation_id, upto_seq))
+    found = entries_of(conn, _NOTED, {"conversation_id": conversation_id, "upto_seq": upto_seq})
     if found:
-        conn.execute(*_tell_noted(conversation_id, upto_seq))
+        conn.execute(_TELL_NOTED, {"p_conversation_id": conversation_id, "p_upto_seq": upto_seq})
     return found
 
 
-@built_once
-def _noted(conversation_id: int, upto_seq: int) -> Any:
-    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
-    return select(*OF_ENTRY).where(*here).order_by(inbox.c.seq)
+_NOTED = (
+    select(*OF_ENTRY)
+    .where(
+        inbox.c.conversation == bindparam("conversation_id"),
+        is_noted,
+        inbox.c.seq <= bindparam("upto_seq"),
+    )
+    .order_by(inbox.c.seq)
+)
 
-
-@built_once
-def _tell_noted(conversation_id: int, upto_seq: int) -> Any:
-    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
-    return update(inbox).where(*here).values(state="done")
+_TELL_NOTED = (
+    update(inbox)
+    .where(
+        inbox.c.conversation == bindparam("p_conversation_id"),
+        is_noted,
+        inbox.c.seq <= bindparam("p_upto_seq"),
+    )
+    .values(state="done")
+)
 
 
 def hear(conn: Connection, message: InboundMessage) -> int | None:
@@ -159,7 +167,7 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
     Returns:
         The conversation that was active last; None where there is none, and nothing is noted.
     """
-    listening = list(dict.fromkeys(conn.scalars(*_listening(*_keys(message.address)))))
+    listening = list(dict.fromkeys(conn.scalars(_LISTENING, _keys(message.address))))
     for nth, conversation_id in enumerate(listening):
         # A key is one row's.
         copy = replace(message, dedupe_key=f"{message.dedupe_key}#{conversation_id}", raw="{}")
@@ -170,9 +178,11 @@ def hear(conn: Connection, message: InboundMessage) -> int | None:
 def note(conn: Connection, conversation_id: int, message: InboundMessage, kind: InboxKind) -> int:
     """Enter what the next turn is to be told; returns its seq. The oldest one too many goes."""
     seq = append(conn, conversation_id, message, kind=kind, state="noted")
-    too_old = conn.scalar(*_newest_too_many(conversation_id, kind))
+    too_old = conn.scalar(_NEWEST_TOO_MANY, {"conversation_id": conversation_id, "kind": kind})
     if too_old is not None:
-        conn.execute(*_drop_upto(conversation_id, kind, too_old))
+        conn.execute(
+            _DROP_UPTO, {"p_conversation_id": conversation_id, "p_kind": kind, "p_seq": too_old}
+        )
     return seq
 
 
@@ -182,39 +192,55 @@ def newest_turn(conn: Connection, conversation_id: int) -> int:
     return conn.scalar(newest) or 0
 
 
-def _keys(address: Address) -> tuple[str, str, str]:
+def _keys(address: Address) -> dict[str, str]:
     """Return the shared key of a place, and the bounds of those with a sender behind it."""
     key = address_key(address)
     # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
-    return key, f"{key}::", f"{key}:;"
+    return {"shared": key, "first": f"{key}::", "end": f"{key}:;"}
 
 
-@built_once
-def _listening(shared: str, first: str, end: str) -> Any:
-    its_newest_turn = (
-        select(func.max(turn.c.id))
-        .where(turn.c.conversation == alias.c.conversation)
-        .scalar_subquery()
+_LISTENING = (
+    select(conversation.c.id)
+    .join(alias, alias.c.conversation == conversation.c.id)
+    .where(
+        or_(
+            alias.c.session_key == bindparam("shared"),
+            and_(alias.c.session_key >= bindparam("first"), alias.c.session_key < bindparam("end")),
+        )
     )
-    key = alias.c.session_key
-    return (
-        select(conversation.c.id)
-        .join(alias, alias.c.conversation == conversation.c.id)
-        .where(or_(key == shared, and_(key >= first, key < end)))
-        # Conversations in which nobody asks any more need not know what is said now.
-        .order_by(its_newest_turn.desc().nulls_last(), conversation.c.id.desc())
-        .limit(LISTENING)
+    # Conversations in which nobody asks any more need not know what is said now.
+    .order_by(
+        (
+            select(func.max(turn.c.id))
+            .where(turn.c.conversation == alias.c.conversation)
+            .scalar_subquery()
+        )
+        .desc()
+        .nulls_last(),
+        conversation.c.id.desc(),
     )
+    .limit(LISTENING)
+)
 
+_NEWEST_TOO_MANY = (
+    select(inbox.c.seq)
+    .where(
+        inbox.c.conversation == bindparam("conversation_id"),
+        is_noted,
+        inbox.c.kind == bindparam("kind"),
+    )
+    .order_by(inbox.c.seq.desc())
+    .limit(1)
+    .offset(NOTES_KEPT)
+)
 
-@built_once
-def _newest_too_many(conversation_id: int, kind: str) -> Any:
-    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
-    newest_first = select(inbox.c.seq).where(*of_this).order_by(inbox.c.seq.desc())
-    return newest_first.limit(1).offset(NOTES_KEPT)
-
-
-@built_once
-def _drop_upto(conversation_id: int, kind: str, seq: int) -> Any:
-    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
-    return update(inbox).where(*of_this, inbox.c.seq <= seq).values(state="done")
+_DROP_UPTO = (
+    update(inbox)
+    .where(
+        inbox.c.conversation == bindparam("p_conversation_id"),
+        is_noted,
+        inbox.c.kind == bindparam("p_kind"),
+        inbox.c.seq <= bindparam("p_seq"),
+    )
+    .values(state="done")
+)

@@ -10,7 +10,6 @@ Only the database's clock counts. What a dead replica leaves behind, `blame.take
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -19,6 +18,7 @@ from sqlalchemy import (
     Double,
     Integer,
     and_,
+    bindparam,
     cast,
     func,
     literal_column,
@@ -30,7 +30,6 @@ from gateway.storage.queue import adapter_leases, blame, leases
 from gateway.storage.queue.blame import Death, Inheritance
 from gateway.storage.queue.leases import AdapterLease, Receiving
 from gateway.storage.schema import adapter_lease, now_s, replica
-from gateway.storage.statements import built_once
 
 LEFT = Death("stop_cut_off")
 """How a replica ended that has left its name behind by itself: its turns are charged nothing."""
@@ -122,7 +121,7 @@ def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings |
     """Look around, and renew where that is due; None where this replica was reaped."""
     if renews and not leases.heartbeat(conn, replica_id):
         return None
-    rows = conn.execute(*_all(replica_id)).all()
+    rows = conn.execute(_ALL, {"replica_id": replica_id}).all()
     if not any(row.id == replica_id for row in rows):
         return None
     expired = frozenset(row.id for row in rows if row.expired and row.id != replica_id)
@@ -136,27 +135,27 @@ def attend(conn: Connection, replica_id: int, *, renews: bool) -> Surroundings |
     )
 
 
-@built_once
-def _all(replica_id: int) -> Any:
-    up_s = "extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision"
-    return select(
-        replica.c.id,
-        (replica.c.heartbeat_until < now_s()).label("expired"),
-        # A session could always take its own lock once more.
-        and_(replica.c.id != replica_id, _is_unlocked()).label("unlocked"),
-        literal_column(up_s, Double).label("server_up_s"),
-        # With each row the same: all is one statement, which idle replicas make all the time.
-        adapter_leases.everyone().label("receivers"),
-        blame.trials().label("trials"),
-    )
-
-
 def _is_unlocked() -> ColumnElement[bool]:
     # Shared, and until the transaction ends: two that look at once must not take each other for
     # the replica itself.
     first = literal_column(str(leases.PRESENCE), Integer)
     second = cast(replica.c.id, Integer)
     return func.pg_try_advisory_xact_lock_shared(first, second, type_=Boolean)
+
+
+_ALL = select(
+    replica.c.id,
+    (replica.c.heartbeat_until < now_s()).label("expired"),
+    # A session could always take its own lock once more.
+    and_(replica.c.id != bindparam("replica_id"), _is_unlocked()).label("unlocked"),
+    literal_column(
+        "extract(epoch from clock_timestamp() - pg_postmaster_start_time())::double precision",
+        Double,
+    ).label("server_up_s"),
+    # With each row the same: all is one statement, which idle replicas make all the time.
+    adapter_leases.everyone().label("receivers"),
+    blame.trials().label("trials"),
+)
 
 
 def reap(

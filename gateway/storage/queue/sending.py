@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt, Withdrawal
 from gateway.storage.queue.leases import lives
@@ -29,7 +29,6 @@ from gateway.storage.schema import (
     replica,
     turn,
 )
-from gateway.storage.statements import built_once
 
 FRESH_S = 1.0
 """So long a row is left to the replica where it was entered, which is told of it."""
@@ -97,9 +96,14 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
     What takes buttons off comes behind all that is to be shown.
     """
     if by is not None:
-        conn.execute(*_take_over(conversation_id, by))
-    shows = conn.execute(*_next_due(conversation_id, over=False)).one_or_none()
-    row = shows or conn.execute(*_next_due(conversation_id, over=True)).one_or_none()
+        conn.execute(_TAKE_OVER, {"p_conversation_id": conversation_id, "p_replica_id": by})
+    shows = conn.execute(
+        _NEXT_DUE, {"conversation_id": conversation_id, "over": False}
+    ).one_or_none()
+    row = (
+        shows
+        or conn.execute(_NEXT_DUE, {"conversation_id": conversation_id, "over": True}).one_or_none()
+    )
     if row is None or (by is not None and row.sender != by):
         return None
     message = _outgoing(row)
@@ -119,7 +123,7 @@ def next_due(conn: Connection, conversation_id: int, by: int | None = None) -> D
 def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
     """Return what is to be taken off; `message_ref` is "" where it was never shown."""
     key = source_key.removesuffix(":over:1")
-    asked = conn.execute(*_shown(f"{key}:buttons:1")).one()
+    asked = conn.execute(_SHOWN, {"source_key": f"{key}:buttons:1"}).one()
     return Withdrawal(
         address=message.address,
         message_ref=asked.platform_ref or "",
@@ -128,11 +132,9 @@ def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdra
     )
 
 
-@built_once
-def _shown(source_key: str) -> Any:
-    columns = (outbox.c.platform_ref, outbox.c.payload)
-    return select(*columns).where(outbox.c.source_key == source_key)
-
+_SHOWN = select(outbox.c.platform_ref, outbox.c.payload).where(
+    outbox.c.source_key == bindparam("source_key")
+)
 
 # What a delegated child asks is shown in the chat of its parent.
 _FIRST_SEQ = (
@@ -150,32 +152,32 @@ _ASKED_AT = (
     .scalar_subquery()
 )
 
-
-@built_once
-def _next_due(conversation_id: int, *, over: bool) -> Any:
-    # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
-    takes_off = outbox.c.source_key.like("inquiry:%:over:1")
-    return (
-        select(
-            outbox,
-            conversation,
-            now_s().label("now"),
-            ASKED_SEQ,
-            _ASKED_AT.label("asked_at"),
-        )
-        .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.conversation == conversation_id, is_unsent, takes_off == over)
-        .order_by(outbox.c.seq)
-        .limit(1)
+# In the order of the index of what is unsent: thousands of rows can wait in a conversation.
+_NEXT_DUE = (
+    select(
+        outbox,
+        conversation,
+        now_s().label("now"),
+        ASKED_SEQ,
+        _ASKED_AT.label("asked_at"),
     )
-
+    .join(conversation, conversation.c.id == outbox.c.conversation)
+    .where(
+        outbox.c.conversation == bindparam("conversation_id"),
+        is_unsent,
+        outbox.c.source_key.like("inquiry:%:over:1") == bindparam("over"),
+    )
+    .order_by(outbox.c.seq)
+    .limit(1)
+)
 
 _EVERYBODY = select(replica.c.id)
 _is_nobodys = or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(_EVERYBODY))
 
 
-@built_once
-def _take_over(conversation_id: int, replica_id: int) -> Any:
+def _take_over() -> Any:
+    conversation_id: Any = bindparam("p_conversation_id")
+    replica_id: Any = bindparam("p_replica_id")
     others = outbox.alias("others")
     is_sent_by_another = select(others.c.seq).where(
         others.c.conversation == conversation_id,
@@ -191,6 +193,9 @@ def _take_over(conversation_id: int, replica_id: int) -> Any:
     )
 
 
+_TAKE_OVER = _take_over()
+
+
 def mark_sending(
     conn: Connection, message: Outgoing, replica_id: int, *, is_shared: bool = False
 ) -> bool:
@@ -199,38 +204,29 @@ def mark_sending(
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
     # Compared and set in one statement: delivery has no lease (decision 064).
-    mark = _mark_sending_shared if is_shared else _mark_sending
-    return conn.execute(*mark(message.conversation, message.seq, replica_id)).rowcount == 1
-
-
-@built_once
-def _mark_sending(conversation_id: int, seq: int, replica_id: int) -> Any:
-    return (
-        _row(conversation_id, seq)
-        .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
-        .values(state="sending", sender=replica_id)
-    )
-
-
-@built_once
-def _mark_sending_shared(conversation_id: int, seq: int, replica_id: int) -> Any:
-    # Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
-    return (
-        _row(conversation_id, seq)
-        .where(or_(_is_nobodys, outbox.c.sender == replica_id), lives(replica_id))
-        .values(state="sending", sender=replica_id)
-    )
+    mark = _MARK_SENDING_SHARED if is_shared else _MARK_SENDING
+    row = {"p_conversation_id": message.conversation, "p_seq": message.seq}
+    return conn.execute(mark, {**row, "p_replica_id": replica_id}).rowcount == 1
 
 
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> bool:
     """Record a receipt; return whether its conversation has other unsent rows."""
     ref, resent = receipt.platform_ref, receipt.resent
-    marked = conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    marked = conn.execute(
+        _MARK_SENT,
+        {
+            "p_conversation_id": message.conversation,
+            "p_seq": message.seq,
+            "p_platform_ref": ref,
+            "p_resent": resent,
+        },
+    )
     return any(row.waits for row in marked.all())
 
 
-@built_once
-def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
+def _mark_sent() -> Any:
+    conversation_id: Any = bindparam("p_conversation_id")
+    seq: Any = bindparam("p_seq")
     others = outbox.alias("others")
     waits = select(others.c.seq).where(
         # Without this row: SQLite does not say which state of it a RETURNING clause would see.
@@ -242,9 +238,18 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
     return (
         update(outbox)
         .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
-        .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
+        .values(
+            state="sent",
+            platform_ref=bindparam("p_platform_ref"),
+            resent=bindparam("p_resent"),
+            sent_at=now_s(),
+            error=None,
+        )
         .returning(waits.exists().label("waits"))
     )
+
+
+_MARK_SENT = _mark_sent()
 
 
 def mark_delayed(
@@ -342,10 +347,31 @@ def _this(message: Outgoing, by: int | None) -> Any:
     return row.where(or_(outbox.c.sender == by, and_(outbox.c.sender.is_(None), lives(by))))
 
 
-def _row(conversation_id: int, seq: int) -> Any:
+def _row(conversation_id: Any, seq: Any) -> Any:
     return update(outbox).where(
         outbox.c.conversation == conversation_id, outbox.c.seq == seq, is_unsent
     )
+
+
+# Who is taken for dead is so before, and cannot mark it, or after, and the row is in doubt.
+_MARK_SENDING_SHARED = (
+    _row(bindparam("p_conversation_id"), bindparam("p_seq"))
+    .where(
+        or_(_is_nobodys, outbox.c.sender == bindparam("p_replica_id")),
+        lives(bindparam("p_replica_id")),
+    )
+    .values(state="sending", sender=bindparam("p_replica_id"))
+)
+
+_MARK_SENDING = (
+    _row(bindparam("p_conversation_id"), bindparam("p_seq"))
+    .where(
+        or_(
+            outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == bindparam("p_replica_id")
+        )
+    )
+    .values(state="sending", sender=bindparam("p_replica_id"))
+)
 
 
 def unsent_conversations(
@@ -356,7 +382,7 @@ def unsent_conversations(
     For `by` those with rows of its own, or with rows that have been nobody's for a while.
     """
     if by is not None:
-        rows = conn.execute(*_lines(by))
+        rows = conn.execute(_LINES, {"replica_id": by})
         return [row.id for row in rows if (row.platform, row.account) in accounts]
     rows = conn.execute(
         select(conversation.c.id, conversation.c.platform, conversation.c.account)
@@ -366,17 +392,21 @@ def unsent_conversations(
     return [row.id for row in rows if (row.platform, row.account) in accounts]
 
 
-@built_once
-def _lines(replica_id: int) -> Any:
-    is_left = and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S)
-    theirs = select(outbox.c.conversation).where(
-        is_unsent, or_(outbox.c.sender == replica_id, is_left)
+_LINES = (
+    select(conversation.c.id, conversation.c.platform, conversation.c.account)
+    .where(
+        conversation.c.id.in_(
+            select(outbox.c.conversation).where(
+                is_unsent,
+                or_(
+                    outbox.c.sender == bindparam("replica_id"),
+                    and_(_is_nobodys, outbox.c.at < now_s() - FRESH_S),
+                ),
+            )
+        )
     )
-    return (
-        select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(conversation.c.id.in_(theirs))
-        .order_by(conversation.c.id)
-    )
+    .order_by(conversation.c.id)
+)
 
 
 def nonce_of(source_key: str) -> str:
@@ -421,19 +451,8 @@ def waiting(conn: Connection, by: int | None = None) -> list[Backlog]:
 
     For `by` what it sends, or could take over.
     """
-    found = conn.execute(*(_waiting() if by is None else _waiting_for(by)))
+    found = conn.execute(_WAITING) if by is None else conn.execute(_WAITING_FOR, {"by": by})
     return [Backlog(*row) for row in found]
-
-
-@built_once
-def _waiting() -> Any:
-    return _backlogs(is_unsent)
-
-
-@built_once
-def _waiting_for(by: int) -> Any:
-    others = select(replica.c.id).where(replica.c.id != by)
-    return _backlogs(is_unsent & or_(outbox.c.sender.is_(None), outbox.c.sender.not_in(others)))
 
 
 def _backlogs(its: ColumnElement[bool]) -> Any:
@@ -451,3 +470,14 @@ def _backlogs(its: ColumnElement[bool]) -> Any:
         .join(outbox, first)
         .join(conversation, conversation.c.id == outbox.c.conversation)
     )
+
+
+_WAITING_FOR = _backlogs(
+    is_unsent
+    & or_(
+        outbox.c.sender.is_(None),
+        outbox.c.sender.not_in(select(replica.c.id).where(replica.c.id != bindparam("by"))),
+    )
+)
+
+_WAITING = _backlogs(is_unsent)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, exists, func, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, exists, func, select
 
 from agent.ports import PastMessage
 from gateway.storage.conversation.transcript import END
@@ -32,7 +32,6 @@ from gateway.storage.schema import (
 )
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
-from gateway.storage.statements import built_once
 
 LOOKED_AT = 20_000
 """Turns that one page of a walk looks at."""
@@ -233,7 +232,7 @@ def first_turn_since(conn: Connection, at: float) -> int:
     low, high = 1, (conn.scalar(select(func.max(turn.c.id))) or 0) + 1
     while low < high:
         middle = (low + high) // 2
-        row = conn.execute(*_turn_from(middle)).one_or_none()
+        row = conn.execute(_TURN_FROM, {"turn_id": middle}).one_or_none()
         if row is None or row.started_at >= at:
             high = middle
         else:
@@ -241,10 +240,12 @@ def first_turn_since(conn: Connection, at: float) -> int:
     return low
 
 
-@built_once
-def _turn_from(turn_id: int) -> Any:
-    columns = (turn.c.id, turn.c.started_at)
-    return select(*columns).where(turn.c.id >= turn_id).order_by(turn.c.id).limit(1)
+_TURN_FROM = (
+    select(turn.c.id, turn.c.started_at)
+    .where(turn.c.id >= bindparam("turn_id"))
+    .order_by(turn.c.id)
+    .limit(1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,18 +269,19 @@ def turns_by_day(conn: Connection, spans: Sequence[Span]) -> list[DayTurns]:
     places.append(first_turn_since(conn, spans[-1].end))
     found = []
     for span, (low, high) in zip(spans, pairwise(places), strict=True):
-        row = conn.execute(*_begun(low, high)).one()
+        row = conn.execute(_BEGUN, {"first": low, "behind": high}).one()
         found.append(DayTurns(span.name, row.begun, row.dead, row.failed))
     return found
 
 
-@built_once
-def _begun(first: int, behind: int) -> Any:
-    dead = func.count().filter(turn.c.state == "dead").label("dead")
-    unanswered = (turn.c.state == "done", turn.c.outcome.in_(sorted(NO_ANSWER)))
-    failed = func.count().filter(*unanswered).label("failed")
-    here = (turn.c.id >= first, turn.c.id < behind)
-    return select(func.count().label("begun"), dead, failed).where(*here)
+_BEGUN = select(
+    func.count().label("begun"),
+    func.count().filter(turn.c.state == "dead").label("dead"),
+    func
+    .count()
+    .filter(turn.c.state == "done", turn.c.outcome.in_(sorted(NO_ANSWER)))
+    .label("failed"),
+).where(turn.c.id >= bindparam("first"), turn.c.id < bindparam("behind"))
 
 
 def those(conn: Connection, conversation_ids: Sequence[int]) -> list[Listed]:

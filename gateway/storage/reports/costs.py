@@ -26,6 +26,7 @@ from sqlalchemy import (
     Select,
     String,
     Table,
+    bindparam,
     case,
     cast,
     distinct,
@@ -51,7 +52,7 @@ from gateway.storage.reports.ledger import (
     usage_in,
 )
 from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
-from gateway.storage.statements import built_once, known_place
+from gateway.storage.statements import known_place
 
 RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost."""
@@ -105,16 +106,15 @@ class BilledAnswer(NamedTuple):
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[BilledAnswer]:
     """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
-    rows = conn.execute(*_recent_answers(conversation_id))
+    rows = conn.execute(_RECENT_ANSWERS, {"conversation_id": conversation_id})
     return [BilledAnswer(row.provider, row.model, usage_in(row), row.before_tokens) for row in rows]
 
 
-@built_once
-def _recent_answers(conversation_id: int) -> Any:
+def _recent_answers() -> Any:
     newest = (
         select(ledger)
         .where(
-            ledger.c.conversation == conversation_id,
+            ledger.c.conversation == bindparam("conversation_id"),
             ledger.c.purpose == "answer",
             ledger.c.estimated.is_(False),
         )
@@ -124,6 +124,9 @@ def _recent_answers(conversation_id: int) -> Any:
         .subquery("reported")
     )
     return select(newest).order_by(newest.c.id)
+
+
+_RECENT_ANSWERS = _recent_answers()
 
 
 def compare(answers: Sequence[BilledAnswer], rates: Rates) -> Compared:
@@ -187,7 +190,8 @@ def by_span_and_model(
     """
     found = []
     for span in spans:
-        rows = conn.execute(*_by_model_within(*_slots(span)))
+        slots = {"first": _slot(span.start), "behind": _slot(span.end)}
+        rows = conn.execute(_BY_MODEL_WITHIN, slots)
         found.append((span, {_name_of(row): _uncompared(row) for row in rows}))
     return found
 
@@ -196,16 +200,14 @@ def _name_of(row: Any) -> str:
     return "/".join(filter(None, (row.provider, row.model)))
 
 
-def _slots(span: Span) -> tuple[int, int]:
-    return _slot(span.start), _slot(span.end)
-
-
-@built_once
-def _by_model_within(first: int, behind: int) -> Any:
+def _by_model_within() -> Any:
     sums = (func.sum(spent_slot.c[name]).label(name) for name in UNCOMPARED)
-    here = (spent_slot.c.slot >= first, spent_slot.c.slot < behind)
+    here = (spent_slot.c.slot >= bindparam("first"), spent_slot.c.slot < bindparam("behind"))
     names = (spent_slot.c.provider, spent_slot.c.model)
     return select(*names, *sums).where(*here).group_by(*names)
+
+
+_BY_MODEL_WITHIN = _by_model_within()
 
 
 class Senders(NamedTuple):

@@ -8,7 +8,18 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    null,
+    select,
+    union_all,
+)
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
 from adapters.registry import BUILT_IN
@@ -35,7 +46,6 @@ from gateway.storage.schema import (
     turn,
     view_plan,
 )
-from gateway.storage.statements import built_once
 
 CHATS = 200
 SHOWN = ("sent", "pending", "sending", "unknown", "dead")
@@ -76,16 +86,18 @@ def items(
 
     An edit is an item of its own, with the `ref` of the message that it changes.
     """
-    rows = conn.execute(*_items(session_key, after_inbox, after_outbox)).all()
+    rows = conn.execute(
+        _ITEMS,
+        {"session_key": session_key, "after_inbox": after_inbox, "after_outbox": after_outbox},
+    ).all()
     # Pages ask again and again, and mostly nothing is new.
     files = _files(conn, session_key) if rows else _FilesOfChat({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
 
-@built_once
-def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
-    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
+def _items() -> Any:
+    of_key = select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
     asked = select(
         inbox.c.seq.label("inbox_seq"),
         literal(0).label("outbox_seq"),
@@ -97,7 +109,7 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
         null().label("attachment"),
     ).where(
         inbox.c.conversation.in_(of_key),
-        inbox.c.seq > after_inbox,
+        inbox.c.seq > bindparam("after_inbox"),
         # Told to the agent beside a question: nobody has written it.
         inbox.c.kind != "correction",
     )
@@ -112,10 +124,13 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
         outbox.c.attachment,
     ).where(
         outbox.c.conversation.in_(of_key),
-        outbox.c.seq > after_outbox,
+        outbox.c.seq > bindparam("after_outbox"),
         outbox.c.state.in_(SHOWN),
     )
     return union_all(asked, answered)
+
+
+_ITEMS = _items()
 
 
 class _FilesOfChat(NamedTuple):
@@ -128,21 +143,23 @@ class _FilesOfChat(NamedTuple):
 def _files(conn: Connection, session_key: str) -> _FilesOfChat:
     of_message: dict[int, tuple[ChatFile, ...]] = {}
     by_id: dict[int, ChatFile] = {}
-    for row in conn.execute(*_stored(session_key)):
+    for row in conn.execute(_STORED, {"session_key": session_key}):
         by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
         if row.inbox_seq is not None:
             of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
     return _FilesOfChat(of_message, by_id)
 
 
-@built_once
-def _stored(session_key: str) -> Any:
-    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
-    return (
-        select(attachment)
-        .where(attachment.c.conversation.in_(of_key), attachment.c.state == "stored")
-        .order_by(attachment.c.id)
+_STORED = (
+    select(attachment)
+    .where(
+        attachment.c.conversation.in_(
+            select(alias.c.conversation).where(alias.c.session_key == bindparam("session_key"))
+        ),
+        attachment.c.state == "stored",
     )
+    .order_by(attachment.c.id)
+)
 
 
 def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:

@@ -37,7 +37,6 @@ from gateway.storage.schema import (
     step,
     turn,
 )
-from gateway.storage.statements import built_once
 
 _NOTHING = Usage()
 
@@ -61,17 +60,19 @@ def book(
     """
     if not calls or not conversations.exists(conn, conversation_id):
         return
-    entered = set() if turn_id is None else set(conn.scalars(*_entered(conversation_id, turn_id)))
+    entered = (
+        set()
+        if turn_id is None
+        else set(conn.scalars(_ENTERED, {"conversation_id": conversation_id, "turn_id": turn_id}))
+    )
     missing = [call for call in calls if call.id not in entered]
     if missing:
         append(conn, conversation_id, turn_id, sender, missing)
 
 
-@built_once
-def _entered(conversation_id: int, turn_id: int) -> Any:
-    return select(ledger.c.call_id).where(
-        ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id
-    )
+_ENTERED = select(ledger.c.call_id).where(
+    ledger.c.conversation == bindparam("conversation_id"), ledger.c.turn_id == bindparam("turn_id")
+)
 
 
 def append(
@@ -147,19 +148,16 @@ def spent_usd(conn: Connection, since: float, sender: str | None = None) -> floa
         sender: Only what counts for this one ("platform:sender id").
     """
     slot = int(since // SLOT_S)
-    query = _spent_since(slot) if sender is None else _spent_since_by(sender, slot)
-    return (conn.scalar(*query) or 0) / PICO
+    if sender is None:
+        return (conn.scalar(_SPENT_SINCE, {"slot": slot}) or 0) / PICO
+    return (conn.scalar(_SPENT_SINCE_BY, {"sender": sender, "slot": slot}) or 0) / PICO
 
 
-@built_once
-def _spent_since(slot: int) -> Any:
-    return select(func.sum(spent_slot.c.pico_usd)).where(spent_slot.c.slot >= slot)
+_SPENT_SINCE = select(func.sum(spent_slot.c.pico_usd)).where(spent_slot.c.slot >= bindparam("slot"))
 
-
-@built_once
-def _spent_since_by(sender: str, slot: int) -> Any:
-    here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
-    return select(func.sum(spent_by.c.pico_usd)).where(*here)
+_SPENT_SINCE_BY = select(func.sum(spent_by.c.pico_usd)).where(
+    spent_by.c.sender == bindparam("sender"), spent_by.c.slot >= bindparam("slot")
+)
 
 
 def spenders(
@@ -180,18 +178,19 @@ def spenders(
 
 def used_tokens(conn: Connection, since: float, sender: str) -> int:
     """Return the tokens of all calls for a sender since a moment, as `spent_usd` reads money."""
-    return int(conn.scalar(*_used_since_by(sender, int(since // SLOT_S))) or 0)
+    return int(conn.scalar(_USED_SINCE_BY, {"sender": sender, "slot": int(since // SLOT_S)}) or 0)
 
 
-@built_once
-def _used_since_by(sender: str, slot: int) -> Any:
+def _used_since_by() -> Any:
     names = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
     tokens: ColumnElement[Any] = sum(
         (spent_by.c[f"{name}_tokens"] for name in names), start=literal_column("0")
     )
-    here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
+    here = (spent_by.c.sender == bindparam("sender"), spent_by.c.slot >= bindparam("slot"))
     return select(func.sum(tokens)).where(*here)
 
+
+_USED_SINCE_BY = _used_since_by()
 
 Key = Literal["sender", "conversation", "model"]
 
@@ -324,7 +323,9 @@ class Totals:
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
     """Return what a turn took so far."""
-    return totals_in(conn.execute(*_of_turn(conversation_id, turn_id)).one())
+    return totals_in(
+        conn.execute(_OF_TURN, {"conversation_id": conversation_id, "turn_id": turn_id}).one()
+    )
 
 
 def totals_in(row: Any) -> Totals:
@@ -350,9 +351,8 @@ def chosen_or_answered(conn: Connection, conversation_id: int, provider: str, mo
     return conn.scalar(query.where(*here).order_by(turn.c.id.desc()).limit(1)) or 0
 
 
-@built_once
-def _of_turn(conversation_id: int, turn_id: int) -> Any:
-    sums = sums_of_turn(conversation_id, turn_id).subquery("sums")
+def _of_turn() -> Any:
+    sums = sums_of_turn(bindparam("conversation_id"), bindparam("turn_id")).subquery("sums")
     return select(sums, case((sums.c.unknown_calls == 0, sums.c.usd)).label("known_usd"))
 
 
@@ -367,6 +367,9 @@ def sums_of_turn(conversation_id: Any, turn_id: Any) -> Select[Any]:
         *SUMS,
         func.count().filter(ledger.c.estimated).label("estimates"),
     ).where(ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)
+
+
+_OF_TURN = _of_turn()
 
 
 def of_closed(conversation_id: Any, turn_id: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Select, func, select
+from sqlalchemy import Connection, Select, bindparam, func, select
 
 from agent.money.costs import Money
 from agent.usage import Usage
@@ -31,7 +31,6 @@ from gateway.storage.schema import (
     step,
     turn,
 )
-from gateway.storage.statements import built_once
 
 MOST_ASKED = 500
 """Inbox rows of one page."""
@@ -295,31 +294,29 @@ def received(
 def sent(conn: Connection, turn_ids: Iterable[int]) -> list[Sent]:
     """Return what turns had to show, in order."""
     return [
-        Sent(turn_id, *row) for turn_id in turn_ids for row in conn.execute(*_sent(*_keys(turn_id)))
+        Sent(turn_id, *row) for turn_id in turn_ids for row in conn.execute(_SENT, _keys(turn_id))
     ]
 
 
-def _keys(turn_id: int) -> tuple[str, str]:
+def _keys(turn_id: int) -> dict[str, str]:
     # As a range: for LIKE SQLite would look at all keys. Behind ":" comes ";".
-    return f"turn:{turn_id}:", f"turn:{turn_id};"
+    return {"first": f"turn:{turn_id}:", "end": f"turn:{turn_id};"}
 
 
-@built_once
-def _sent(first: str, end: str) -> Any:
-    return (
-        select(
-            outbox.c.seq,
-            outbox.c.source_key,
-            func.coalesce(outbox.c.markdown, outbox.c.payload),
-            outbox.c.state,
-            outbox.c.next_at,
-            outbox.c.error,
-            outbox.c.at,
-            outbox.c.sent_at,
-        )
-        .where(outbox.c.source_key >= first, outbox.c.source_key < end)
-        .order_by(outbox.c.seq)
+_SENT = (
+    select(
+        outbox.c.seq,
+        outbox.c.source_key,
+        func.coalesce(outbox.c.markdown, outbox.c.payload),
+        outbox.c.state,
+        outbox.c.next_at,
+        outbox.c.error,
+        outbox.c.at,
+        outbox.c.sent_at,
     )
+    .where(outbox.c.source_key >= bindparam("first"), outbox.c.source_key < bindparam("end"))
+    .order_by(outbox.c.seq)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, select
 
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
@@ -28,7 +28,6 @@ from gateway.storage.schema import (
     step,
     turn,
 )
-from gateway.storage.statements import built_once
 
 HOUSEKEPT = (
     "compressed",
@@ -148,7 +147,7 @@ def _context(conn: Connection, here: Session, fixed_tokens: int) -> Context:
         covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
         added = _tokens_shown(conn, here, from_seq=here.prompt_upto_seq + 1)
         return Context(covered + _scaled(here, added), "reported")
-    made = conn.execute(*_newest_compaction(here.conversation)).one_or_none()
+    made = conn.execute(_NEWEST_COMPACTION, {"conversation_id": here.conversation}).one_or_none()
     if made is None:
         shown = _tokens_shown(conn, here)
         return Context(_scaled(here, fixed_tokens + shown), "estimated")
@@ -160,21 +159,24 @@ def _scaled(here: Session, tokens: int) -> int:
     return math.ceil(here.token_ratio * tokens)
 
 
-@built_once
-def _newest_compaction(conversation_id: int) -> Any:
-    """Select the newest compaction of the present lineage."""
-    # `/new` begins another root; what was compacted before says nothing about this view.
-    root = (
-        select(func.max(session.c.id))
-        .where(session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
-        .scalar_subquery()
+# `/new` begins another root; what was compacted before says nothing about this view.
+_NEWEST_COMPACTION = (
+    select(compaction.c.tokens_after, compaction.c.child_session_id)
+    .where(
+        compaction.c.conversation == bindparam("conversation_id"),
+        compaction.c.child_session_id
+        > (
+            select(func.max(session.c.id))
+            .where(
+                session.c.conversation == bindparam("conversation_id"),
+                session.c.parent_session_id.is_(None),
+            )
+            .scalar_subquery()
+        ),
     )
-    return (
-        select(compaction.c.tokens_after, compaction.c.child_session_id)
-        .where(compaction.c.conversation == conversation_id, compaction.c.child_session_id > root)
-        .order_by(compaction.c.id.desc())
-        .limit(1)
-    )
+    .order_by(compaction.c.id.desc())
+    .limit(1)
+)
 
 
 def _tokens_shown(
@@ -188,19 +190,26 @@ def _tokens_shown(
     """
     spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
     return sum(
-        conn.scalar(*_tokens_within(here.conversation, low, high, from_session)) or 0
+        conn.scalar(
+            _TOKENS_WITHIN,
+            {
+                "conversation_id": here.conversation,
+                "low": low,
+                "high": high,
+                "from_session": from_session,
+            },
+        )
+        or 0
         for low, high in spans
         if low <= high
     )
 
 
-@built_once
-def _tokens_within(conversation_id: int, low: int, high: int, from_session: int) -> Any:
-    return select(func.sum(message.c.tokens)).where(
-        message.c.conversation == conversation_id,
-        message.c.seq.between(low, high),
-        message.c.session_id >= from_session,
-    )
+_TOKENS_WITHIN = select(func.sum(message.c.tokens)).where(
+    message.c.conversation == bindparam("conversation_id"),
+    message.c.seq.between(bindparam("low"), bindparam("high")),
+    message.c.session_id >= bindparam("from_session"),
+)
 
 
 def report(conn: Connection, conversation_id: int, session_id: int) -> UsageReport:
@@ -230,19 +239,17 @@ def _spent(conn: Connection, *where: ColumnElement[bool]) -> Spent:
 
 def _delegated(conn: Connection, conversation_id: int) -> Figures:
     """Return what the children of a conversation's turns took; their compactions are not told."""
-    done = conn.execute(*_children(conversation_id)).one()
+    done = conn.execute(_CHILDREN, {"conversation_id": conversation_id}).one()
     if not done.turns:
         return Figures()
     theirs = ledger.c.conversation.in_(conversations.children_of(conversation_id))
     return Figures(done.turns, done.tool_calls, _spent(conn, theirs))
 
 
-@built_once
-def _children(conversation_id: int) -> Any:
-    return select(
-        func.count(turn.c.id).label("turns"),
-        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
-    ).where(turn.c.conversation.in_(conversations.children_of(conversation_id)))
+_CHILDREN = select(
+    func.count(turn.c.id).label("turns"),
+    func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+).where(turn.c.conversation.in_(conversations.children_of(bindparam("conversation_id"))))
 
 
 def _figures(
@@ -330,10 +337,10 @@ def insights(
     """
     turns = [
         row
-        for row in conn.execute(*_turns_since(conversation_id, since))
+        for row in conn.execute(_TURNS_SINCE, {"conversation_id": conversation_id, "since": since})
         if row.command not in left_out
     ]
-    tools = conn.execute(*_tools_since(conversation_id, since)).all()
+    tools = conn.execute(_TOOLS_SINCE, {"conversation_id": conversation_id, "since": since}).all()
     ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
     return Insights(
         outcomes=Counter(row.outcome for row in turns),
@@ -350,32 +357,30 @@ def insights(
     )
 
 
-@built_once
-def _turns_since(conversation_id: int, since: float) -> Any:
-    ended_as = func.coalesce(turn.c.outcome, turn.c.state).label("outcome")
-    its_command = (
+_TURNS_SINCE = select(
+    func.coalesce(turn.c.outcome, turn.c.state).label("outcome"),
+    (
         select(inbox.c.command)
         .where(inbox.c.conversation == turn.c.conversation, inbox.c.seq == turn.c.first_seq)
         .scalar_subquery()
         .label("command")
-    )
-    return select(ended_as, its_command, turn.c.started_at, turn.c.finished_at).where(
-        turn.c.conversation == conversation_id, turn.c.started_at >= since
-    )
+    ),
+    turn.c.started_at,
+    turn.c.finished_at,
+).where(
+    turn.c.conversation == bindparam("conversation_id"), turn.c.started_at >= bindparam("since")
+)
 
-
-@built_once
-def _tools_since(conversation_id: int, since: float) -> Any:
-    return (
-        select(step.c.name, func.count().label("calls"))
-        .join(turn, turn.c.id == step.c.turn_id)
-        .where(
-            turn.c.conversation == conversation_id,
-            turn.c.started_at >= since,
-            step.c.kind == "tool",
-        )
-        .group_by(step.c.name)
+_TOOLS_SINCE = (
+    select(step.c.name, func.count().label("calls"))
+    .join(turn, turn.c.id == step.c.turn_id)
+    .where(
+        turn.c.conversation == bindparam("conversation_id"),
+        turn.c.started_at >= bindparam("since"),
+        step.c.kind == "tool",
     )
+    .group_by(step.c.name)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from agent.plugins.supervision import (
     supervised_tool,
 )
 from agent.ports import PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Tool, ToolRegistry
 from agent.usage import Usage
@@ -45,9 +45,10 @@ def raising(_: int) -> int:
 
 
 async def test_functions_of_either_kind_are_asked() -> None:
-    """In a thread of their own."""
+    """An async one on the event loop, others in a thread of their own."""
     caller = Caller("mine", 10)
     assert await caller.ask("x", coroutine, 7) == 7
+    assert await caller.ask("x", lambda value: coroutine(value + 0), 7) == 7
     assert await caller.ask("x", threading.current_thread) is not threading.current_thread()
 
 
@@ -60,12 +61,35 @@ async def test_a_failure_is_logged_with_its_traceback() -> None:
     assert isinstance(event["exc_info"], RuntimeError)
 
 
+async def leaving(_: int) -> None:
+    raise SystemExit("no")
+
+
+async def cancelled(_: int) -> None:
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("ends", [leaving, cancelled])
+async def test_an_async_function_ends_neither_gateway_nor_turn(ends: Callable[[int], Any]) -> None:
+    """It runs where Parley does."""
+    with capture_logs() as logs, pytest.raises(PluginFailed, match="mine: x: "):
+        await Caller("mine", 10).ask("x", ends, 7)
+    assert [event["event"] for event in logs] == ["plugin_failed"]
+
+
+async def test_an_async_function_has_a_time_limit() -> None:
+    """Then it is cancelled."""
+    with capture_logs() as logs, pytest.raises(PluginFailed):
+        await Caller("mine", 0.001).ask("x", asyncio.Event().wait)
+    assert logs[0]["reason"] == "no answer within 0.001 s"
+
+
 async def test_what_hangs_is_left_behind() -> None:
     """And after four of them the plugin is not asked any more."""
     end = threading.Event()
     caller, asked = Caller("mine", 0.001), []
 
-    async def hang(value: Any) -> None:
+    def hang(value: Any) -> None:
         asked.append(value)
         end.wait()
 
@@ -152,7 +176,7 @@ async def test_a_tool_that_blocks_is_left_behind() -> None:
     """Whatever it calls, the event loop goes on."""
     end = threading.Event()
 
-    async def block(*_: object) -> None:
+    def block(*_: object) -> None:
         end.wait()
 
     outcome = await run(tool(block, timeout_s=1))
@@ -172,7 +196,7 @@ class Box:
 
 
 async def test_a_tool_reads_the_conversation_and_offers_files() -> None:
-    """From its own thread; it gets nothing that could change anything else."""
+    """It gets nothing that could change anything else."""
 
     async def use(used: ToolContext, _: NoArguments) -> object:
         assert used.files is not None
@@ -339,7 +363,7 @@ def test_a_failing_compress_is_replaced(act: Callable[[Any], Any], reason: str) 
 
 @pytest.mark.thorough
 def test_a_hanging_compress_is_left_behind(hang: threading.Event) -> None:
-    """After the limit the built-in takes over; the plugin is not asked again in this turn."""
+    """After the limit the built-in takes over for the rest of the turn."""
     plugin = Plugin(lambda request: hang.wait(), fires=True)
     engine, request = hosted(plugin, time_limit_s=1), request_of(ENTRIES)
     with capture_logs() as logs:
@@ -347,9 +371,9 @@ def test_a_hanging_compress_is_left_behind(hang: threading.Event) -> None:
         assert not engine.should_compress(10)
         assert engine.compress(request) == built_in(request)
     reasons = [event["reason"] for event in logs]
-    busy = "EarlierCallHangs: an earlier call still runs"
-    assert reasons == ["CallHangs: no answer within 1 s", busy, busy]
-    with pytest.raises(EarlierCallHangs):
+    assert reasons == ["CallHangs: no answer within 1 s"]
+    assert engine.name == "plugin"
+    with pytest.raises(ToolError):
         engine.handle_tool_call("look_back", {"where": "here"})
 
 

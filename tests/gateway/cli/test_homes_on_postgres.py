@@ -91,7 +91,6 @@ WRITES = (
 OF_FILES = {
     "backup copy": "pg_dump",
     "db compact": "VACUUM FULL",
-    "db accept --yes": "nothing to accept",
 }
 """What only a file needs, and what is said of a server instead."""
 ELSEWHERE = {

@@ -158,7 +158,9 @@ async def test_a_file_that_is_gone_at_the_start_is_missed(file: Path) -> None:
     """No empty database takes its place, and the text says what to do."""
     await write_some(file)
     unlink(file)
-    with pytest.raises(DatabaseReplaced, match=r"there is no database at .*`parley db accept`"):
+    with pytest.raises(
+        DatabaseReplaced, match=r"there is no database at .*or remove .*parley\.db\.mark"
+    ):
         await write_some(file)
     assert not is_there(file)
 
@@ -169,7 +171,9 @@ async def test_an_older_copy_is_refused(file: Path) -> None:
     older = content_of(file)
     await write_some(file, count=5)
     overwrite(file, older)
-    with pytest.raises(DatabaseReplaced, match=r"newest 5 commits are missing.*`parley db accept`"):
+    with pytest.raises(
+        DatabaseReplaced, match=r"newest 5 commits are missing.*or remove .*parley\.db\.mark"
+    ):
         await write_some(file)
     store = Store(file)
     assert store.run(names) == ["0", "1", "2"]
@@ -213,33 +217,21 @@ async def test_another_database_is_refused(file: Path, tmp_path: Path) -> None:
     await write_some(other, count=9)
     await write_some(file)
     other.replace(file)
-    with pytest.raises(DatabaseReplaced, match="is not the database that Parley has written to"):
+    with pytest.raises(DatabaseReplaced, match="it is another database"):
         await write_some(file)
 
 
-async def test_an_accepted_copy_is_opened_and_watched(file: Path) -> None:
+async def test_without_its_mark_a_copy_is_opened_and_watched(file: Path) -> None:
     """A restore is possible, and from then on nothing may be missing again."""
     await write_some(file)
     older = content_of(file)
     await write_some(file)
     overwrite(file, older)
-    assert identity.accept(identity.mark_of(file))
+    identity.mark_of(file).unlink()
     await write_some(file)
     overwrite(file, older)
     with pytest.raises(DatabaseReplaced):
         await write_some(file)
-
-
-def test_accepting_twice_is_no_error(tmp_path: Path) -> None:
-    """There is nothing to accept."""
-    assert not identity.accept(tmp_path / "parley.db.mark")
-
-
-def test_a_mark_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
-    """A folder stands in its place."""
-    (tmp_path / "parley.db.mark").mkdir()
-    with pytest.raises(StorageUnavailable, match="cannot remove"):
-        identity.accept(tmp_path / "parley.db.mark")
 
 
 async def test_a_mark_that_cannot_be_written_is_told(file: Path) -> None:
