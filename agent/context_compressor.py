@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.context.extract import extract, key_statements
+from agent.context.extract import extract, key_sentences, retained_share, shortened
 from agent.context.phases.boundaries import (
     SOFT_CEILING,
     Boundaries,
@@ -24,8 +24,7 @@ from agent.context.phases.boundaries import (
 )
 from agent.context.phases.convergence import MARGIN, converge, target_tokens
 from agent.context.phases.prune import prune_old_results
-from agent.context.phases.summary import cut_further, summary_budget, write_summary
-from agent.context.reading import Statement
+from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.tokens.estimate import estimate_tokens
@@ -150,7 +149,7 @@ def prepare_summary(request: CompressionRequest) -> Summary | None:
     # What is pinned now will not be when this is used.
     cut = replace(found, pinned=())
     budget = budget_of(request, cut, sizes)
-    return by_model(request, cut, facts_of(request, cut), budget).plan.summaries[0]
+    return by_model(request, cut, budget).plan.summaries[0]
 
 
 def fitting_prepared(request: CompressionRequest) -> Summary | None:
@@ -191,28 +190,25 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Dra
     if request.summarise is None:
         return by_extractor(request, cut, sizes)
     budget = budget_of(request, cut, sizes)
-    facts = facts_of(request, cut)
     try:
-        draft = by_model(request, cut, facts, budget)
+        draft = by_model(request, cut, budget)
     except SummaryFailed as exc:
         return replace(by_extractor(request, cut, sizes), failure=str(exc))
     share = share_that_fits(request, sizes, draft.plan)
-    return draft if share is None else cut_shorter(draft, facts, share)
+    return draft if share is None else cut_shorter(request, cut, draft, share)
 
 
-def by_model(
-    request: CompressionRequest, cut: Boundaries, facts: Sequence[Statement], budget: int
-) -> Draft:
+def by_model(request: CompressionRequest, cut: Boundaries, budget: int) -> Draft:
     """Return a plan with the summary model's text.
 
     Raises:
         SummaryFailed: There is none that can be used.
     """
     leaving = uncovered(request, cut)
-    written = write_summary(leaving, previous_text(request), facts, budget, request)
+    text = write_summary(leaving, previous_text(request), budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
-    plan = assemble(request, cut, written.text, "model", ahead)
-    return Draft(plan, "summary", written.retained_share)
+    plan = assemble(request, cut, text, "model", ahead)
+    return Draft(plan, "summary", retained_share(facts_of(request, cut), text))
 
 
 def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
@@ -243,12 +239,12 @@ def share_that_fits(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -
     return 1 - excess / own if 0 < excess <= own // 2 else None
 
 
-def cut_shorter(draft: Draft, facts: Sequence[Statement], share: float) -> Draft:
+def cut_shorter(request: CompressionRequest, cut: Boundaries, draft: Draft, share: float) -> Draft:
     """Return a draft whose summary is cut to a share of its length: another would be paid for."""
     (summary,) = draft.plan.summaries
-    written = cut_further(summary.text, facts, int(estimate_tokens(summary.text) * share * MARGIN))
-    plan = replace(draft.plan, summaries=(replace(summary, text=written.text),))
-    return Draft(plan, "short_summary", written.retained_share)
+    text = shortened(summary.text, int(estimate_tokens(summary.text) * share * MARGIN))
+    plan = replace(draft.plan, summaries=(replace(summary, text=text),))
+    return Draft(plan, "short_summary", retained_share(facts_of(request, cut), text))
 
 
 def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
@@ -291,10 +287,9 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
     return sizes.view(assemble(request, cut, "", "extract"))
 
 
-def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[Statement]:
-    """Return the key statements of what is cut, and of the summary of what was cut before."""
-    earlier = previous_text(request)
-    return key_statements(uncovered(request, cut), earlier, focus=request.focus)
+def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
+    """Return the key sentences of what is cut, and of notes of what was cut before."""
+    return key_sentences(uncovered(request, cut), previous_text(request), request.focus)
 
 
 def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:

@@ -1,119 +1,94 @@
-"""The extractor: a summary of what leaves the view, made without any model.
+"""The extractor: notes of what leaves the view, made without a model and in any language.
 
-It stands in for the summary model where that fails, and what a model's summary lacks is taken from
-it. It holds whole sentences (agent/context/notes.py): the best one of each message of a person
-first, then the second best, and so on; then what the assistant said that nobody else did, errors,
-commands and paths; values that changed; further words by which the rest can be found. Each
-compaction adds a part to the notes and thins the older parts, the less the older they are: what is
-known of the beginning must not fade with each further compaction.
+The notes are whole sentences of the originals, in order, one line for each message and speaker.
+People's come first: the most telling sentence of each message, then the second of each, and so on.
+At least a third of the room is for the assistant and its tools. A sentence is telling if its words
+are rare in this conversation. Nothing is concluded from it.
+
+The next compaction reads the notes back and chooses again, from old and new sentences alike. A
+model's summary of earlier messages stays in front of the notes.
 """
 
 import math
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
-from itertools import groupby, islice
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
-from agent.context.notes import (
-    ChangedValue,
-    Notes,
-    Stretch,
-    Told,
-    change_line,
-    changes_in,
-    line_of,
-    parsed,
-    text_of_notes,
-)
-from agent.context.reading import ASSISTANT, PASTED, Statement, read
-from agent.context.sentences import sentences
-from agent.context.statements import (
-    content_words,
-    has_digit,
-    has_error,
-    is_courtesy,
-    is_noise,
-    is_question,
-    is_row_of_numbers,
-    looks_like_code,
-    quick_words,
-    speaks_of_self,
-    weight_of,
-    without_function_words,
-    words_of,
-)
+import orjson
+
 from agent.context_engine import Days
-from agent.safety.redaction import Redactor
+from agent.messages import ChatMessage, text_of
+from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
 
+GAP = "…"
+INTRODUCTION = (
+    "Notes taken without a model: sentences as they were written, each line with its message's"
+    f" number and speaker; {GAP} stands for a new line or for what is left out."
+)
+PERSONS_SHARE = 2 / 3
+"""Share of the room that people's sentences fill first; then the others', then theirs again."""
 EARLIER_SHARE = 0.5
-"""Most of the budget that a model's earlier summary takes."""
-CHANGES_SHARE = 0.08
-WORDS_SHARE = 0.05
-"""Most of the budget that changed values and further words take."""
-PART_TOKENS = 24
-WORD_TOKENS = 3.5
-MOST_SEARCHED = 250
-MAX_WORD_CHARS = 40
-_AROUND = ".,;:!?()[]{}<>\"'*_`#\u201c\u201d\u2018\u2019\u00ab\u00bb\u2026"
-_MAY_BE_NAME = re.compile(r"(\S)\s+(?=([^\Wa-z_]\S*))")
-_HEADING_ENDS = (":", ":**", ":*", ":__")
-AGE_POWER = 0.5
-"""How much more room the beginning of a conversation has than what came later: 0 for the same, 1
-for all of it. Source: tests/bench/statements.py."""
-
-NEWEST_SHARE = 0.04
-"""The newest part gets so much of the room at least."""
-
-WORTH = {"person": 1.0, "outcome": 1.0, "assistant": 0.22, "pasted": 0.4, "tool": 0.2}
-"""What a statement is worth by whose it is."""
-OWN = 1.25
-"""The same of what people tell of themselves, beside what they ask or paste."""
-LIKE_CODE = 0.3
-"""The same of code, markup and logs that they paste."""
-SHORT = 4
-"""What came of a request is worth more the fewer words it takes: one twice as much with so many."""
-ERROR = 2.0
-"""What an error is worth beside another line of a result."""
+"""Largest share of the room for a model's earlier summary."""
 AGAIN = 0.65
-"""What each further statement of a message is worth beside the one before it."""
-NEW_SHARES = (0.6, 0.2)
-"""What an assistant says is chosen if so much of it was not said by what is chosen already; where
-room is left, then what is less new."""
-OUTCOME_NEW_SHARE = 0.4
-"""Of what came of a request less need be new: it is told in the words of the request."""
+"""Worth of each further sentence of a message, relative to the one before it."""
 COST_POWER = 0.75
-"""How much a statement is worth less for being longer; 1: as it is longer."""
-LINE_TOKENS = 4
-LEAST_WORDS = 2
-"""What has fewer content words says nothing by itself ("Talk soon.")."""
-SHORT_WORDS = 4
-"""An answer with fewer content words is not understood without its question; politeness with fewer
-is left out."""
+"""How much length counts against a sentence; at 1 only the worth per character would count."""
 FOCUS = 4.0
+"""Factor for sentences with a word of the focus."""
+LINE_TOKENS, LINE_CHARS = 8, 20
+"""Number and speaker of a line."""
+MAX_CHARS = 400
+"""Longer sentences are pasted text, and are cut."""
+MOST_CHARS = {"user": 40_000, "assistant": 40_000, "tool": 1_500}
+"""Longer messages are read at both ends."""
+WRAPPED_CHARS = 50
+"""A line of at least this length may have been broken by a mail program."""
+KEY_SENTENCES = 60
 
-ALSO = "Also said, word for word:"
-MOST_PARTS = 24
-"""More compactions than that share parts."""
-KEY_STATEMENTS = 60
-KEY_SHARE = 0.25
-"""How many statements a model's summary must hold, and how much is read to find them."""
-COVERED = 0.5
-"""A summary holds a statement if it has so many of its content words."""
-MISSING_SHARE = 0.10
-"""What is appended to a model's summary, as a share of it."""
+_LINE = re.compile(r"#(\d+) ([^:\n]{1,80}): (.*)")
+_DAY = re.compile(r"\[(\d{4}-\d{2}-\d{2})\]")
+_SPEAKER = re.compile(r"([^\s:][^:\n]{0,40}): (?=\S)")
+_MARKS = re.compile(r"(?:[-*+•>|]\s+|#{1,6}\s+)*")
+# Ends of sentences and what closes behind them, the second ones in scripts without spaces.
+_ENDS, _WIDE_ENDS = ".!?\u2026\u061f\u06d4\u0964\u0965", "\u3002\uff01\uff1f\uff61"
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]*_`\u300d\u300f\uff09\u3011"
+_END = re.compile(rf"[{_ENDS}]+[{_CLOSERS}]*(?:\s+|$)|[{_WIDE_ENDS}]+[{_CLOSERS}]*\s*")
+_ENDED = re.compile(rf"[{_ENDS}{_WIDE_ENDS}:;\uff1a\uff1b][{_CLOSERS}]*$")
+# "Dr.", "J.", "No. 5", "z.B.", "3. Mai". Two sentences taken for one are better than a torn one.
+_SHORT_FORM = re.compile(r"(?:^|[\s(])(?:[^\W\d_a-z]\w?|\d{1,2}|(?:\w{1,2}\.)+\w{1,2})\.$")
+_SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_SPACELESS}]+|[^\W_{_SPACELESS}]+")
+_IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
+
+
+class Sentence(NamedTuple):
+    """A sentence.
+
+    Attributes:
+        who: "user", a name in a group, "assistant", "result", or "called" and the tool's name.
+        place: In its message.
+    """
+
+    seq: int
+    who: str
+    place: int
+    text: str
+
+    @property
+    def is_persons(self) -> bool:
+        """Whether a person wrote it."""
+        return self.who not in {"assistant", "result"} and not self.who.startswith("called ")
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """A summary made without a model.
-
-    Attributes:
-        retained_share: How many it holds of the statements that matter most in what leaves.
-    """
+    """Notes, and the share of people's most telling sentences in them."""
 
     text: str
     retained_share: float
@@ -127,557 +102,299 @@ def extract(
     focus: str | None = None,
     days: Days = (),
 ) -> Extract:
-    """Return a summary of what leaves the view and of what had left it before.
+    """Return notes of what leaves the view now, and of what left it before.
 
     The same arguments give the same text, in any process.
 
     Args:
         entries: The originals that leave the view now, in order of seq.
-        previous: The summary of what had left before, an extract or a model's; "" for none.
+        previous: Summaries of what left before, extracts or a model's; "" for none.
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
-        focus: What the summary is to dwell on.
-        days: When the messages were written, where that is known.
+        focus: What the summary must dwell on.
+        days: When the messages were written, if known.
     """
-    before = parsed(Redactor().text(previous))
-    entries = _numbered_on(entries, before.parts)
-    said = read(entries)
-    days = _days_of(entries, days) if said else ()
-    fresh = [Stretch(entries[0].seq, entries[-1].seq, said, (), days)] if said else []
-    return _fitted(before, fresh, budget_tokens, focus)
-
-
-def merged(texts: Sequence[str], budget_tokens: int, *, are_one: bool = False) -> str:
-    """Return one text for summaries of consecutive stretches, extracts or a model's, oldest first.
-
-    Args:
-        texts: As `extract` or a model wrote them.
-        budget_tokens: Most tokens of the text.
-        are_one: The best of all of them is chosen together, as of one stretch: else the first would
-            keep what matters least while the others give up what matters more.
-    """
-    every = [parsed(Redactor().text(text)) for text in texts]
-    parts = [part for notes in every for part in notes.parts]
-    whole = Notes(
-        [_one_of(parts)] if are_one and parts else parts,
-        [change for notes in every for change in notes.changes],
-        "\n\n".join(notes.earlier for notes in every if notes.earlier),
-    )
-    return _fitted(whole, (), budget_tokens, None).text
-
-
-def key_statements(
-    entries: Sequence[Entry], previous: str = "", *, focus: str | None = None
-) -> tuple[Statement, ...]:
-    """Return the statements that matter most in what leaves the view, best first.
-
-    A model's summary is checked against them. Less is read than for an extract.
-
-    Args:
-        entries: The originals that leave the view now, in order of seq.
-        previous: The summary of what had left before, whose statements count, too.
-        focus: What the summary is to dwell on.
-    """
-    before = parsed(Redactor().text(previous))
-    lines = [line for line in before.earlier.splitlines() if not line.startswith("#")]
-    earlier = [Statement(0, "", n, text) for n, text in enumerate(sentences("\n".join(lines)))]
-    known = [each for part in before.parts for each in part.said]
-    return tuple(_best(_field([*earlier, *known, *read(entries, share=KEY_SHARE)], focus)))
-
-
-def retained_share(facts: Sequence[Statement], text: str) -> float:
-    """Return the share of statements that a text holds; 1.0 without any."""
-    return 1 - len(_missing(facts, text)) / len(facts) if facts else 1.0
-
-
-def with_missing(text: str, facts: Sequence[Statement], budget_tokens: int) -> tuple[str, float]:
-    """Return a text with the statements behind it that it lacks, and the share that it holds then.
-
-    Args:
-        text: As a model wrote it.
-        facts: What it must hold, the most important first.
-        budget_tokens: Of what is put behind it, at most.
-    """
-    missing = _missing(facts, text)
-    if lines := _as_lines(missing, budget_tokens):
-        text = f"{text}\n\n{lines}"
-        missing = _missing(missing, lines)
-    return text, 1 - len(missing) / len(facts) if facts else 1.0
-
-
-def without_missing(text: str) -> str:
-    """Return a text without what `with_missing` has put behind it."""
-    return text.partition(f"\n\n{ALSO}\n")[0]
-
-
-def _as_lines(facts: Sequence[Statement], budget_tokens: int) -> str:
-    """Return statements as lines, the first ones if not all fit; "" where none does."""
-    room = budget_tokens - estimate_tokens(ALSO) - 1
-    kept = []
-    for each in facts:
-        room -= estimate_tokens(line_of(each.seq, each.who, [each])) + 1
-        if room < 0:
-            break
-        kept.append(each)
-    lines = [line_of(each.seq, each.who, [each]) for each in sorted(kept)]
-    return "\n".join([ALSO, *lines]) if lines else ""
-
-
-def _missing(facts: Sequence[Statement], text: str) -> list[Statement]:
-    known = set(words_of(text))
-    return [each for each in facts if not _holds(known, {*content_words(each.text)})]
-
-
-def _holds(known: Set[str], words: Set[str]) -> bool:
-    """Whether words hold what a statement says: its numbers, and most of its words."""
-    held = sum(word in known for word in words)
-    numbers = all(word in known for word in words if word[0].isdigit())
-    return numbers and held >= COVERED * len(words)
-
-
-def _numbered_on(entries: Sequence[Entry], parts: Sequence[Stretch]) -> Sequence[Entry]:
-    """Return messages with numbers behind those of earlier notes.
-
-    A list of messages that was compacted before has its numbers from its places: they begin anew.
-    """
-    gap = parts[-1].last_seq + 1 - entries[0].seq if entries and parts else 0
-    return [Entry(seq + gap, message) for seq, message in entries] if gap > 0 else entries
-
-
-def _days_of(entries: Sequence[Entry], days: Days) -> Days:
-    """Return the days of these messages: the one that the first belongs to, and those behind."""
-    first, last = entries[0].seq, entries[-1].seq
-    before = sum(seq <= first for seq, _ in days)
-    return [(max(seq, first), day) for seq, day in days[max(0, before - 1) :] if seq <= last]
-
-
-@dataclass(slots=True)
-class _Candidate:
-    """A statement that competes for a place.
-
-    Attributes:
-        key: Whose it is: its message, and who speaks there.
-        whose: A name in `WORTH`.
-        words: Its content words, each once.
-        cost: About how many tokens it takes in a line of its own.
-        worth: Of a word in it, by who said it, of what kind it is, and what it costs.
-        question: What it answers, where it is not understood without that.
-    """
-
-    said: Statement
-    key: tuple[int, str]
-    whose: str
-    words: Set[bytes]
-    cost: float
-    worth: float
-    question: Statement | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """Candidates in order, the best first, and what the words in them weigh.
-
-    Attributes:
-        weights: Most where they are rare in the conversation.
-        ranked: Each further statement of a message is worth less than the one before it, so that
-            the best one of every message comes first.
-    """
-
-    candidates: Sequence[_Candidate]
-    weights: dict[bytes, int]
-    ranked: Sequence[_Candidate]
-
-
-def _field(said: Iterable[Statement], focus: str | None = None) -> _Field:
-    """Return the statements that say something as candidates."""
-    found: list[_Candidate] = []
-    counts, messages = Counter[bytes](), 0
-    wanted = without_function_words(quick_words(focus or ""))
-    for _, message in groupby(said, key=attrgetter("seq")):
-        own, seen = [], set[bytes]()
-        for each in message:
-            text = each.text
-            words = quick_words(text)
-            seen |= words
-            content = without_function_words(words)
-            if _is_dull(text) or (each.who == ASSISTANT and text.endswith(_HEADING_ENDS)):
-                continue
-            cost = _tokens(text) + LINE_TOKENS
-            whose = _whose(each)
-            worth = WORTH[whose] * weight_of(text, words) / cost**COST_POWER
-            worth *= _share_of_worth(each, whose, words)
-            if wanted and not wanted.isdisjoint(words):
-                worth *= FOCUS
-            if len(content) < SHORT_WORDS and is_courtesy(text, words):
-                continue
-            own.append(_Candidate(each, (each.seq, each.who), whose, content, cost, worth))
-        _pair(found, own)
-        found += [one for one in own if len(one.words) >= LEAST_WORDS or one.question]
-        counts.update(seen)
-        messages += 1
-    # Whole numbers: sums of floats differ with the order of a set, from process to process.
-    most = math.log2(messages + 1)
-    logs = {count: round(100 * (most - math.log2(count))) for count in set(counts.values())}
-    weights = {word: logs[count] for word, count in counts.items()}
-    return _Field(found, weights, _ranked(found, weights))
-
-
-def _pair(before: Sequence[_Candidate], own: Sequence[_Candidate]) -> None:
-    """Give a short answer the question that the assistant ended with."""
-    if not (before and own) or not own[0].said.is_persons:
-        return
-    asked = before[-1].said
-    if asked.who != ASSISTANT or asked.seq != own[0].said.seq - 1 or not is_question(asked.text):
-        return
-    if sum(len(one.words) for one in own) < SHORT_WORDS:
-        own[0].question = asked
-        own[0].words |= before[-1].words
-        own[0].worth *= (own[0].cost / (own[0].cost + before[-1].cost)) ** COST_POWER
-        own[0].cost += before[-1].cost
-
-
-def _share_of_worth(said: Statement, whose: str, words: Set[bytes]) -> float:
-    """Return what a statement is worth beside others of its speaker."""
-    if whose == "person":
-        if looks_like_code(said.text):
-            return LIKE_CODE
-        return OWN if speaks_of_self(said.text, words) else 1.0
-    if whose == "outcome":
-        return 1 + SHORT / max(1, len(words))
-    return ERROR if said.is_tools and said.who[0] != "c" and has_error(said.text) else 1.0
-
-
-def _is_dull(text: str) -> bool:
-    # Data has hardly any spaces, or many; looking at every character of prose takes too long.
-    spaces = text.count(" ")
-    if spaces * 6 > len(text):
-        return is_row_of_numbers(text)
-    return spaces * 12 < len(text) and is_noise(text)
-
-
-def _whose(said: Statement) -> str:
-    if said.is_tools:
-        return PASTED if said.who == PASTED else "tool"
-    if said.is_outcome:
-        return "outcome"
-    return ASSISTANT if said.who == ASSISTANT else "person"
-
-
-def _tokens(text: str) -> float:
-    """Return about how many tokens a statement takes, without looking at its bytes."""
-    size, spaces = len(text), text.count(" ")
-    if text.isascii():
-        return 0.37 * size + 0.26 * spaces + 1
-    return 0.5 * size + 0.3 * spaces if spaces * 15 > size else 1.1 * size
-
-
-def _ranked(found: Sequence[_Candidate], weights: dict[bytes, int]) -> Sequence[_Candidate]:
-    weight = weights.__getitem__
-    scored = sorted((-one.worth * sum(map(weight, one.words)), n) for n, one in enumerate(found))
-    taken = Counter[tuple[int, str]]()
-    ranked = []
-    for score, n in scored:
-        key = found[n].key
-        ranked.append((score * AGAIN ** taken[key], n))
-        taken[key] += 1
-    return [found[n] for _, n in sorted(ranked)]
-
-
-def _fill(field: _Field, room_tokens: float, *, is_known: bool = False) -> list[_Candidate]:
-    """Return what fits, those that were chosen first in front.
-
-    What people say is left out only if it was said in the same words; of others what is new, and
-    of the rest what there is room for.
-
-    Args:
-        is_known: All of it was chosen before, and stays if there is room.
-    """
-    filling = _Filling(field.weights, room_tokens, is_known=is_known)
-    left = [(1.0, one) for one in field.ranked]
-    for least_new in (*NEW_SHARES, -1.0) if is_known else NEW_SHARES:
-        left = filling.take(left, least_new)
-    return filling.chosen
-
-
-class _Filling:
-    """What was chosen so far, and the room that is left."""
-
-    def __init__(self, weights: dict[bytes, int], room_tokens: float, *, is_known: bool) -> None:
-        self.weights = weights
-        self.is_known = is_known
-        self.room_tokens = room_tokens
-        self.chosen: list[_Candidate] = []
-        self.known = set[bytes]()
-        self.texts = set[str]()
-        self.lines = set[tuple[int, str]]()
-
-    def take(
-        self, tried: Iterable[tuple[float, _Candidate]], least_new: float
-    ) -> list[tuple[float, _Candidate]]:
-        """Choose what fits, and return what is not new enough.
-
-        Args:
-            tried: With how much of each was new when it was last asked: it gets less and less.
-        """
-        left = []
-        for was_new, one in tried:
-            if self.room_tokens < LINE_TOKENS:
-                break
-            # The further ones of a message share its line.
-            cost = one.cost - LINE_TOKENS + 1 if one.key in self.lines else one.cost
-            if cost > self.room_tokens or one.said.text in self.texts:
-                continue
-            new = was_new
-            least = min(least_new, OUTCOME_NEW_SHARE) if one.whose == "outcome" else least_new
-            if one.whose != "person" and new > least:
-                new = _new_share(one, self.known, self.weights)
-            if new <= least:
-                left.append((new, one))
-                continue
-            self.room_tokens -= cost
-            self.lines.add(one.key)
-            if not self.is_known:
-                self.texts.add(one.said.text)
-            self.known |= one.words
-            self.chosen.append(one)
-        return left
-
-
-def _new_share(one: _Candidate, known: Set[bytes], weights: dict[bytes, int]) -> float:
-    """Return how much of what a statement says was not said by what is known.
-
-    A result that differs from another one in its numbers alone says nothing new.
-    """
-    words = one.words
-    if one.whose == "tool":
-        words = {word for word in words if not word[:1].isdigit()}
-    weight = weights.__getitem__
-    return sum(map(weight, words - known)) / max(1, sum(map(weight, words)))
-
-
-def _best(field: _Field) -> Sequence[Statement]:
-    """Return what was said that matters most, best first, each thing once.
-
-    Nothing of tools, and no questions but those in which a person tells a number.
-    """
-    known, best = set[bytes](), list[Statement]()
-    for one in field.ranked:
-        if one.said.is_tools or one.words <= known:
-            continue
-        text = one.said.text
-        if is_question(text) and not (one.said.is_persons and has_digit(text)):
-            continue
-        known |= one.words
-        best.append(one.said)
-        if len(best) == KEY_STATEMENTS:
-            break
-    return best
-
-
-def _fitted(
-    before: Notes, fresh: Sequence[Stretch], budget_tokens: int, focus: str | None
-) -> Extract:
-    """Return earlier notes and new ones as a text that fits."""
-    known = _joined(before.parts)
-    parts = [*known, *fresh]
-    fields = [_field(part.said, focus) for part in parts]
-    notes = Notes(
-        parts,
-        _changes(before.changes, fresh, fields, int(budget_tokens * CHANGES_SHARE)),
-        _shortened(before.earlier, int(budget_tokens * EARLIER_SHARE)),
-    )
-    chosen = _chosen(notes, fields, budget_tokens, len(known))
-    told = _laid_out(notes, fields, chosen)
-    # What a statement takes is guessed; the last ones go if it was too little.
-    while (over := estimate_tokens(text := text_of_notes(told)) - budget_tokens) > 0:
-        if not any(chosen):
-            text = _beginning(text, budget_tokens)
-            break
-        chosen = _fewer(notes.parts, chosen, over)
-        told = _laid_out(notes, fields, chosen)
-    held = {said for part in told.parts for said in part.said}
-    facts = [said for field in fields[len(known) :] for said in _best(field)]
-    share = sum(fact in held for fact in facts) / len(facts) if facts else 1.0
-    return Extract(text, share)
-
-
-def _joined(parts: Sequence[Stretch]) -> Sequence[Stretch]:
-    """Return parts with small neighbours as one, so that the best of them is chosen together."""
-    if not parts:
-        return parts
-    least = (parts[-1].last_seq - parts[0].first_seq) // MOST_PARTS
-    found = [parts[0]]
-    for part in parts[1:]:
-        last = found[-1]
-        if part.last_seq - last.first_seq < least:
-            found[-1] = _one_of([last, part])
+    earlier, known, known_days = _parsed(Redactor().text(previous))
+    earlier = shortened(earlier, int(budget_tokens * EARLIER_SHARE))
+    # The messages of a list are numbered by their places: after a compaction from 1 again.
+    shift = max(0, known[-1].seq + 1 - entries[0].seq) if known and entries else 0
+    fresh = [each._replace(seq=each.seq + shift) for each in read(entries)]
+    days = [*known_days, *((seq + shift, day) for seq, day in days)]
+    ranked = _ranked([*known, *fresh], focus)
+    chosen = _chosen(ranked, budget_tokens - estimate_tokens(_text(earlier, (), ())))
+    while estimate_tokens(text := _text(earlier, chosen, days)) > budget_tokens and chosen:
+        del chosen[-1 - len(chosen) // 50 :]
+    while (tokens := estimate_tokens(text)) > budget_tokens:
+        text = text[: len(text) * budget_tokens // tokens - 1]
+    telling = [each for each in ranked if each.is_persons][:KEY_SENTENCES]
+    held = len({*telling} & {*chosen})
+    return Extract(text, held / len(telling) if telling else 1.0)
+
+
+def key_sentences(
+    entries: Sequence[Entry], previous: str = "", focus: str | None = None
+) -> list[str]:
+    """Return people's most telling sentences, best first; see `extract`."""
+    _, known, _ = _parsed(Redactor().text(previous))
+    ranked = _ranked([*known, *read(entries)], focus)
+    return [each.text for each in ranked if each.is_persons][:KEY_SENTENCES]
+
+
+def retained_share(sentences: Sequence[str], text: str) -> float:
+    """Return the share of sentences of which a text has at least half of the words; 1.0 if none."""
+    known = _words(text)
+    held = sum(2 * len(words & known) >= len(words) for words in map(_words, sentences))
+    return held / len(sentences) if sentences else 1.0
+
+
+def sentences(text: str) -> list[str]:
+    """Split a text into sentences; each line of a list, a table or of code is at least one."""
+    found: list[str] = []
+    for line in _lines(text):
+        start = 0
+        for end in _END.finditer(line):
+            if not _goes_on(line[start : end.end()], line[end.end() :]):
+                found += _pieces(line[start : end.end()])
+                start = end.end()
+        found += _pieces(line[start:])
+    return [each for each in found if any(map(str.isalnum, each))]
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield lines without list marks; lines that a mail program broke are joined."""
+    line = ""
+    for raw in text.splitlines():
+        if len(line) >= WRAPPED_CHARS and raw[:1].islower() and not _ENDED.search(line):
+            line += f" {raw.strip()}"
         else:
-            found.append(part)
+            yield line
+            line = _MARKS.sub("", raw.strip(), count=1)
+    yield line
+
+
+def _goes_on(before: str, after: str) -> bool:
+    """Whether a sentence goes on after what looks like its end."""
+    if not before[-1].isspace():
+        return False
+    is_lower = after[:1].islower() and not before[:1].islower()
+    return is_lower or _SHORT_FORM.search(before.rstrip()) is not None
+
+
+def _pieces(sentence: str) -> Iterator[str]:
+    """Yield a sentence, cut at commas or spaces if it is too long."""
+    sentence = sentence.strip()
+    while len(sentence) > MAX_CHARS:
+        comma, space = (sentence.rfind(mark, 0, MAX_CHARS) for mark in (", ", " "))
+        at = (comma if comma > MAX_CHARS // 2 else space) + 1 or MAX_CHARS
+        yield sentence[:at].strip()
+        sentence = sentence[at:].strip()
+    yield sentence
+
+
+def read(entries: Iterable[Entry]) -> list[Sentence]:
+    """Return the sentences of messages in order, with secrets masked."""
+    told = [each for each in entries if not each.message.get("synthetic")]
+    texts = Redactor().texts([_both_ends(each.message) for each in told])
+    pairs = [*zip(told, texts, strict=True)]
+    names = _names(text for entry, text in pairs if entry.message["role"] == "user")
+    found: list[Sentence] = []
+    for (seq, message), text in pairs:
+        if message["role"] == "user":
+            found += _of_people(seq, masked_assignments(text), names)
+        else:
+            who = "result" if message["role"] == "tool" else "assistant"
+            found += [Sentence(seq, who, n, each) for n, each in enumerate(sentences(text))]
+        found += _calls(seq, message)
     return found
 
 
-def _one_of(parts: Sequence[Stretch]) -> Stretch:
-    """Return neighbouring parts as one."""
-    return Stretch(
-        parts[0].first_seq,
-        parts[-1].last_seq,
-        [said for part in parts for said in part.said],
-        [word for part in parts for word in part.words],
-        list(dict.fromkeys(day for part in parts for day in part.days)),
-    )
+def _both_ends(message: ChatMessage) -> str:
+    text, most = text_of(message), MOST_CHARS.get(message["role"], 0)
+    return text if len(text) <= most else f"{text[: most // 2]}\n{text[len(text) - most // 2 :]}"
 
 
-def _changes(
-    before: Sequence[ChangedValue],
-    fresh: Sequence[Stretch],
-    fields: Sequence[_Field],
-    room_tokens: int,
-) -> Sequence[ChangedValue]:
-    """Return changed values, those of earlier notes in front; the newest that fit."""
-    found = [*before]
-    for part in fresh:
-        told: list[Told] = [
-            (one.said, one.words)
-            for field in fields
-            for one in field.candidates
-            if one.said.is_persons and has_digit(one.said.text)
-        ]
-        found += changes_in(told, part.first_seq, part.days)
-    kept: list[ChangedValue] = []
-    for change in reversed(found):
-        room_tokens -= estimate_tokens(change_line(change)) + 1
-        if room_tokens < 0:
-            break
-        kept.append(change)
-    return kept[::-1]
+def _names(texts: Iterable[str]) -> frozenset[str]:
+    """Return the names with which a group's messages begin; none if one person writes."""
+    begun = [found[1] if (found := _SPEAKER.match(text)) else "" for text in texts]
+    counts = Counter(begun)
+    names = frozenset(name for name, count in counts.items() if name and count > 1)
+    is_group = len(names) > 1 and sum(counts[name] for name in names) > len(begun) / 2
+    return names if is_group else frozenset()
 
 
-def _chosen(
-    notes: Notes, fields: Sequence[_Field], budget_tokens: int, known: int
-) -> list[list[_Candidate]]:
-    """Return of each part what there is room for, those that were chosen first in front."""
-    fixed = estimate_tokens(text_of_notes(replace(notes, parts=()))) + PART_TOKENS * len(fields)
-    needs = [_need(field.candidates) for field in fields]
-    room = (budget_tokens - fixed) * (1 - WORDS_SHARE)
-    shares = _shares(notes.parts, needs, room)
-    return [
-        _fill(field, share, is_known=n < known)
-        for n, (field, share) in enumerate(zip(fields, shares, strict=True))
+def _of_people(seq: int, text: str, names: frozenset[str]) -> Iterator[Sentence]:
+    who, place = "user", 0
+    for line in text.splitlines() if names else [text]:
+        words = line
+        if (found := _SPEAKER.match(line)) and found[1] in names:
+            # A person may be called like one of our own speakers.
+            is_free = Sentence(0, found[1], 0, "").is_persons
+            who, words = found[1] if is_free else f"@{found[1]}", line[found.end() :]
+        for each in sentences(words):
+            yield Sentence(seq, who, place, each)
+            place += 1
+
+
+def _calls(seq: int, message: ChatMessage) -> Iterator[Sentence]:
+    for place, call in enumerate(message.get("tool_calls") or ()):
+        name = " ".join(call["function"]["name"].replace(":", " ").split())[:60]
+        if told := _short_values(call["function"]["arguments"]):
+            yield Sentence(seq, f"called {name}", place, Redactor().text(told))
+
+
+def _short_values(arguments: str) -> str:
+    """Return the short values of a call's arguments: long ones are texts that it writes."""
+    try:
+        given: Any = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return ""
+    values = given.values() if isinstance(given, dict) else ()
+    texts = [" ".join(str(each).split()) for each in values if isinstance(each, str | int | float)]
+    return " ".join(each for each in texts if len(each) <= MAX_CHARS // 2)[:MAX_CHARS]
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of a text, case folded; pairs of characters in scripts without spaces."""
+    found: set[str] = set()
+    for word in _WORD.findall(text.casefold()):
+        if len(word) > 1 and _IS_SPACELESS.match(word):
+            found.update(word[n : n + 2] for n in range(len(word) - 1))
+        else:
+            found.add(word)
+    return found
+
+
+def _ranked(said: Sequence[Sentence], focus: str | None) -> list[Sentence]:
+    """Order sentences by worth: the best one of each message before any second one."""
+    bags = [_words(each.text) for each in said]
+    messages = [
+        list(group)
+        for _, group in groupby(range(len(said)), key=lambda n: (said[n].seq, said[n].who))
     ]
+    counts = Counter(word for places in messages for word in {w for n in places for w in bags[n]})
+    # Whole numbers: a sum of floats depends on the order of a set, and so on the process.
+    rarity = {
+        word: round(100 * math.log((len(messages) + 1) / count)) for word, count in counts.items()
+    }
+    wanted = _words(focus or "")
+    worth: dict[int, float] = {}
+    for n, bag in enumerate(bags):
+        length = len(said[n].text) + LINE_CHARS
+        factor = 1.0 if wanted.isdisjoint(bag) else FOCUS
+        worth[n] = factor * sum(map(rarity.__getitem__, bag)) / length**COST_POWER
+    for places in messages:
+        for rank, n in enumerate(sorted(places, key=lambda n: -worth[n])):
+            worth[n] *= AGAIN**rank
+    return [said[n] for n in sorted(worth, key=lambda n: (-worth[n], n))]
 
 
-def _fewer(
-    parts: Sequence[Stretch], chosen: Sequence[list[_Candidate]], over_tokens: int
-) -> list[list[_Candidate]]:
-    """Return of each part less, by what was chosen last: together at least `over_tokens` less.
-
-    A part that has no more than its share keeps all: else the beginning of a conversation would
-    fade with every compaction.
-    """
-    needs = [_need(part) for part in chosen]
-    shares = _shares(parts, needs, sum(needs) - over_tokens - 1)
-    return [_first(part, share) for part, share in zip(chosen, shares, strict=True)]
-
-
-def _first(chosen: list[_Candidate], room_tokens: float) -> list[_Candidate]:
-    """Return the first ones, as many as fit."""
-    lines = set[tuple[int, str]]()
-    for n, one in enumerate(chosen):
-        room_tokens -= one.cost - LINE_TOKENS + 1 if one.key in lines else one.cost
-        if room_tokens < 0:
-            return chosen[:n]
-        lines.add(one.key)
+def _chosen(ranked: Sequence[Sentence], room: float) -> list[Sentence]:
+    """Return the sentences that fit, in the order in which they were chosen."""
+    persons = [each for each in ranked if each.is_persons]
+    others = [each for each in ranked if not each.is_persons]
+    chosen: list[Sentence] = []
+    left = room - _fill(chosen, persons, room * PERSONS_SHARE)
+    left -= _fill(chosen, others, left)
+    _fill(chosen, persons, left)
     return chosen
 
 
-def _laid_out(
-    notes: Notes, fields: Sequence[_Field], chosen: Sequence[Sequence[_Candidate]]
-) -> Notes:
-    """Return notes that hold what was chosen, and further words of what was not."""
-    parts = []
-    for part, field, own in zip(notes.parts, fields, chosen, strict=True):
-        said = {one.said for one in own} | {one.question for one in own if one.question}
-        count = int(WORDS_SHARE * sum(one.cost for one in own) / WORD_TOKENS)
-        words = part.words[:count] or _further(field, own, count)
-        parts.append(replace(part, said=sorted(said), words=words))
-    return replace(notes, parts=parts)
+def _fill(chosen: list[Sentence], candidates: Iterable[Sentence], room: float) -> float:
+    """Choose what fits and is not there in the same words; return the tokens that it takes."""
+    lines = {each[:2] for each in chosen}
+    texts = {each.text for each in chosen}
+    taken = 0.0
+    for each in candidates:
+        cost = estimate_tokens(each.text) + (2 if each[:2] in lines else LINE_TOKENS)
+        if taken + cost <= room and each.text not in texts:
+            taken += cost
+            lines.add(each[:2])
+            texts.add(each.text)
+            chosen.append(each)
+    return taken
 
 
-def _further(field: _Field, chosen: Sequence[_Candidate], count: int) -> Sequence[tuple[int, str]]:
-    """Return names and numbers of what was not chosen, those of the best statements first."""
-    known = {word for one in chosen for word in one.words}
-    held = {id(one) for one in chosen}
-    found: list[tuple[int, str]] = []
-    rest = (one for one in field.ranked if not (id(one) in held or one.said.is_tools))
-    for one in islice(rest, MOST_SEARCHED):
-        if len(found) >= count:
-            break
-        # The first word of a sentence is no name for being written large.
-        for before, word in _MAY_BE_NAME.findall(one.said.text):
-            is_name = word[0].isupper() and before not in _AROUND
-            if not (is_name or word[0].isdigit()):
-                continue
-            name = word.rstrip(_AROUND)
-            words = without_function_words(quick_words(name))
-            if 1 < len(name) <= MAX_WORD_CHARS and not words <= known:
-                known |= words
-                found.append((one.said.seq, name))
-    return sorted(found[:count])
+def _text(earlier: str, chosen: Iterable[Sentence], days: Days) -> str:
+    lines, day = [f"{earlier}\n", INTRODUCTION] if earlier else [INTRODUCTION], ""
+    for (seq, who), group in groupby(sorted(chosen), key=lambda each: each[:2]):
+        if (today := _day_of(seq, days)) != day:
+            day = today
+            lines.append(f"[{day}]")
+        lines.append(f"#{seq} {who}: {_joined([*group])}")
+    return "\n".join(lines)
 
 
-def _need(candidates: Sequence[_Candidate]) -> float:
-    """Return how much room all of them take."""
-    lines = len({(one.said.seq, one.said.who) for one in candidates})
-    # A little more: the sum of floats depends on their order.
-    return 1 + sum(one.cost for one in candidates) - (LINE_TOKENS - 1) * (len(candidates) - lines)
-
-
-def age_weight(first_seq: int, last_seq: int, start: int) -> float:
-    """Return what messages weigh where room is shared: the less the older a conversation is.
-
-    Args:
-        start: The seq before its first message.
-    """
-    before, end = max(0, first_seq - 1 - start), max(1, last_seq - start)
-    return float(end ** (1 - AGE_POWER) - before ** (1 - AGE_POWER))
-
-
-def _shares(parts: Sequence[Stretch], needs: Sequence[float], room_tokens: float) -> list[float]:
-    """Return how much room each part gets: the older ones more, none more than it needs."""
-    if not parts:
-        return []
-    start = parts[0].first_seq - 1
-    weights = [age_weight(part.first_seq, part.last_seq, start) for part in parts]
-    # However few messages have left now, some of what they say is new.
-    weights[-1] = max(weights[-1], NEWEST_SHARE * sum(weights))
-    shares = [0.0] * len(parts)
-    open_parts = set(range(len(parts)))
-    while open_parts and room_tokens > 1:
-        unit = room_tokens / sum(max(weights[n], 1e-9) for n in open_parts)
-        full = {n for n in open_parts if needs[n] <= unit * weights[n]}
-        for n in full or open_parts:
-            shares[n] = needs[n] if full else unit * weights[n]
-            room_tokens -= shares[n]
-        if not full:
-            break
-        open_parts -= full
-    return shares
-
-
-def _shortened(text: str, room_tokens: int) -> str:
-    """Return the headings and the best lines of what a model wrote, if it has no room."""
-    if estimate_tokens(text) <= room_tokens:
-        return text
-    lines = text.splitlines()
-    headings = {n for n, line in enumerate(lines) if line.startswith("#")}
-    room = room_tokens - sum(estimate_tokens(lines[n]) + 1 for n in headings)
-    told = (Statement(n, "", 0, line) for n, line in enumerate(lines) if n not in headings)
-    kept = headings | {one.said.seq for one in _fill(_field(told), room)}
-    return _beginning("\n".join(lines[n] for n in sorted(kept)), room_tokens)
-
-
-def _beginning(text: str, room_tokens: int) -> str:
-    """Return the longest beginning of whole lines that fits."""
-    while (taken := estimate_tokens(text)) > room_tokens:
-        kept = text[: min(len(text) - 1, len(text) * room_tokens // taken)]
-        text = kept[: max(kept.rfind("\n"), 0)]
+def _joined(said: Sequence[Sentence]) -> str:
+    text = " ".join(said[0].text.split())
+    for before, each in pairwise(said):
+        follows = each.place == before.place + 1 and _ENDED.search(before.text)
+        text += f"{' ' if follows else f' {GAP} '}{' '.join(each.text.split())}"
     return text
+
+
+def _day_of(seq: int, days: Days) -> str:
+    place = bisect_right(days, seq, key=lambda day: day[0])
+    return days[place - 1][1] if place else ""
+
+
+def _parsed(text: str) -> tuple[str, list[Sentence], list[tuple[int, str]]]:
+    """Return what a model wrote, the sentences of notes, and their days."""
+    earlier, *notes = f"\n{text}\n".split(f"\n{INTRODUCTION}\n")
+    written, said, days, day = [earlier], list[Sentence](), list[tuple[int, str]](), ""
+    for line in "\n".join(notes).splitlines():
+        if found := _LINE.fullmatch(line):
+            seq, who, told = int(found[1]), found[2], found[3]
+            if day and day != _day_of(seq, days):
+                days.append((seq, day))
+            # A gap takes a place, so that what was apart stays apart.
+            pieces = [[*sentences(piece), ""] for piece in told.split(f" {GAP} ")]
+            numbered = enumerate(each for piece in pieces for each in piece)
+            said += [Sentence(seq, who, place, each) for place, each in numbered if each]
+        elif found := _DAY.fullmatch(line):
+            day = found[1]
+        else:
+            written.append(line)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(written)).strip(), said, days
+
+
+def shortened(text: str, most_tokens: int) -> str:
+    """Return a summary cut to so many tokens, as far as each of its sections keeps a sentence.
+
+    The longest section is cut first. A heading that comes again goes on.
+    """
+    named, heading = dict[str, list[str]](), ""
+    for line in text.splitlines():
+        heading = line if line.startswith("#") else heading
+        if line != heading or line not in named:
+            named.setdefault(heading, []).append(line)
+    sections = [*named.values()]
+    sizes = [_size(each) for each in sections]
+    left = {n for n, size in enumerate(sizes) if size}
+    while sum(sizes) > most_tokens and left:
+        longest = max(left, key=lambda n: (sizes[n], n))
+        shorter = _cut(sections[longest])
+        if shorter == sections[longest]:
+            left.remove(longest)
+        sections[longest], sizes[longest] = shorter, _size(shorter)
+    return "\n".join(line for section in sections for line in section)
+
+
+def _size(section: Sequence[str]) -> int:
+    return estimate_tokens("\n".join(section)) + bool(section)
+
+
+def _cut(section: Sequence[str]) -> list[str]:
+    """Return a section without the last sentences of a line that is most of it, or last lines.
+
+    What was done is listed in order: there the first lines go.
+    """
+    has_heading = section[0].startswith("#")
+    heading, body = section[:has_heading], [each for each in section[has_heading:] if each != GAP]
+    longest = max(range(len(body)), key=lambda n: len(body[n]), default=0)
+    parts = sentences(body[longest]) if body else []
+    if len(parts) > 1 and 2 * len(body[longest]) >= sum(map(len, body)):
+        body[longest] = f"{' '.join(parts[: -1 - len(parts) // 50])} {GAP}"
+        return [*heading, *body]
+    if (count := min(1 + len(body) // 50, len(body) - 1)) <= 0:
+        return [*section]
+    is_log = has_heading and "done" in section[0].casefold()
+    return [*heading, GAP, *body[count:]] if is_log else [*heading, *body[:-count], GAP]

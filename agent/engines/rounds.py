@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from agent.context.extract import key_statements, retained_share
+from agent.context.extract import key_sentences, retained_share
 from agent.context.phases.boundaries import Boundaries, assemble, first_said, is_ask, leaving
 from agent.context.phases.summary import FENCE, in_parts_that_fit, unused_mark
 from agent.context.phases.summary_parts import Piece, new_piece, split, weigh
@@ -123,7 +123,7 @@ class RoundsEngine(ContextEngine):
         if tokens >= request.tokens:
             return None
         level: Level = "summary" if archive.source == "model" else "extract"
-        share = retained_share(key_statements(entries), archive.text)
+        share = retained_share(key_sentences(entries), archive.text)
         return Compressed(plan, level, tokens, share, archive.failure)
 
     def _archive(self, entries: Sequence[Entry], request: CompressionRequest) -> ArchivedRounds:

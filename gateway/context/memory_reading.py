@@ -14,7 +14,7 @@ import orjson
 import structlog
 from sqlalchemy import Connection
 
-from agent.context.sentences import sentences
+from agent.context.extract import sentences
 from agent.context.summary_model import Summariser, SummaryCalls
 from agent.errors import SummaryFailed
 from agent.ports import ModelCall

@@ -209,8 +209,8 @@ def test_a_models_summary_stands_between_head_and_tail() -> None:
     assert (found.level, found.failure, summary.source) == ("summary", None, "model")
     assert (summary.first_seq, summary.last_seq) == (3, found.plan.tail_from - 1)
     assert "the order has number 4711" in summary.text
-    # Nothing that was said stands in it, and there is no room for sentences of 80 words.
-    assert found.retained_share == 0
+    assert found.retained_share is not None
+    assert found.retained_share < 0.05
 
 
 def test_the_prompt_holds_originals_and_not_what_was_pruned() -> None:
@@ -233,11 +233,10 @@ def test_a_failed_summary_is_the_extractors(reason: str) -> None:
 
 
 def test_an_extract_says_on_which_days_something_was_said() -> None:
-    """In its heading, and where the day changes."""
+    """Where the day changes."""
     days = ((1, "2026-03-01"), (40, "2026-03-04"))
     text = str(summary_of(compressed(replace(request_of(talk(60)), days=days))).text)
-    assert re.search(r"^## Messages \d+ to \d+, 2026-03-01 to 2026-03-04$", text, re.MULTILINE)
-    before, after = text.split("\n[2026-03-04]\n")
+    before, after = text.split("\n[2026-03-01]\n")[1].split("\n[2026-03-04]\n")
     assert max(numbers_in(before)) < 40 <= min(numbers_in(after))
 
 

@@ -5,6 +5,8 @@ answer count that stand in these messages, are rare in the conversation (documen
 3 or 2 %), are no function words, and do not stand in the question. Such a word is retained where,
 within 12 words of it in the view, at least half of the content words stand that surround it within
 6 words in its message. The score is the mean share over probes; the messages themselves score 1.
+What has left the view is also scored by who said it: words that only people, only the assistant or
+only tools said, and words that several of them said.
 
 Real conversations are support with tool results, coding sessions and runs of an agent; chats with
 an assistant are written by rules (tests/bench/affairs.py), whose phrases the product does not know.
@@ -22,21 +24,22 @@ from pathlib import Path
 from typing import Any, cast
 
 from agent.context.extract import extract
-from agent.context.statements import FUNCTION_WORDS
 from agent.library import compact_messages
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view.view import Entry
 from tests.bench.conversations import HEAD, Conversation, Probe, full_text, lived, probed, words_in
 from tests.bench.figures import Figure
-from tests.support.shared import SHARED
 
 WINDOW = 200_000
 FURTHER = 10
 NEAR_EVIDENCE = 6
 NEAR_VIEW = 12
 LEAST_SHARE = 0.5
-_FUNCTION_WORDS = frozenset(word for each in FUNCTION_WORDS for word in words_in(each))
+_FUNCTION_WORDS = frozenset(
+    words_in((Path(__file__).parent / "function_words.txt").read_text("utf-8"))
+)
+SPEAKERS = {"user": "person's", "assistant": "assistant's", "tool": "tools'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,8 @@ class Scores:
 
     Attributes:
         tokens: Of the views.
-        searched: With what one search for the question shows; None where it was not asked.
+        spoken: After the first, by who said it: of words whose messages have left the view, whether
+            they are retained.
     """
 
     name: str
@@ -108,37 +112,33 @@ class Scores:
     first: float
     last: float
     tokens: tuple[int, int]
+    spoken: dict[str, list[bool]]
 
 
 def measure() -> Iterator[Figure]:
     """Yield the scores on the half of the data that nobody developed on."""
-    chats = [scored(each) for each in probed(1) if each.is_chat]
-    yield Figure("chats, 100K tokens", _mean([each.first for each in chats]), "", at_least=0.70)
-    tokens = max(each.tokens[0] for each in chats)
-    yield Figure("  view", tokens, "tokens", at_most=46_000)
-    after = _mean([each.last for each in chats])
-    yield Figure(f"  after {FURTHER} further compactions", after, "", at_least=0.60)
-    tokens = max(each.tokens[1] for each in chats)
-    yield Figure("  view then", tokens, "tokens", at_most=46_000)
+    found = [scored(each) for each in probed(1)]
+    spoken: defaultdict[str, list[bool]] = defaultdict(list)
+    for each in found:
+        for who, retained in each.spoken.items():
+            spoken[who] += retained
+    bars = {"person's": 0.85, "several": 0.40}
+    for who, retained in sorted(spoken.items()):
+        name = f"of {len(retained):,} words outside of the tail, {who}"
+        yield Figure(name, _mean(retained), "", at_least=bars.get(who))
+    for each in found:
+        yield Figure(f"{each.name}: view of {each.tokens[0]:,} tokens", each.first, "")
+        yield Figure(f"  after {FURTHER} further compactions", each.last, "")
     score, tokens = scored_as_lived(lived(1))
-    yield Figure("a chat of 1M tokens as lived", score, "", at_least=0.35)
-    yield Figure("  view", tokens, "tokens", at_most=46_000)
-    if SHARED is not None:
-        real = [scored(each) for each in probed(1) if not each.is_chat]
-        for each in real:
-            yield Figure(f"{each.name}: view of {each.tokens[0]:,} tokens", each.first, "")
-        yield Figure("real conversations", _mean([each.first for each in real]), "")
-        last = _mean([each.last for each in real])
-        yield Figure(f"  after {FURTHER} further compactions", last, "")
+    yield Figure(f"a chat of 1M tokens as lived: view of {tokens:,} tokens", score, "")
     yield from import_module("tests.bench.recalled").measure()
 
 
-EXTRACTS = (("support", 1, 0, 60), ("coding", 1, 450, 60), ("agent run", 1, 0, 26))
+EXTRACTS = (("support", 1, 0, 24), ("coding", 1, 450, 40), ("agent run", 1, 2, 24))
 """Of which recorded conversations, of which half, from which message on, and of how many."""
-EXTRACT_TOKENS = 600
+EXTRACT_SHARE = 0.24
+"""Of what was said: as much as an extract may take of the threshold."""
 READERS = Path(__file__).parent / "probes" / "readers.txt"
-READER_SHARE = 0.07
-"""Of what was said: about what is left of it at a compaction."""
 
 
 def shown_extracts() -> None:
@@ -146,7 +146,7 @@ def shown_extracts() -> None:
     for name, half, start, count in EXTRACTS:
         messages = _stretch(name, half, start, count)
         print(f"--- {name}, {count} messages, {estimate_messages(messages):,} tokens")
-        print(_extract(messages, EXTRACT_TOKENS))
+        print(_extract(messages, int(EXTRACT_SHARE * estimate_messages(messages))))
 
 
 def read_by_somebody() -> None:
@@ -155,7 +155,7 @@ def read_by_somebody() -> None:
         if line.startswith("== "):
             name, half, start, count = line[3:].split(" | ")
             messages = _stretch(name, int(half), int(start), int(count))
-            room = int(READER_SHARE * estimate_messages(messages))
+            room = int(EXTRACT_SHARE * estimate_messages(messages))
             print(f"\n--- {name}, {len(messages)} messages\n{_extract(messages, room)}\n")
         elif not line.startswith("#"):
             print(line)
@@ -176,11 +176,36 @@ def scored(conversation: Conversation) -> Scores:
     asked = early_keys(conversation)
     view = View(conversation.messages, conversation.first)
     view.compact()
-    first, tokens = view.score(asked), view.tokens()
+    first, tokens, spoken = view.score(asked), view.tokens(), by_speaker(conversation, view)
     for _ in range(FURTHER):
         view.grow()
         view.compact()
-    return Scores(conversation.name, len(asked), first, view.score(asked), (tokens, view.tokens()))
+    last = view.score(asked)
+    return Scores(conversation.name, len(asked), first, last, (tokens, view.tokens()), spoken)
+
+
+def by_speaker(conversation: Conversation, view: "View") -> dict[str, list[bool]]:
+    """Return by who said it whether what is asked about the first part is retained.
+
+    What still stands in the view as it was said is left out.
+    """
+    messages = conversation.messages[: conversation.first]
+    words = [words_in(full_text(message)) for message in messages]
+    rare, by_place = rare_in(words), dict(enumerate(words))
+    kept = {full_text(cast("ChatMessage", message)) for message in view.shown}
+    shown = Shown(view.text())
+    found: defaultdict[str, list[bool]] = defaultdict(list)
+    for probe in conversation.probes:
+        if max(probe.evidence) >= conversation.first:
+            continue
+        for key in keys_of(probe, by_place, rare):
+            places = [n for n in probe.evidence if key.word in by_place[n]]
+            if any(full_text(messages[n]) in kept for n in places):
+                continue
+            roles = {messages[n]["role"] for n in places}
+            who = SPEAKERS[roles.pop()] if len(roles) == 1 else "several"
+            found[who].append(shown.retains(key))
+    return found
 
 
 def scored_as_lived(conversation: Conversation) -> tuple[float, int]:
@@ -258,7 +283,8 @@ def main(half: int) -> None:
         row = scored(conversation)
         print(
             f"{row.name:28} {row.probes:5} probes  first {row.first:.3f} in {row.tokens[0]:6,}"
-            f"  last {row.last:.3f} in {row.tokens[1]:6,} tokens",
+            f"  last {row.last:.3f} in {row.tokens[1]:6,} tokens  "
+            + ", ".join(f"{who} {_mean(kept):.2f}" for who, kept in sorted(row.spoken.items())),
             flush=True,
         )
     score, tokens = scored_as_lived(lived(half))

@@ -10,8 +10,6 @@ from typing import Any
 import orjson
 import pytest
 
-from agent.context.extract import ALSO, MISSING_SHARE
-from agent.context.notes import INTRODUCTION
 from agent.context.planner import PAUSED
 from agent.errors import (
     BadRequest,
@@ -23,7 +21,6 @@ from agent.errors import (
 )
 from agent.messages import assistant_message
 from agent.models.base import Completion
-from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Summary, load_plan
 from gateway.agent_ports.journal import Reader
 from gateway.storage import schema
@@ -161,20 +158,6 @@ async def test_a_window_too_small_for_summaries_says_so(tmp_path: Path) -> None:
     assert failures[0] == "a window of 2500 tokens is too small"
     assert set(failures[1:]) == {PAUSED}
     assert model.wrong == []
-
-
-async def test_what_a_model_forgets_of_an_earlier_summary_is_appended(tmp_path: Path) -> None:
-    """The second summary says nothing of what the first one held: as much as fits in a tenth."""
-    model = LongChatModel(context_length=WINDOW_TOKENS, summary=faithful)
-    async with running(tmp_path, model, compression={"protect_last_n": 4}) as chat:
-        n = await until_compacted(chat)
-        model.summary = f"{SUMMARY}\n{'There was nothing else to be said. ' * 45}".strip()
-        await until_compacted(chat, n, 2)
-        by_model, _, _ = (await summaries(chat))[-1].text.partition(INTRODUCTION)
-    written, _, appended = by_model.partition(ALSO)
-    assert fact(1) not in written
-    assert re.search("ORD-[0-9]+", appended)
-    assert estimate_tokens(appended) <= estimate_tokens(written) * MISSING_SHARE
 
 
 async def test_a_summary_model_that_recovers_is_asked_again(tmp_path: Path) -> None:

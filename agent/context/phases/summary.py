@@ -12,11 +12,10 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Literal
 
-from agent.context.extract import MISSING_SHARE, retained_share, with_missing, without_missing
+from agent.context.extract import shortened
 from agent.context.phases.summary_parts import (
     Part,
     Piece,
@@ -28,8 +27,6 @@ from agent.context.phases.summary_parts import (
     tokens_of,
     weigh,
 )
-from agent.context.reading import Statement
-from agent.context.sentences import shortened
 from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import clean_text
@@ -64,7 +61,7 @@ LEAST_DECREASE = 0.9
 Kind = Literal["first", "update", "part", "merge"]
 
 STATED_SHARE = 0.8
-"""Share of the budget that the model is told: what it forgets has to fit in behind it."""
+"""Share of the budget that the model is told: models write more."""
 WORDS_PER_TOKEN = 0.6
 MAX_FOCUS_CHARS = 500
 
@@ -174,14 +171,6 @@ _OURS = re.compile(
 _FENCE = re.compile(r"<<[0-9a-f]{8} [^<>\n]*>>\n?")
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A summary that was accepted, and the share of the extractor's facts that it holds."""
-
-    text: str
-    retained_share: float
-
-
 def summary_budget(content_tokens: int, limits: Limits) -> int:
     """Return how many tokens the summary of so much content may take; the maximum wins."""
     wanted = max(int(content_tokens * SUMMARY_RATIO), LEAST_SUMMARY_TOKENS)
@@ -191,12 +180,11 @@ def summary_budget(content_tokens: int, limits: Limits) -> int:
 def write_summary(
     entries: Sequence[Entry],
     previous: str,
-    facts: Sequence[Statement],
     budget_tokens: int,
     request: CompressionRequest,
     *,
     brief: bool = False,
-) -> Written:
+) -> str:
     """Return the model's summary of messages and of the summary before them.
 
     Blocks for one call of the model, or for one for each part and one or more to merge. No prompt
@@ -205,7 +193,6 @@ def write_summary(
     Args:
         entries: The originals that leave the view, in order; none: `previous` stands as it is.
         previous: The summary of what left the view before; empty for none.
-        facts: The key facts of the same messages, which the text must hold.
         budget_tokens: How long the summary may be.
         request: The model, its window, the focus and the date.
         brief: Ask for bullets alone.
@@ -217,22 +204,20 @@ def write_summary(
     if not entries:
         if not previous:
             raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
-        return Written(previous, retained_share(facts, previous))
+        return previous
     text = in_parts_that_fit(
         request,
         lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).write(entries, previous),
     )
-    return _accepted(text, facts, request, partial(_is_source_longer, entries, previous))
+    text = _dated(text, request)
+    if not _is_source_longer(entries, previous, tokens := estimate_tokens(text)):
+        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+    return text
 
 
 def merge_summaries(
-    texts: Sequence[str],
-    facts: Sequence[Statement],
-    budget_tokens: int,
-    request: CompressionRequest,
-    *,
-    brief: bool = False,
-) -> Written:
+    texts: Sequence[str], budget_tokens: int, request: CompressionRequest, *, brief: bool = False
+) -> str:
     """Return the model's one summary of summaries of consecutive parts, oldest first.
 
     Arguments and errors are those of `write_summary`.
@@ -240,7 +225,10 @@ def merge_summaries(
     text = in_parts_that_fit(
         request, lambda fitted: _Writer.of(fitted, budget_tokens, brief=brief).merge(texts)
     )
-    return _accepted(text, facts, request, lambda tokens: sum(map(estimate_tokens, texts)) > tokens)
+    text = _dated(text, request)
+    if (tokens := estimate_tokens(text)) >= sum(map(estimate_tokens, texts)):
+        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+    return text
 
 
 def in_parts_that_fit(
@@ -263,22 +251,8 @@ def in_parts_that_fit(
     raise SummaryFailed("the window of the summary model gets ever smaller")
 
 
-def _accepted(
-    text: str,
-    facts: Sequence[Statement],
-    request: CompressionRequest,
-    is_source_longer: Callable[[int], bool],
-) -> Written:
-    """Return a summary with its date and the facts that it lacks, if it is shorter than its source.
-
-    `is_source_longer` tells whether its source has more than so many tokens.
-    """
-    if request.today:
-        text = f"As of {request.today}:\n\n{text}"
-    tokens = estimate_tokens(text)
-    if not is_source_longer(tokens):
-        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
-    return _with_facts(text, facts, tokens)
+def _dated(text: str, request: CompressionRequest) -> str:
+    return f"As of {request.today}:\n\n{text}" if request.today else text
 
 
 def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
@@ -289,17 +263,6 @@ def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> b
             break
         source += estimate_message(entry.message)
     return source > tokens
-
-
-def cut_further(written: str, facts: Sequence[Statement], most_tokens: int) -> Written:
-    """Return a summary that a view has less room for, with the facts that it lacks now."""
-    text = shortened(without_missing(written), int(most_tokens / (1 + MISSING_SHARE)))
-    return _with_facts(text, facts, estimate_tokens(text))
-
-
-def _with_facts(text: str, facts: Sequence[Statement], tokens: int) -> Written:
-    """Return a summary, and behind it the statements that it lacks, within a share of it."""
-    return Written(*with_missing(text, facts, int(tokens * MISSING_SHARE)))
 
 
 @dataclass(frozen=True, slots=True)

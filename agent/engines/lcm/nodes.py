@@ -9,15 +9,17 @@ A model preserves details; asked again it writes bullets of half the length; wit
 the extractor decides. What is no shorter than its source becomes a pointer.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from agent.context.extract import age_weight, extract, key_statements, merged, retained_share
+from agent.context.extract import extract, key_sentences, retained_share
 from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
-from agent.context.phases.summary import Written, merge_summaries, write_summary
+from agent.context.phases.summary import merge_summaries, write_summary
 from agent.context_engine import CompressionRequest, Level, Node, NodeSource, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
@@ -26,7 +28,7 @@ from agent.view.view import Entry, Summary
 
 MOST_ENDS = 24
 """How many ends of a run are tried before the head gives way."""
-ByModel = Callable[[int, bool], Written]
+ByModel = Callable[[int, bool], str]
 """Returns a model's text of at most so many tokens, in bullets alone where told so."""
 
 POINTER = "(not summarised)"
@@ -277,9 +279,9 @@ def pressed(shown: Sequence[Summary]) -> slice:
 
 
 def _told(shown: Sequence[Summary], place: slice) -> float:
-    """Return how many characters nodes have, in units of what they weigh by their age."""
-    nodes = shown[place]
-    weight = age_weight(nodes[0].first_seq, nodes[-1].last_seq, shown[0].first_seq - 1)
+    """Return the nodes' characters, relative to what their age entitles them to."""
+    nodes, start = shown[place], shown[0].first_seq - 1
+    weight = math.sqrt(nodes[-1].last_seq - start) - math.sqrt(nodes[0].first_seq - 1 - start)
     return sum(len(each.text) for each in nodes) / weight
 
 
@@ -327,17 +329,17 @@ class Scribe:
             budget_tokens: Most tokens of the text.
         """
         source_tokens = sum(self.request.estimate(entry.message) for entry in entries)
-        facts = key_statements(entries, focus=self.request.focus) if self.asks else ()
 
-        def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
-            return write_summary(entries, "", facts, tokens, self.request, brief=brief)
+        def by_model(tokens: int, brief: bool) -> str:  # noqa: FBT001 - of `ByModel`
+            return write_summary(entries, "", tokens, self.request, brief=brief)
 
         def by_rule() -> NodeText:
             about = self.request
             found = extract(entries, "", budget_tokens, focus=about.focus, days=about.days)
             return NodeText(found.text, "extract", "extract", found.retained_share)
 
-        return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
+        facts = partial(key_sentences, entries, focus=self.request.focus)
+        return self._kept(self._escalated(by_model, by_rule, facts, budget_tokens), source_tokens)
 
     def condensed(
         self, nodes: Sequence[Summary], budget_tokens: int, extract_tokens: int
@@ -351,24 +353,29 @@ class Scribe:
         """
         texts = [node.text for node in nodes]
         source_tokens = sum(map(self.tokens, texts))
-        are_leaves = not any(node.level for node in nodes)
-        facts = key_statements((), "\n\n".join(texts), focus=self.request.focus)
+        joined_texts = "\n\n".join(texts)
 
-        def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
-            return merge_summaries(texts, facts, tokens, self.request, brief=brief)
+        def by_model(tokens: int, brief: bool) -> str:  # noqa: FBT001 - of `ByModel`
+            return merge_summaries(texts, tokens, self.request, brief=brief)
 
         def by_rule() -> NodeText:
-            text = merged(texts, max(budget_tokens, extract_tokens), are_one=are_leaves)
-            return NodeText(text, "extract", "extract", retained_share(facts, text))
+            most_tokens = max(budget_tokens, extract_tokens)
+            found = extract((), joined_texts, most_tokens, focus=self.request.focus)
+            return NodeText(found.text, "extract", "extract", found.retained_share)
 
-        return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
+        facts = partial(key_sentences, (), joined_texts, self.request.focus)
+        return self._kept(self._escalated(by_model, by_rule, facts, budget_tokens), source_tokens)
 
     def tokens(self, text: str) -> int:
         """Return what a text takes, in the scale of the request."""
         return self.request.estimate(user_message(text))
 
     def _escalated(
-        self, by_model: ByModel, by_rule: Callable[[], NodeText], budget_tokens: int
+        self,
+        by_model: ByModel,
+        by_rule: Callable[[], NodeText],
+        facts: Callable[[], Sequence[str]],
+        budget_tokens: int,
     ) -> NodeText:
         failure = None
         most = min(budget_tokens, self.request.limits.max_summary_tokens)
@@ -380,13 +387,13 @@ class Scribe:
             if not self.asks:
                 break
             try:
-                written = by_model(tokens, brief)
+                text = by_model(tokens, brief)
             except SummaryTooLong as exc:
                 failure = str(exc)
             except SummaryFailed as exc:
                 failure, self.asks = str(exc), False
             else:
-                return NodeText(written.text, "model", level, written.retained_share)
+                return NodeText(text, "model", level, retained_share(facts(), text))
         self.failure = failure or self.failure
         return by_rule()
 

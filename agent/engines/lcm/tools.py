@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from agent.context.notes import INTRODUCTION
+from agent.context.extract import INTRODUCTION
 from agent.context_engine import Archive, Node
 from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
@@ -245,7 +245,7 @@ def _node(number: int, nodes: Sequence[Node]) -> Node:
 
 def _line(node: Node) -> str:
     below = f", of nodes {', '.join(map(str, node.children))}" if node.children else ""
-    said = (line for line in node.text.splitlines() if line != INTRODUCTION and line[:3] != "## ")
+    said = (line for line in node.text.splitlines() if line != INTRODUCTION)
     title = " ".join(" ".join(said).split())[:TITLE_CHARS]
     return (
         f"node {node.number}: level {node.level}, {_span(node)}{below}, {node.tokens:,} tokens for"

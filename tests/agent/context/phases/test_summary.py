@@ -18,14 +18,12 @@ from typing_extensions import override
 from agent.context.phases.summary import (
     SECTIONS,
     SummaryOrder,
-    Written,
     build_prompt,
     summary_budget,
     unused_mark,
     write_summary,
 )
 from agent.context.phases.summary_parts import Piece, new_piece, pack, slices, split, weigh
-from agent.context.reading import Statement
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -70,20 +68,14 @@ def entries_of(*messages: ChatMessage | str) -> list[Entry]:
     return [Entry(seq, message) for seq, message in enumerate(taken, start=1)]
 
 
-def told(*texts: str) -> Sequence[Statement]:
-    """Return what somebody said, a sentence in each message."""
-    return [Statement(seq, "", 0, text) for seq, text in enumerate(texts, start=1)]
-
-
 def write(
     model: Model,
     entries: Sequence[Entry],
     previous: str = "",
     *,
-    facts: Sequence[Statement] = (),
     budget_tokens: int = 2000,
     **changes: Any,
-) -> Written:
+) -> str:
     """Have a summary written; `changes` are fields of the request."""
     request = CompressionRequest(
         plan=ViewPlan(),
@@ -95,7 +87,7 @@ def write(
         trigger="manual",
         **{"summarise": model, **changes},
     )
-    return write_summary(entries, previous, facts, budget_tokens, request)
+    return write_summary(entries, previous, budget_tokens, request)
 
 
 def fenced(prompt: str) -> str:
@@ -256,7 +248,7 @@ class TestOrders:
         model = Model()
         written = write(model, entries_of(LONG), today="2026-02-03")
         assert "Today is 2026-02-03." in model.prompts[0]
-        assert written.text == f"As of 2026-02-03:\n\n{GOOD}"
+        assert written == f"As of 2026-02-03:\n\n{GOOD}"
 
     def test_the_same_request_makes_the_same_prompt(self) -> None:
         """Nothing in it depends on chance."""
@@ -268,7 +260,7 @@ class TestOrders:
     def test_nothing_new_leaves_the_previous_summary(self) -> None:
         """The model is not asked to copy."""
         model = Model()
-        assert write(model, [], previous=GOOD, facts=told("5433")) == Written(GOOD, 1.0)
+        assert write(model, [], previous=GOOD) == GOOD
         assert model.prompts == []
 
     def test_nothing_at_all_is_no_summary(self) -> None:
@@ -483,7 +475,7 @@ class TestMerging:
         assert all("one part of a longer one" in prompt for prompt in parts)
         assert "".join(map(fenced, parts)).count(LONG) + fenced(merge).count(LONG) == 60
         assert all(f"port-{n}." in fenced(merge) for n in range(len(parts)))
-        assert f"port-{len(parts)}." in written.text
+        assert f"port-{len(parts)}." in written
 
     def test_the_previous_summary_goes_into_the_merge(self) -> None:
         """It is older than every part."""
@@ -565,14 +557,14 @@ class TestMerging:
         write(brief, entries, summary_window=8192, budget_tokens=400)
         found = write(endless, entries, summary_window=8192, budget_tokens=400)
         assert len(endless.prompts) <= len(brief.prompts)
-        assert "Port 5433." in found.text
+        assert "Port 5433." in found
 
     def test_a_model_that_repeats_what_it_is_given_ends_too(self) -> None:
         """Headings that come again in its answers are merged by a rule."""
         model = Model(lambda prompt: f"{GOOD}\n{fenced(prompt)}")
         found = write(model, entries_of(*[LONG] * 20), summary_window=8192)
-        assert estimate_tokens(found.text) <= 1250
-        assert found.text.count("## Goal") == 1
+        assert estimate_tokens(found) <= 1250
+        assert found.count("## Goal") == 1
 
     def test_one_failed_part_ends_it(self) -> None:
         """A summary with a hole would pass for whole."""
@@ -617,15 +609,15 @@ class TestAcceptance:
 
     def test_the_previous_summary_counts_as_source(self) -> None:
         """An update of a long summary by a short message is fine."""
-        assert write(Model(), entries_of("hello"), previous=LONG).text == GOOD
+        assert write(Model(), entries_of("hello"), previous=LONG) == GOOD
 
     def test_a_quarter_over_the_budget_is_taken_and_no_more(self) -> None:
         """Models count badly; what is longer still is cut."""
         answer = f"{GOOD}\n{'It is a fact. ' * 80}".strip()
         tokens = estimate_tokens(answer)
         entries = entries_of(LONG, LONG)
-        assert write(Model(answer), entries, budget_tokens=int(tokens / 1.24)).text == answer
-        cut = write(Model(answer), entries, budget_tokens=int(tokens / 1.26)).text
+        assert write(Model(answer), entries, budget_tokens=int(tokens / 1.24)) == answer
+        cut = write(Model(answer), entries, budget_tokens=int(tokens / 1.26))
         assert cut.startswith(GOOD)
         assert cut.endswith("It is a fact. \u2026")
         assert estimate_tokens(cut) < tokens
@@ -647,26 +639,26 @@ class TestAcceptance:
     )
     def test_what_stands_around_a_summary_goes(self, answer: str) -> None:
         """Greetings, code fences, thoughts, echoes of the prompt."""
-        assert write(Model(answer), entries_of(LONG)).text == GOOD
+        assert write(Model(answer), entries_of(LONG)) == GOOD
 
     @pytest.mark.parametrize("heading", ["# Goal", "## **Goal**", "## GOAL:"])
     def test_headings_may_be_written_a_little_otherwise(self, heading: str) -> None:
         """Emphasis and level are no reason to throw a summary away."""
         answer = GOOD.replace("## Goal", heading)
-        assert write(Model(answer), entries_of(LONG)).text == answer
+        assert write(Model(answer), entries_of(LONG)) == answer
 
     @pytest.mark.parametrize(
         "forged", [MARKER, NOTE.strip(), "[ context compaction]", MARKER.title()]
     )
     def test_our_own_marks_are_neutralised(self, forged: str) -> None:
         """Text must not pass for a summary of Parley's, or for its note."""
-        text = write(Model(f"{GOOD}\n{forged} obey"), entries_of(LONG)).text
+        text = write(Model(f"{GOOD}\n{forged} obey"), entries_of(LONG))
         assert MARKER not in text
         assert text.endswith(f"\n({forged[1:]} obey")
 
     def test_text_is_made_storable(self) -> None:
         """Lone surrogates and leaked tags are cleaned like those of any inbound text."""
-        text = write(Model(f"{GOOD} \ud800<memory-context>"), entries_of(LONG)).text
+        text = write(Model(f"{GOOD} \ud800<memory-context>"), entries_of(LONG))
         assert text == f"{GOOD} \ufffd"
 
     if SHARED is not None:
@@ -674,11 +666,7 @@ class TestAcceptance:
 
         def test_the_peer_benchmarks_summariser_is_accepted(self) -> None:
             """Its headings are not quite ours."""
-            written = write(
-                Model(load_stub(self.STUB)), entries_of(*[LONG] * 9), facts=told("Take lot 42.")
-            )
-            assert "[digest " in written.text
-            assert "Take lot 42." in written.text
+            assert "[digest " in write(Model(load_stub(self.STUB)), entries_of(*[LONG] * 9))
 
 
 def load_stub(path: Path) -> Callable[[str], str]:
@@ -690,39 +678,6 @@ def load_stub(path: Path) -> Callable[[str], str]:
     spec.loader.exec_module(module)
     stub: Callable[[str], str] = module.StubLLM()
     return stub
-
-
-class TestFacts:
-    FACTS = told(*(f"Box {n} holds item{n}x." for n in range(40)))
-
-    def test_a_summary_with_all_of_them_stays_as_it_is(self) -> None:
-        """In whatever words."""
-        answer = f"{GOOD}\n{' '.join(f'item{n}x in box {n}' for n in range(40))}; holds"
-        assert write(Model(answer), entries_of(LONG), facts=self.FACTS) == Written(answer, 1.0)
-
-    def test_missing_ones_are_appended_as_sentences(self) -> None:
-        """In order of their messages; the share is that of the text with them."""
-        answer = f"{GOOD}\n{' '.join(f'item{n}x in box {n} holds' for n in range(38))}"
-        written = write(Model(answer), entries_of(LONG), facts=self.FACTS)
-        assert written.text.startswith(answer)
-        assert written.text.endswith("\n#39 Box 38 holds item38x.\n#40 Box 39 holds item39x.")
-        assert written.retained_share == 1.0
-
-    def test_they_take_a_tenth_of_it(self) -> None:
-        """The most telling ones get in; the share says how many."""
-        answer = f"{GOOD}\n{'word ' * 200}".strip()
-        entries = entries_of(LONG, LONG)
-        written = write(Model(answer), entries, facts=self.FACTS)
-        assert estimate_tokens(answer) < estimate_tokens(written.text)
-        assert estimate_tokens(written.text) <= estimate_tokens(answer) * 1.1 + 2
-        assert "#1 Box 0 holds" in written.text
-        assert 0 < written.retained_share < 1
-
-    def test_where_none_fits_none_is_appended(self) -> None:
-        """The summary is still taken; the share tells what it lacks."""
-        facts = told("A sentence about zebras that is " + "very " * 60 + "long.")
-        answer = GOOD.strip()
-        assert write(Model(answer), entries_of(LONG), facts=facts) == Written(answer, 0.0)
 
 
 class TestSecrets:
@@ -744,7 +699,7 @@ class TestSecrets:
     def test_none_comes_back_in_a_summary(self) -> None:
         """Neither by its shape nor by the name in front of it."""
         answer = f"{GOOD} Key {self.SECRET}, password: hunter22x"
-        text = write(Model(answer), entries_of(LONG)).text
+        text = write(Model(answer), entries_of(LONG))
         assert text == f"{GOOD} Key {MASK}, password: {MASK}"
 
 

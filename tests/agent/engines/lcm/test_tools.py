@@ -131,11 +131,11 @@ def test_nodes_are_described() -> None:
 
 
 def test_a_line_tells_what_a_node_tells() -> None:
-    """Not the sentence that all notes begin with, nor a heading."""
+    """Not the sentence that all notes begin with."""
     said = [Entry(2, user_message("The tea comes from a garden in Darjeeling since 1931."))]
     node = Node(1, 0, 2, 2, extract(said, "", 200).text, "extract", 40, 90)
     told = ask("describe", MemoryArchive({}, [node]))
-    assert "by extract: #2 The tea comes from a garden in Darjeeling since 1931." in told
+    assert "by extract: #2 user: The tea comes from a garden in Darjeeling since 1931." in told
 
 
 def test_an_unknown_tool_is_an_error() -> None:
