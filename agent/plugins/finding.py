@@ -25,12 +25,10 @@ PLUGINS = Path("plugins")
 """Where plugins lie below PARLEY_HOME, one folder for each."""
 ENGINES = PLUGINS / "context_engine"
 """Where context engines lie below PARLEY_HOME, one folder for each."""
-GROUPS = {
-    "parley.tools": "tools",
-    "parley.memory_providers": "memory_providers",
-    "parley.hooks": "hooks",
-}
-"""Entry points of plugins, and what they offer."""
+GROUP = "parley.plugins"
+"""Entry points of plugins: a function `register(registry)`, or a module that has one."""
+OLD_GROUPS = ("parley.tools", "parley.memory_providers", "parley.hooks")
+"""Those of version 0.5, one for each kind of offer."""
 ENGINE_GROUP = "parley.context_engines"
 """Entry points of context engines; the name is the engine's, the value its class."""
 KINDS = ("tools", "memory_providers", "hooks", "context_engines")
@@ -185,13 +183,14 @@ def _is_map_of_lists(provides: object, kinds: tuple[str, ...]) -> bool:
     )
 
 
-def entry_points() -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of installed packages by the name of their plugin."""
-    found: dict[str, list[metadata.EntryPoint]] = {}
-    for group in GROUPS:
-        for point in metadata.entry_points(group=group):
-            found.setdefault(point.name, []).append(point)
-    return found
+def entry_point(name: str) -> metadata.EntryPoint | None:
+    """Return the entry point of this name; of several packages the first one counts."""
+    return next(iter(metadata.entry_points(group=GROUP, name=name)), None)
+
+
+def is_old(name: str) -> bool:
+    """Whether a package offers a plugin of this name as version 0.5 wanted it."""
+    return any(metadata.entry_points(group=group, name=name) for group in OLD_GROUPS)
 
 
 def summary_of(point: metadata.EntryPoint) -> str:
@@ -222,14 +221,13 @@ def available(home: Path) -> list[PluginInfo]:
         offers = tuple(f"{kind}: {', '.join(names)}" for kind, names in each.provides.items())
         found.append(PluginInfo(each.name, "folder", each.description, offers, each.problem))
     folders = {info.name for info in found}
-    for name, points in sorted(entry_points().items()):
+    for point in sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name):
         problem = None
-        if name in folders:
+        if point.name in folders:
             problem = "a plugin's folder has its name"
-        elif not NAME.fullmatch(name):
-            problem = f"{name!r} is no name of a plugin: {NAME_RULE}"
-        kinds = tuple(GROUPS[point.group] for point in points)
-        found.append(PluginInfo(name, "entry point", summary_of(points[0]), kinds, problem))
+        elif not NAME.fullmatch(point.name):
+            problem = f"{point.name!r} is no name of a plugin: {NAME_RULE}"
+        found.append(PluginInfo(point.name, "entry point", summary_of(point), (), problem))
     return found
 
 
@@ -237,7 +235,6 @@ def may_guard(home: Path, name: str) -> bool:
     """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
     folder = find_folder(plugin_shelf(home), name) if NAME.fullmatch(name) else None
     # A plugin that does not say what it offers may have forbidden anything.
-    if folder is not None:
-        return not folder.provides or "pre_tool_call" in folder.provides.get("hooks", ())
-    points = entry_points().get(name)
-    return points is None or any(GROUPS[point.group] == "hooks" for point in points)
+    if folder is None or not folder.provides:
+        return True
+    return "pre_tool_call" in folder.provides.get("hooks", ())

@@ -5,7 +5,6 @@ Code of other plugins is never imported. Whatever a plugin's code raises becomes
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import metadata
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -18,16 +17,17 @@ from agent.context_engine import ContextEngine
 from agent.errors import PluginRefused
 from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
 from agent.plugins.checks import as_plain, class_of, engine_class, tool_problem
-from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
+from agent.plugins.contracts import Hook, HookName, MemoryProvider
 from agent.plugins.finding import (
     ENGINES,
-    GROUPS,
+    GROUP,
     NAME,
     NAME_RULE,
     PLUGINS,
     Folder,
-    entry_points,
+    entry_point,
     find_folder,
+    is_old,
     may_guard,
     plugin_shelf,
 )
@@ -81,15 +81,15 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
         raise PluginRefused(f"{name!r} is no name of a plugin: {NAME_RULE}")
     registry = PluginRegistry(name, settings.options_of(name))
     if folder := find_folder(plugin_shelf(home), name):
-        if not has_registered(imported(folder), registry):
-            raise PluginRefused("it has no function register(registry)")
-        if folder.provides:
-            _require_told(registry, folder.provides)
-    elif points := entry_points().get(name):
-        for point in points:
-            guarded(f"the entry point {point.value}", _register_point, point, registry)
+        module, provides = imported(folder), folder.provides
+    elif point := entry_point(name):
+        module, provides = guarded(f"importing {point.value}", point.load), {}
     else:
-        raise PluginRefused(f"there is neither {home / PLUGINS / name} nor an entry point {name!r}")
+        raise PluginRefused(_why_missing(name, home))
+    if not has_registered(module, registry):
+        raise PluginRefused("it has no function register(registry)")
+    if provides:
+        _require_told(registry, provides)
     caller = Caller(name, settings.timeout_s)
     plugin: LoadedPlugin = guarded("taking what it offers", _accepted, registry, caller)
     log.info(
@@ -100,6 +100,12 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
         hooks=list(plugin.hooks),
     )
     return plugin
+
+
+def _why_missing(name: str, home: Path) -> str:
+    if is_old(name):
+        return f"its package has no entry point in the group {GROUP}, as version 0.6 wants it"
+    return f"there is neither {home / PLUGINS / name} nor an entry point {name!r}"
 
 
 def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngine]:
@@ -182,36 +188,17 @@ def _forget(module_name: str) -> None:
             del sys.modules[name]
 
 
-def has_registered(module: ModuleType, registry: PluginRegistry) -> bool:
-    """Have a module register what it offers; False where it has no function for that.
+def has_registered(module: Any, registry: PluginRegistry) -> bool:
+    """Have a module, or its function itself, register what it offers; False if it has none.
 
     Raises:
         PluginRefused: Its function raises.
     """
-    register = getattr(module, "register", None)
-    if register is not None:
-        guarded("its register()", register, registry)
-    return register is not None
-
-
-def _register_point(point: metadata.EntryPoint, registry: PluginRegistry) -> None:
-    """Register what an entry point names: tools, a provider's class, or what has hooks."""
-    value = point.load()
-    kind = GROUPS[point.group]
-    if kind == "memory_providers":
-        registry.register_memory_provider(value)
-    elif kind == "tools":
-        offered = value(registry.options) if callable(value) else value
-        registry.tools += [offered] if isinstance(offered, Tool) else list(offered)
-    else:
-        holder = value(registry.options) if isinstance(value, type) else value
-        hooks: dict[HookName, Any] = {
-            name: hook for name in HOOKS if (hook := getattr(holder, name, None))
-        }
-        if not hooks:
-            raise PluginRefused(f"{point.value} has none of {', '.join(HOOKS)}")
-        for name, hook in hooks.items():
-            registry.register_hook(name, hook)
+    register = getattr(module, "register", module)
+    if not callable(register):
+        return False
+    guarded("its register()", register, registry)
+    return True
 
 
 def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> None:

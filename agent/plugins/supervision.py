@@ -224,6 +224,8 @@ class HostedEngine(ContextEngine):
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Return the plugin's plan if it is sound and small enough, else the built-in's."""
+        if self._plugin is self._built_in:
+            return self._by_built_in(request)
         try:
             found = self._asked(request)
         except Exception as exc:  # noqa: BLE001 - supervision of plugins

@@ -154,12 +154,11 @@ def _plugins(settings: Settings) -> Iterator[UpgradeStep]:
 
 def _installed() -> dict[str, str]:
     """Return the package and version of each plugin that is installed as one."""
-    found = {}
-    for group in finding.GROUPS:
-        for each in entry_points(group=group):
-            if each.dist is not None:
-                found[each.name] = f"{each.dist.name} {each.dist.version}"
-    return found
+    return {
+        each.name: f"{each.dist.name} {each.dist.version}"
+        for each in entry_points(group=finding.GROUP)
+        if each.dist is not None
+    }
 
 
 def _room(settings: Settings) -> Iterator[UpgradeStep]:

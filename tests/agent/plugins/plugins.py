@@ -29,18 +29,20 @@ def write_plugin(home: Path, name: str, source: str = BOMB, about: str | None = 
     return folder
 
 
-def install(monkeypatch: pytest.MonkeyPatch, **points: Callable[[], Any]) -> None:
-    """Have packages be installed: `group__name` and what loading the entry point does."""
-    groups: dict[str, list[Any]] = {group: [] for group in finding.GROUPS}
+def install(
+    monkeypatch: pytest.MonkeyPatch, group: str = finding.GROUP, **points: Callable[[], Any]
+) -> None:
+    """Have packages be installed: a name and what loading its entry point does."""
     dist = SimpleNamespace(metadata=SimpleNamespace(json={"summary": "From a package."}))
-    for key, load in points.items():
-        kind, name = key.split("__")
-        groups[f"parley.{kind}"].append(
-            SimpleNamespace(
-                name=name, group=f"parley.{kind}", value=f"pkg:{name}", load=load, dist=dist
-            )
-        )
-    found = SimpleNamespace(entry_points=lambda group: groups[group], EntryPoint=object)
+    known = [
+        SimpleNamespace(name=name, group=group, value=f"pkg:{name}", load=load, dist=dist)
+        for name, load in points.items()
+    ]
+
+    def entry_points(group: str, name: str | None = None) -> list[SimpleNamespace]:
+        return [each for each in known if each.group == group and name in {None, each.name}]
+
+    found = SimpleNamespace(entry_points=entry_points, EntryPoint=object)
     monkeypatch.setattr(finding, "metadata", found)
 
 

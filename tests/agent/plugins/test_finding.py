@@ -163,7 +163,7 @@ def test_a_plugin_yaml_that_does_not_fit_is_refused(tmp_path: Path, about: str) 
             engine_source("mine") + "def register(registry): registry.register_tool('any')",
             "can offer an engine alone",
         ),
-        ("register = 'no function'", "register() failed: TypeError"),
+        ("register = 'no function'", "it must offer exactly one engine"),
     ],
 )
 def test_code_that_offers_no_engine_is_refused(tmp_path: Path, source: str, reason: str) -> None:

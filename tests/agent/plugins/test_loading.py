@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -18,8 +19,10 @@ from agent.plugins.active import Plugins
 from agent.plugins.contracts import MemoryProvider, Query
 from agent.plugins.finding import PLUGINS, PluginInfo, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
+from agent.plugins.registry import PluginRegistry
 from agent.prompt.system import SourcedText
 from agent.settings import PluginSettings
+from agent.tools.registry import Tool
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
 from tests.agent.plugins.plugins import BOMB, install, tool, write_plugin
@@ -120,7 +123,7 @@ def test_nothing_runs_that_is_not_enabled(tmp_path: Path, monkeypatch: pytest.Mo
     write_plugin(tmp_path, "full", FULL)
     write_plugin(tmp_path, "quiet", BOMB, ABOUT.replace("full", "quiet"))
     write_plugin(tmp_path, "context_engine/mine")
-    install(monkeypatch, tools__box=lambda: pytest.fail("loaded"))
+    install(monkeypatch, box=lambda: pytest.fail("loaded"))
     listed = available(tmp_path)
     assert [each.name for each in load(tmp_path, "full").loaded] == ["full"]
     assert [(each.name, each.offers) for each in listed] == [
@@ -134,7 +137,7 @@ def test_nothing_runs_that_is_not_enabled(tmp_path: Path, monkeypatch: pytest.Mo
                 "context_engines: from_plugin",
             ),
         ),
-        ("box", ("tools",)),
+        ("box", ()),
     ]
     assert listed[1].description == "Offers everything. (version 1.2)"
 
@@ -209,7 +212,7 @@ def test_an_unsafe_folder_is_not_loaded(tmp_path: Path) -> None:
 
 
 class Memory(MemoryProvider):
-    """Remembers nothing; its tools stand in the options."""
+    """Remembers nothing; its text is too long."""
 
     name: ClassVar[str] = "memory"
 
@@ -222,33 +225,35 @@ class Memory(MemoryProvider):
         return ""
 
 
-class Guard:
-    """Hooks with options."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.where = options["where"]
-
-    def pre_tool_call(self, call: dict[str, Any]) -> str:
-        return f"not at {self.where}"
+def register(registry: PluginRegistry) -> None:
+    """Offer a tool, a memory and a hook, as a plugin's folder does."""
+    where = registry.options.get("where")
+    registry.register_tool(tool(lambda *_: None))
+    registry.register_memory_provider(Memory)
+    registry.register_hook("pre_tool_call", lambda _call: f"not at {where}")
 
 
-def test_installed_packages_have_entry_points(
+def offering(*tools: Tool) -> Callable[[], Any]:
+    """Return what loads an entry point that offers tools."""
+
+    def register_tools(registry: PluginRegistry) -> None:
+        for each in tools:
+            registry.register_tool(each)
+
+    return lambda: register_tools
+
+
+def test_installed_packages_register_as_folders_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One name in several groups is one plugin; classes and functions get the options."""
-    weather = tool(lambda *_: None)
-    install(
-        monkeypatch,
-        tools__full=lambda: lambda options: [weather],
-        tools__one=lambda: weather,
-        memory_providers__full=lambda: Memory,
-        hooks__full=lambda: Guard,
-    )
+    """By a module with a function register, or the function itself."""
+    module = SimpleNamespace(register=register)
+    install(monkeypatch, full=lambda: module, one=lambda: register)
     found = load(tmp_path, "full", "one")
     assert [len(each.tools) for each in found.loaded] == [1, 1]
-    assert found.loaded[0].hooks["pre_tool_call"][0]({}) == "not at home"
-    [told] = found.external()
-    assert len(told.text) == MAX_PROMPT_CHARS
+    hooks = [each.hooks["pre_tool_call"][0]({}) for each in found.loaded]
+    assert hooks == ["not at home", "not at None"]
+    assert [len(told.text) for told in found.external()] == [MAX_PROMPT_CHARS] * 2
 
 
 def broken() -> None:
@@ -256,45 +261,54 @@ def broken() -> None:
     raise ImportError("no such module")
 
 
+def failing(_registry: object) -> None:
+    """Be a function register that fails."""
+    raise ValueError("no")
+
+
 @pytest.mark.parametrize(
-    ("points", "reason", "refused"),
+    ("load_it", "reason"),
     [
-        ({"tools__full": broken}, "pkg:full failed: ImportError: no such module", False),
-        ({"tools__full": lambda: 7}, "pkg:full failed: TypeError", False),
-        ({"hooks__full": lambda: "x"}, "has none of pre_tool_call", True),
-        ({"hooks__full": lambda: Guard, "tools__full": broken}, "ImportError", True),
+        (broken, "importing pkg:full failed: ImportError: no such module"),
+        (lambda: 7, "no function register"),
+        (lambda: failing, "its register() failed: ValueError: no"),
     ],
 )
 def test_entry_points_that_are_wrong_are_not_loaded(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    points: dict[str, Callable[[], Any]],
-    reason: str,
-    refused: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load_it: Callable[[], Any], reason: str
 ) -> None:
-    """Here the group says whether it may have forbidden something."""
-    install(monkeypatch, **points)
+    """It may have forbidden something: guarded tools are refused."""
+    install(monkeypatch, full=load_it)
     found, closed = refusal(tmp_path, "full")
     assert reason in found
-    assert closed == refused
+    assert closed
+
+
+def test_a_package_of_version_05_is_told_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry points are not loaded any more."""
+    install(monkeypatch, "parley.tools", full=broken)
+    assert refusal(tmp_path, "full") == (
+        "its package has no entry point in the group parley.plugins, as version 0.6 wants it",
+        True,
+    )
 
 
 def test_a_folder_goes_before_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list says so, and that a name cannot be used."""
     write_plugin(tmp_path, "full", FULL)
-    install(monkeypatch, tools__full=broken, **{"tools__No Name": broken})
+    install(monkeypatch, full=broken, **{"No Name": broken})
     assert [each.name for each in load(tmp_path, "full").tools(["diary"])] == ["weather"]
     assert available(tmp_path)[1:] == [
         PluginInfo(
             "No Name",
             "entry point",
             "From a package.",
-            ("tools",),
+            (),
             "'No Name' is no name of a plugin: only a-z, 0-9, _ and - are allowed",
         ),
-        PluginInfo(
-            "full", "entry point", "From a package.", ("tools",), "a plugin's folder has its name"
-        ),
+        PluginInfo("full", "entry point", "From a package.", (), "a plugin's folder has its name"),
     ]
 
 
@@ -304,8 +318,8 @@ def test_tools_whose_name_is_taken_are_left_out(
     """By a built-in one or by a plugin before; the log says which."""
     install(
         monkeypatch,
-        tools__one=lambda: [tool(lambda *_: 1), tool(lambda *_: 1, name="todo")],
-        tools__two=lambda: tool(lambda *_: 2),
+        one=offering(tool(lambda *_: 1), tool(lambda *_: 1, name="todo")),
+        two=offering(tool(lambda *_: 2)),
     )
     with capture_logs() as logs:
         found = load(tmp_path, "one", "two").tools({"todo"})
@@ -322,7 +336,7 @@ def test_a_tool_that_is_no_use_is_left_out_alone(
 ) -> None:
     """The others of its plugin are there."""
     bad = tool(lambda *_: 1, name="bad name")
-    install(monkeypatch, tools__one=lambda: [bad, tool(lambda *_: 1)])
+    install(monkeypatch, one=offering(bad, tool(lambda *_: 1)))
     with capture_logs() as logs:
         found = load(tmp_path, "one").tools(())
     assert [each.name for each in found] == ["weather"]
