@@ -11,12 +11,14 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import structlog
+from aiohttp import web
 
 from adapters.base import Adapter, Share
 from adapters.registry import BUILT_IN
+from adapters.web.guard import Guard
 from agent.models.base import ChatModel
 from agent.network import troubles
 from agent.plugins.loading import load_plugins
@@ -36,6 +38,7 @@ from gateway.agent_ports.told_notes import NoteChats
 from gateway.alerts.watch import AlertSources, AlertWatch, alert_routes
 from gateway.commands.status_figures import start_warnings
 from gateway.console.register import Inside
+from gateway.console.routes import Console
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
@@ -52,6 +55,7 @@ from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
 from gateway.lifecycle.replica import AccountLeases, Beginning, Replica
 from gateway.lifecycle.rotation import Rotation
+from gateway.lifecycle.service_manager import Pulse, ServiceManager
 from gateway.lifecycle.start_checks import Finding
 from gateway.lifecycle.supervision import Supervised, Traffic, Watch, supervised_of
 from gateway.metrics.instruments import Instruments
@@ -92,9 +96,6 @@ from gateway.wiring import (
     unconfined_warning,
     with_told_windows,
 )
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 log = structlog.get_logger()
 
@@ -304,8 +305,6 @@ def _told(gateway: Gateway) -> Work:
     manager = service_manager()
     if manager is None:
         return {}
-    from gateway.lifecycle.service_manager import Pulse, ServiceManager  # noqa: PLC0415
-
     still_s = gateway.worker.still_s
     pulse = Pulse(ServiceManager(manager), gateway.database, gateway.replica, still_s)
     return {"service manager": pulse.run()}
@@ -603,14 +602,10 @@ async def _tell_at_the_start(
 def _server(
     instruments: Instruments,
     inside: Inside,
-    private: Sequence["web.RouteDef"],
+    private: Sequence[web.RouteDef],
     door: WebDoor,
 ) -> HttpServer:
     """Return the server of the public port and of the Unix socket, which is the command line's."""
-    # The web chat has imported it by now.
-    from adapters.web.guard import Guard  # noqa: PLC0415
-    from gateway.console.routes import Console  # noqa: PLC0415
-
     settings, supervised = inside.settings, instruments.parts.supervised
     on = settings.web
     chat_page: list[web.RouteDef] = []
@@ -637,7 +632,7 @@ def _server(
     )
 
 
-def _webhook_port(settings: Settings, routes: Sequence["web.RouteDef"]) -> Port | None:
+def _webhook_port(settings: Settings, routes: Sequence[web.RouteDef]) -> Port | None:
     """Return where webhooks have a port of their own, None where they are on that of the page."""
     on = settings.web
     if on.webhook_port is None:

@@ -4,7 +4,6 @@ Only the chosen provider's SDK is imported.
 """
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 from pydantic import SecretStr
@@ -14,17 +13,6 @@ from agent.models.catalog import DEFAULT_NAMES, reasons
 from agent.models.openai.mode import OFFICIAL_URL, ModeFile, is_official
 from agent.settings import ModelSettings, Provider
 from agent.usage import is_claude
-
-_OPENAI = "agent.models.openai.client:OpenAIModel"
-_RESPONSES = "agent.models.openai.responses:ResponsesModel"
-_CLASSES: dict[str, str] = {
-    "anthropic": "agent.models.anthropic.client:AnthropicModel",
-    "openai": _OPENAI,
-    "openrouter": _OPENAI,
-    "nous": _OPENAI,
-    "offline": "agent.offline:OfflineModel",
-}
-
 
 # Source: CompletionCreateParams without what ResponseCreateParams has, OpenAI's SDK 3.54.0.
 CHAT_FIELDS = frozenset({
@@ -109,15 +97,32 @@ def _build(
 ) -> ChatModel:
     provider = resolve_provider(settings)
     chosen = settings.model_copy(update={"provider": provider, "api_key": key})
-    is_openai = _CLASSES[provider] == _OPENAI
-    # By name: an SDK takes long to import, and only one of them is needed.
-    place = _RESPONSES if is_openai and speaks_responses(chosen) else _CLASSES[provider]
-    module, _, class_name = place.partition(":")
-    build: Any = getattr(import_module(module), class_name)
+    build = _class_of(provider, chosen)
     counted = {"key_number": number} if number > 1 else {}
     kept = {} if provider == "offline" else {"modes": modes}
     model: ChatModel = build(chosen, **counted, **kept)
     return model
+
+
+def _class_of(provider: Provider, settings: ModelSettings) -> Any:
+    """Import a provider's client: an SDK takes 40 to 70 MB, and only one of them is needed."""
+    match provider:
+        case "offline":
+            from agent.models.offline import OfflineModel  # noqa: PLC0415
+
+            return OfflineModel
+        case "anthropic":
+            from agent.models.anthropic.client import AnthropicModel  # noqa: PLC0415
+
+            return AnthropicModel
+        case _ if speaks_responses(settings):
+            from agent.models.openai.responses import ResponsesModel  # noqa: PLC0415
+
+            return ResponsesModel
+        case _:
+            from agent.models.openai.client import OpenAIModel  # noqa: PLC0415
+
+            return OpenAIModel
 
 
 def speaks_responses(settings: ModelSettings) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn
 import aiohttp
 import orjson
 import structlog
+import tenacity
 from pydantic import SecretStr
 
 from agent.network import UnusableEnvironment, proxy_for, tls_for
@@ -112,9 +113,6 @@ class AlertWebhook:
 
     async def _post(self, event: Event, id_: str, alert: Alert) -> bool:
         """Post one request; whether it was taken."""
-        # What few gateways have is not imported at each start.
-        import tenacity  # noqa: PLC0415
-
         body = orjson.dumps(_told(event, id_, alert))
         url = self.telling.settings.webhook or SecretStr("")
         trying = tenacity.AsyncRetrying(

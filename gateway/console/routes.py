@@ -2,17 +2,15 @@
 
 All its paths are one handler: who may not come in is told so before the register is asked what is
 there, so that no page can be added without the guard, and nobody else learns which pages there are.
-Nothing else of the console is imported before the first of its pages is asked for.
 """
-
-import asyncio
 
 from aiohttp import web
 
 from adapters.door import OWNER
-from adapters.web.guard import Guard, Handler, visitor_of
+from adapters.web.guard import Guard, visitor_of
 from adapters.web.requests import Refusal
 from gateway.console.register import HOME, Inside
+from gateway.console.site import ConsoleSite
 
 OWNERS_ONLY = "The console is for owners of this Parley. Your chats are on the page before it."
 
@@ -26,10 +24,8 @@ class Console:
     """
 
     def __init__(self, inside: Inside, guard: Guard) -> None:
-        self._inside = inside
+        self._site = ConsoleSite(inside)
         self._guard = guard
-        self._loading = asyncio.Lock()
-        self._site: Handler | None = None
 
     def routes(self) -> list[web.RouteDef]:
         """Return its routes; what is not in the register is answered by them, too."""
@@ -48,14 +44,4 @@ class Console:
         """
         if visitor_of(request).role != OWNER.role:
             raise Refusal(403, "owners_only", OWNERS_ONLY)
-        async with self._loading:
-            if self._site is None:
-                # Templates and pages take a tenth of a second to import.
-                self._site = await asyncio.to_thread(_site_of, self._inside)
-        return await self._site(request)
-
-
-def _site_of(inside: Inside) -> Handler:
-    from gateway.console.site import ConsoleSite  # noqa: PLC0415
-
-    return ConsoleSite(inside).answer
+        return await self._site.answer(request)

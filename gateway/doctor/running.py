@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from agent.tools.registry import ServerState
 from gateway.console.register import Noticed
+from gateway.doctor import checks, database, home, models, people, safety, settings, versions
 from gateway.reload.origin import AgentOrigin
 from gateway.settings.loading import Loaded
 from gateway.settings.tree import Settings
@@ -62,9 +63,7 @@ class RunningLooks:
 def _looked(
     conn: Connection, found: Loaded, line: Sequence[Configured], said: Mapping[str, Any]
 ) -> list[Noticed]:
-    # The first look imports what most gateways never need: to be imported is to be registered.
-    from gateway.doctor import checks, database, home, models, people, safety, settings, versions  # noqa: PLC0415
-
+    # To be imported is to be registered.
     rooms = (settings, home, database, models, people, safety, versions)
     registered = {room.__name__.rpartition(".")[2] for room in rooms}
     examined = checks.Examined(found.settings.home, found, opened=conn, line=line, running=said)

@@ -23,6 +23,7 @@ from aiohttp.typedefs import Middleware
 from typing_extensions import override
 
 from adapters.door import network_of
+from adapters.web.requests import CROWDED
 from agent.processes import descriptors
 
 log = structlog.get_logger()
@@ -285,8 +286,6 @@ class _Doorway(asyncio.Protocol):
 
 def counting(connections: Connections) -> Middleware:
     """Return the middleware that tells what a connection asks, and ends one whose body is late."""
-    # Of the web chat: the user decides whether the reserve serves a request.
-    from adapters.web.requests import CROWDED  # noqa: PLC0415
 
     @web.middleware
     async def tell(request: web.Request, handler: Handler) -> web.StreamResponse:

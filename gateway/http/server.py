@@ -22,6 +22,8 @@ from aiohttp import web
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.door import OWNER
 from adapters.messages import Address, OutgoingFile
+from adapters.web.guard import NOT_STORED, answer_to
+from adapters.web.requests import Refusal
 from agent.processes.descriptors import is_scarce
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import GatewayError, StorageError
@@ -167,9 +169,6 @@ async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.S
         if request.writer.output_size and request.transport is not None:
             # Its answer has begun, and a second one would stand in the middle of it.
             request.transport.close()
-        from adapters.web.guard import NOT_STORED, answer_to  # noqa: PLC0415
-        from adapters.web.requests import Refusal  # noqa: PLC0415
-
         wants_in = request.path == "/api/sign-in" or "text/html" in request.headers.get(
             "Accept", ""
         )

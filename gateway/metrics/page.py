@@ -3,26 +3,32 @@
 Read by whoever is on this machine and comes to it directly, as `/readyz` tells nobody else its
 details: a request over loopback without any header that a proxy adds, under a name of loopback. All
 others show `metrics.token`. Where the settings tell of a proxy everybody does: one that adds no
-header cannot be told from a program of this machine. prometheus-client, which writes the formats,
-is imported by the first scrape.
+header cannot be told from a program of this machine.
 """
 
 import asyncio
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import choose_encoder
 
+from adapters.web.guard import names_loopback
+from adapters.web.proxies import connection_of, forwarding_header, over_unix_socket
 from gateway.metrics.counts import Counts
 from gateway.metrics.series import EVENTS, SECONDS, SPANS, Series
 from gateway.metrics.state import Sample, State
 from gateway.settings.tree import Settings
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 log = structlog.get_logger()
 
@@ -58,9 +64,6 @@ class MetricsPage:
         return web.Response(body=body, headers=headers)
 
     def _may_read(self, request: web.Request) -> bool:
-        # With the web chat, which is loaded by the time that anything is served.
-        from adapters.web.proxies import over_unix_socket  # noqa: PLC0415
-
         if over_unix_socket(request):
             return True
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
@@ -77,16 +80,12 @@ class MetricsPage:
 
 def _is_from_here(request: web.Request) -> bool:
     """Whether a program of this machine asks, and no page that a browser here has opened."""
-    from adapters.web.proxies import connection_of, forwarding_header  # noqa: PLC0415
-
     try:
         is_loopback = ip_address(request.remote or "").is_loopback
     except ValueError:
         return False
     if not is_loopback or forwarding_header(request) is not None or "Origin" in request.headers:
         return False
-    from adapters.web.guard import names_loopback  # noqa: PLC0415
-
     # A foreign page may make its own name lead here (DNS rebinding).
     return names_loopback(request.headers.get("Host", ""), connection_of(request).getsockname()[1])
 
@@ -97,9 +96,6 @@ def shown(counts: Counts, samples: Sequence[Sample], accepted: str) -> tuple[byt
     Args:
         accepted: The header Accept: OpenMetrics where it is wanted, else the plain text format.
     """
-    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
-    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415
-
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Families(counts, samples))
@@ -129,9 +125,7 @@ class _Families:
         for series, values in read.values():
             yield _family(series, values)
 
-    def _histogram(self, series: Series) -> "Metric":
-        from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
-
+    def _histogram(self, series: Series) -> Metric:
         family = HistogramMetricFamily(series.name, series.about, labels=series.labels)
         # As other clients write them.
         bounds = [*(str(float(each)) for each in SECONDS), "+Inf"]
@@ -144,9 +138,7 @@ class _Families:
         return family
 
 
-def _family(series: Series, values: Iterable[tuple[Sequence[str], float]]) -> "Metric":
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
-
+def _family(series: Series, values: Iterable[tuple[Sequence[str], float]]) -> Metric:
     made: Callable[..., Any] = (
         CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     )

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from agent.safety.redaction import MASK, Redactor
 from gateway.errors import SettingsError
+from gateway.settings.foreign import counterpart, hint
 from gateway.settings.tree import Key, KeyPath, Keys, dotted, has_secrets
 
 if TYPE_CHECKING:
@@ -171,8 +172,6 @@ class Sources:
 
     def _meant(self, variable: str, path: KeyPath) -> str:
         """Return "; did you mean …?" for a variable that there is not, or nothing."""
-        from gateway.settings.foreign import counterpart  # noqa: PLC0415 - as in `complaint`
-
         of_others = counterpart(dotted(path))
         if of_others is not None and of_others.key is not None:
             return f"; did you mean {_variable(tuple(of_others.key.split('.')))}?"
@@ -394,9 +393,6 @@ def complaint(error: "ErrorDetails", keys: Keys, name: str, origin: str) -> str:
     if is_name:
         path, name = path[:-1], name.removesuffix(f".{OF_NAME}")
     if error["type"] == "extra_forbidden":
-        # Tables that a start without a mistake has no use for.
-        from gateway.settings.foreign import hint  # noqa: PLC0415
-
         told = hint(name, error["input"]) or _instead(path, name, keys)
         return f"{name}: unknown key in {origin}; {told}"
     value = shown(error["input"], hidden=not is_name and _hidden(path, keys))

@@ -17,7 +17,7 @@ WARM = (
     "adapters.discord.adapter",
     "adapters.slack.adapter",
     "gateway.storage.postgres",
-    "agent.offline",
+    "agent.models.offline",
     "adapters.web.adapter",
     "encodings.idna",
     "httpcore",

@@ -39,7 +39,7 @@ _WARM = (
     "adapters.telegram.adapter",
     "adapters.telegram.check",
     "adapters.web.adapter",
-    "agent.offline",
+    "agent.models.offline",
     "agent.models.anthropic.client",
     "agent.models.openai.client",
     "sqlalchemy.dialects.sqlite.pysqlite",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import regex  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agent.context.extract import INTRODUCTION
@@ -164,9 +165,6 @@ def _matching(
 
 
 def _compiled(text: str) -> Any:
-    # Only a model with these tools that searches needs it: 2 MB.
-    import regex  # type: ignore[import-untyped]  # noqa: PLC0415
-
     # Compiling nested counts takes memory and time that no time limit of a search bounds.
     counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
     if math.prod(max(1, count) for count in counts) > MOST_REPEATED:

@@ -152,8 +152,6 @@ _FUNCTIONS: dict[str, Callable[..., Number]] = {
     "ceil": math.ceil,
     "factorial": _factorial,
 }
-NAMES = frozenset({*_FUNCTIONS, *_CONSTANTS})
-"""Functions and constants that an expression may hold."""
 _VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTANTS)}"
 
 CALCULATE = Tool(

@@ -12,6 +12,7 @@ from typing import Any
 
 from agent.safety.threats import PRIVATE_FILES, scan
 from agent.settings import MCP_PREFIX
+from agent.tools.catalog import BUILTIN
 
 _TAG = re.compile(r"</\s{0,5}[A-Za-z][\w-]{0,40}\s{0,5}>")
 _PRIVATE = re.compile(
@@ -59,9 +60,6 @@ def orders_in(description: str, schema: Any, own: Collection[str]) -> tuple[str,
 
 def _other_tools(text: str, own: Collection[str]) -> set[str]:
     """Return the names of Parley's own tools and of other servers' tools in a text."""
-    # Imported late: the catalog imports every tool, and most gateways have no server.
-    from agent.tools.catalog import BUILTIN  # noqa: PLC0415
-
     return {
         name
         for name in _NAME.findall(text)

@@ -20,6 +20,7 @@ from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
 from agent.processes.installations import of_this_python
+from agent.processes.sandbox import choose
 from agent.processes.supervisor import CommandOrder, Report
 from agent.processes.walls import Sandbox, Walls
 from agent.processes.workspace import Workspace
@@ -92,9 +93,6 @@ def sandbox_of(settings: ToolSettings) -> Sandbox:
     Raises:
         ValueError: They are to be confined and cannot be.
     """
-    # It is of no use to the many that have no terminal.
-    from agent.processes.sandbox import choose  # noqa: PLC0415
-
     if not settings.terminal.confine:
         return Sandbox("none", "", {})
     chosen = choose(settings.sandbox)

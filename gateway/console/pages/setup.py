@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from adapters.registry import BUILT_IN, Platform, by_name, platforms
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import resolve_provider
-from agent.offline import OfflineModel
+from agent.models.offline import OfflineModel
 from gateway.console.pages.system import told
 from gateway.console.register import HOME, Ask, Missing, Moved, Result, Shown, action, page
 from gateway.errors import GatewayError, StorageError

@@ -4,8 +4,8 @@ import pytest
 
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnreachable, RateLimited
 from agent.models.base import ModelInfo
+from agent.models.offline import OfflineModel
 from agent.models.openai.client import OpenAIModel, info_from_list
-from agent.offline import OfflineModel
 from agent.settings import ModelSettings
 from tests.agent.models.clients import BOTH, Double, connected
 from tests.support.anthropic_server import AnthropicServer

@@ -7,8 +7,8 @@ from agent.messages import tool_message, user_message
 from agent.models.anthropic.client import AnthropicModel, is_official
 from agent.models.base import ModelRequest
 from agent.models.factory import build_models
+from agent.models.offline import OfflineModel
 from agent.models.openai.client import OpenAIModel
-from agent.offline import OfflineModel
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ModelSettings
 from agent.usage import FREE

@@ -18,7 +18,6 @@ from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
 from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import ModelFacts
 from agent.settings import ModelSettings
-from agent.tools.builtin import basics
 from agent.usage import FREE, CacheLayout
 
 DEFAULT_CONTEXT_TOKENS = 200_000
@@ -317,6 +316,13 @@ def _arithmetic(match: re.Match[str], talk: TalkSoFar) -> Reply | None:
     return (ToolRequest("calculate", {"expression": expression}),)
 
 
+_MATHEMATICS = frozenset({
+    *("abs", "ceil", "cos", "e", "exp", "factorial", "floor", "log", "log10", "max", "min"),
+    *("pi", "round", "sin", "sqrt", "tan", "tau"),
+})
+"""Words of `calculate` that a question may hold and still be arithmetic."""
+
+
 def _expression(text: str) -> str | None:
     """Return what is asked as an expression; None if it is not arithmetic."""
     for spoken, written in _SPOKEN:
@@ -326,7 +332,7 @@ def _expression(text: str) -> str | None:
     looks_computable = re.search(r"[\w)]\s*[-+*/%^\u00d7\u00f7]+\s*[-\w(]|\w\(", text)
     # Days and months between hyphens or slashes would be subtracted or divided.
     is_date = re.fullmatch(r"\d+[-/.]\d+[-/.]\d+", text)
-    return text if looks_computable and words <= basics.NAMES and not is_date else None
+    return text if looks_computable and words <= _MATHEMATICS and not is_date else None
 
 
 def _story(match: re.Match[str], _talk: TalkSoFar) -> str:

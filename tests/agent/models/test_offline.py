@@ -14,7 +14,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion, ModelRequest
-from agent.offline import COUNT_LIMIT, NOTICE, OfflineModel
+from agent.models.offline import COUNT_LIMIT, NOTICE, OfflineModel
 from agent.settings import ModelSettings
 from agent.tools.builtin.basics import evaluate
 from tests.agent.models.sink import CollectingSink
