@@ -169,7 +169,10 @@ class Presence:
         """End the session. Idempotent."""
         self._lose()
         await asyncio.to_thread(self._thread.shutdown)
-        self._driver.close()
+        if not self._conn.closed:
+            # Without a rollback, for which the way to the server may be gone.
+            self._conn.invalidate()
+            self._conn.close()
 
 
 def _entered(
