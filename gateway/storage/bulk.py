@@ -1,4 +1,6 @@
-"""Reads and enters whole tables, in the order of their keys, on either engine.
+"""The two ends of `parley db copy`: a file that is read, and a server that is written.
+
+Both read whole tables in the order of their keys.
 
 What a row is does not depend on the engine: texts, whole numbers, fractions, booleans and bytes as
 Python has them; a NUL in a text is U+FFFD, since PostgreSQL has no text with one.
@@ -7,20 +9,22 @@ Keys that are texts are ordered by their bytes everywhere.
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
-from sqlalchemy import Boolean, Connection, Integer, Table, Text
+from sqlalchemy import Boolean, Connection, Table, Text
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import DatabaseLocked, SettingsError, StorageUnavailable
 from gateway.storage import identity, maintenance
 from gateway.storage.database import DatabaseServer
-from gateway.storage.engine import connected, lock_database
+from gateway.storage.engine import lock_database
+from gateway.storage.identity import Seen
 from gateway.storage.migrations import require_database
-from gateway.storage.schema import metadata, rollup_triggers
+from gateway.storage.schema import metadata
 
 Key = tuple[Any, ...]
 Row = tuple[Any, ...]
@@ -35,57 +39,6 @@ FIRST_FETCH, MOST_FETCHED = 8, 2_000
 VALUE_BYTES = 16
 """What a value costs beside its text."""
 _NUL, _REPLACEMENT = "\0", "\ufffd"
-
-
-class Fingerprint(NamedTuple):
-    """Which database it is, and what it has stored as far as that is counted."""
-
-    name: str
-    commits: int
-
-
-class Side(Protocol):
-    """One of the two databases of a copy.
-
-    Attributes:
-        name: For people; without a password.
-        conn: For the functions of the store.
-    """
-
-    name: str
-    conn: Connection
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Commit what is done meanwhile, or roll it back where an exception ends it."""
-        ...
-
-    def rows(self, table: Table, after: Key | None = None) -> Iterator[Row]:
-        """Yield the rows behind a key, in order; for the source, or where nothing is entered."""
-        ...
-
-    def enter(self, table: Table, rows: Sequence[Row]) -> None:
-        """Enter rows, within a transaction; sums of the ledger are rows of their own."""
-        ...
-
-    def fingerprint(self) -> Fingerprint:
-        """Return which database it is."""
-        ...
-
-    def newest_id(self, table: Table) -> int:
-        """Return the highest id that a table has ever given, as far as that is known."""
-        ...
-
-    def count_from(self, table: Table, newest: int) -> None:
-        """Have a table give ids behind this one only."""
-        ...
-
-    def settle(self) -> None:
-        """Look at what was entered, outside of transactions.
-
-        Raises:
-            StorageUnavailable: A row refers to one that is not there.
-        """
-        ...
 
 
 def key_of(table: Table) -> list[int]:
@@ -116,19 +69,16 @@ def _columns(table: Table) -> str:
     return ", ".join(f'"{column.name}"' for column in table.columns)
 
 
-class _Sqlite:
-    """A SQLite file; nobody else may have it open for writing."""
+class Source:
+    """A SQLite file that is read; no gateway runs on it."""
 
     def __init__(self, path: Path, conn: Connection) -> None:
         self.name = str(path)
         self.conn = conn
         self._raw = cast("sqlite3.Connection", conn.connection.driver_connection)
 
-    def transaction(self) -> AbstractContextManager[Any]:
-        # A statement of a reader has begun one by itself.
-        return nullcontext() if self.conn.in_transaction() else self.conn.begin()
-
     def rows(self, table: Table, after: Key | None = None) -> Iterator[Row]:
+        """Yield the rows behind a key, in order."""
         keys = ", ".join(f'"{column.name}"' for column in table.primary_key.columns)
         behind = f"WHERE ({keys}) > ({', '.join('?' * len(after))})" if after else ""
         statement = f'SELECT {_columns(table)} FROM "{table.name}" {behind} ORDER BY {keys}'  # noqa: S608
@@ -140,43 +90,19 @@ class _Sqlite:
                     row[n] = None if row[n] is None else bool(row[n])
                 yield tuple(row)
 
-    def enter(self, table: Table, rows: Sequence[Row]) -> None:
-        places = ", ".join("?" * len(table.columns))
-        triggers = rollup_triggers() if table.name == "ledger" else {}
-        with _told(table):
-            for name in triggers:
-                self._raw.execute(f"DROP TRIGGER {name}")
-            self._raw.executemany(
-                f'INSERT INTO "{table.name}" ({_columns(table)}) VALUES ({places})',  # noqa: S608
-                rows,
-            )
-            for trigger in triggers.values():
-                self._raw.execute(trigger)
-
-    def fingerprint(self) -> Fingerprint:
-        here = identity.seen_in(self.conn)
-        return Fingerprint(self.name, 0) if here is None else Fingerprint(here.name, here.commits)
+    def fingerprint(self) -> Seen:
+        """Return which database it is."""
+        return identity.seen_in(self.conn) or Seen(self.name, 0)
 
     def newest_id(self, table: Table) -> int:
+        """Return the highest id that a table has ever given."""
         found = self._raw.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table.name,))
         row = found.fetchone()
         return int(row[0]) if row else 0
 
-    def count_from(self, table: Table, newest: int) -> None:
-        if not table.dialect_options["sqlite"]["autoincrement"]:
-            return
-        self._raw.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table.name,))
-        self._raw.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table.name, newest))
 
-    def settle(self) -> None:
-        lost = self._raw.execute("PRAGMA foreign_key_check").fetchone()
-        if lost is not None:
-            raise StorageUnavailable(f"{lost[0]}: row {lost[1]} refers to a row that is not there")
-        self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-class _Postgres:
-    """A PostgreSQL database; the lock that replicas share is held."""
+class Target:
+    """A PostgreSQL database that is written; the lock that replicas share is held."""
 
     def __init__(self, name: str, conn: Any) -> None:
         self.name = name
@@ -184,30 +110,28 @@ class _Postgres:
         self._driver: Any = conn.connection.driver_connection
 
     def transaction(self) -> AbstractContextManager[Any]:
+        """Commit what is done meanwhile, or roll it back where an exception ends it."""
         # A statement of a reader has begun one by itself.
         return nullcontext() if self.conn.in_transaction() else self.conn.begin()
 
-    def rows(self, table: Table, after: Key | None = None) -> Iterator[Row]:
+    def rows(self, table: Table) -> Iterator[Row]:
+        """Yield all rows, in the order of the source."""
+        keys = ", ".join(_by_bytes(column) for column in table.primary_key.columns)
+        statement = f'SELECT {_columns(table)} FROM "{table.name}" ORDER BY {keys}'  # noqa: S608
         with (
             _told(table),
             self.transaction(),
             self._driver.cursor("copied", binary=True) as found,
         ):
-            found.execute(self._ordered(table, after), after or ())
+            found.execute(statement)
             wanted = FIRST_FETCH
             while some := found.fetchmany(wanted):
                 yield from some
                 size = sum(map(weight, some)) / len(some)
                 wanted = max(1, min(MOST_FETCHED, int(FETCHED_BYTES / size)))
 
-    def _ordered(self, table: Table, after: Key | None) -> Any:
-        columns = list(table.primary_key.columns)
-        keys = ", ".join(_by_bytes(column) for column in columns)
-        places = ", ".join(f"%s::{_type_of(column)}" for column in columns)
-        behind = f"WHERE ({keys}) > ({places})" if after else ""
-        return f'SELECT {_columns(table)} FROM "{table.name}" {behind} ORDER BY {keys}'  # noqa: S608
-
     def enter(self, table: Table, rows: Sequence[Row]) -> None:
+        """Enter rows, within a transaction; sums of the ledger are rows of their own."""
         into: Any = f'COPY "{table.name}" ({_columns(table)}) FROM STDIN'
         with _told(table):
             self._triggers(table, "DISABLE")
@@ -222,20 +146,14 @@ class _Postgres:
             statement: Any = f'ALTER TABLE "{table.name}" {what} TRIGGER USER'
             self._driver.execute(statement)
 
-    def fingerprint(self) -> Fingerprint:
-        return Fingerprint(self.name, 0)
-
-    def newest_id(self, table: Table) -> int:
-        statement: Any = f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {_ids(table)}"  # noqa: S608
-        found = self._driver.execute(statement).fetchone()
-        return int(found[0]) if found else 0
-
     def count_from(self, table: Table, newest: int) -> None:
+        """Have a table give ids behind this one only."""
         self._driver.execute(
             "SELECT setval(%s, greatest(%s, 1), %s > 0)", (_ids(table), newest, newest)
         )
 
     def settle(self) -> None:
+        """Have it know its tables."""
         # Until it knows its tables it plans as if they were empty.
         with self.transaction():
             self._driver.execute("ANALYZE")
@@ -249,10 +167,6 @@ def _ids(table: Table) -> str:
 def _by_bytes(column: Any) -> str:
     name = f'"{column.name}"'
     return f'{name} COLLATE "C"' if isinstance(column.type, Text) else name
-
-
-def _type_of(column: Any) -> str:
-    return "bigint" if isinstance(column.type, Integer) else "text"
 
 
 @contextmanager
@@ -272,34 +186,6 @@ def _told(table: Table) -> Iterator[None]:
 
 
 @contextmanager
-def sqlite_source(path: Path) -> Iterator[Side]:
-    """Open a file for reading, with the lock that keeps a gateway away from it.
-
-    Raises:
-        DatabaseLocked: A gateway runs on it.
-        StorageUnavailable: There is none, or it cannot be read.
-    """
-    # Before the lock, which would make a file beside one that is not there.
-    require_database(path)
-    with _unused(path), maintenance.reading(path) as conn:
-        yield _Sqlite(path, conn)
-
-
-@contextmanager
-def sqlite_target(path: Path) -> Iterator[Side]:
-    """Open a file for writing, or make it, with its lock.
-
-    Raises:
-        DatabaseLocked: A gateway, or another copy, runs on it.
-        StorageUnavailable: It cannot be written.
-    """
-    with _unused(path), connected(path) as conn:
-        # Rows arrive in an order that satisfies most references; all are checked at the end.
-        cast("Any", conn.connection.driver_connection).execute("PRAGMA foreign_keys=OFF")
-        yield _Sqlite(path, conn)
-
-
-@contextmanager
 def _unused(path: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
@@ -312,33 +198,33 @@ def _unused(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def postgres_side(url: str, *, write: bool) -> Iterator[Side]:
-    """Open a database, with the lock that keeps replicas away from it.
+def target_of(url: str) -> Iterator[Target]:
+    """Open a database of PostgreSQL, with the lock that keeps replicas away from it.
 
     Raises:
+        SettingsError: It is the URL of something else.
         DatabaseLocked: A replica, or another copy, runs on it.
         StorageUnavailable: It cannot be reached.
     """
+    if urlsplit(url).scheme not in {"postgresql", "postgres"}:
+        raise SettingsError(
+            "the target is named as postgresql://USER@HOST/NAME: an empty database on PostgreSQL"
+        )
     # The driver for PostgreSQL is loaded where one is copied.
     from gateway.storage import postgres, presence  # noqa: PLC0415
 
-    conn = postgres.connect(DatabaseServer(SecretStr(url)))
     name = shown(url)
-    try:
+    with closing(postgres.connect(DatabaseServer(SecretStr(url)))) as conn:
         with conn.begin():
             conn.exec_driver_sql("SET statement_timeout = 0")
             conn.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-            if not write:
-                conn.exec_driver_sql("SET default_transaction_read_only = on")
             alone = conn.exec_driver_sql("SELECT pg_try_advisory_lock(%s)", (presence.USED_LOCK,))
             is_alone = alone.scalar_one()
         if not is_alone:
             raise DatabaseLocked(
                 f"{name} is in use: stop its replicas, and what else copies it, and copy again"
             )
-        yield _Postgres(name, conn)
-    finally:
-        conn.close()
+        yield Target(name, conn)
 
 
 def shown(url: str) -> str:
@@ -356,20 +242,25 @@ def tables() -> list[Table]:
     return [table for table in metadata.sorted_tables if table.name not in LEFT_OUT]
 
 
-def side(url: str, home: Path, *, write: bool) -> AbstractContextManager[Side]:
-    """Open one side of a copy by its URL; a relative path is one in PARLEY_HOME.
+@contextmanager
+def source_of(url: str, home: Path) -> Iterator[Source]:
+    """Open a file of SQLite for reading, with the lock that keeps a gateway away from it.
+
+    A relative path is one in PARLEY_HOME.
 
     Raises:
-        SettingsError: It is the URL of no database that Parley knows.
-        StorageError: As `sqlite_source`, `sqlite_target` and `postgres_side` do.
+        SettingsError: It is the URL of something else.
+        DatabaseLocked: A gateway runs on it.
+        StorageUnavailable: There is none, or it cannot be read.
     """
     scheme, _, rest = url.partition("://")
-    if scheme == "sqlite" and len(rest) > 1 and rest.startswith("/"):
-        path = home / rest[1:]
-        return sqlite_target(path) if write else sqlite_source(path)
-    if scheme in {"postgresql", "postgres"}:
-        return postgres_side(url, write=write)
-    raise SettingsError(
-        "a database is named as sqlite:///FILE (with four slashes where the path begins with one)"
-        " or postgresql://USER@HOST/NAME"
-    )
+    if scheme != "sqlite" or not rest.startswith("/") or len(rest) == 1:
+        raise SettingsError(
+            "the source is named as sqlite:///FILE, with four slashes where the path begins with"
+            " one; for a copy of a PostgreSQL there is pg_dump"
+        )
+    path = home / rest[1:]
+    # Before the lock, which would make a file beside one that is not there.
+    require_database(path)
+    with _unused(path), maintenance.reading(path) as conn:
+        yield Source(path, conn)

@@ -1,4 +1,4 @@
-"""Copies a database into an empty one, on the other engine or the same: `parley db copy`.
+"""Copies a file of SQLite into an empty database of PostgreSQL: `parley db copy`.
 
 Table by table, each in the order of its keys, in batches of so many bytes. A batch and the note of
 how far the copy is are one transaction of the target: a copy that was killed at any moment goes on
@@ -11,7 +11,7 @@ is made from the messages that the source's index holds, and ids go on where the
 
 import hashlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -41,7 +41,7 @@ from sqlalchemy.exc import DBAPIError
 from agent.messages import decode
 from gateway.errors import StorageUnavailable
 from gateway.storage import bulk, migrations
-from gateway.storage.bulk import Row, Side
+from gateway.storage.bulk import Row, Source, Target
 from gateway.storage.migrations import COPIED_BY, UNFINISHED, schema_revision
 from gateway.storage.schema import (
     REVISION,
@@ -108,14 +108,14 @@ class Tell(Protocol):
 
 @dataclass
 class Copy:
-    """A copy from one side to another, begun or gone on with.
+    """A copy that is begun, or gone on with.
 
     Attributes:
         batch_bytes: What one transaction enters, about.
     """
 
-    source: Side
-    target: Side
+    source: Source
+    target: Target
     tell: Tell
     batch_bytes: int = BATCH_BYTES
     _done: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -143,8 +143,6 @@ class Copy:
 
     def _require_source(self) -> None:
         found = schema_revision(self.source.conn)
-        if found == UNFINISHED:
-            raise StorageUnavailable(f"{self.source.name} is itself a copy that is not whole")
         migrations.refuse_newer(self.source.conn)
         if found != REVISION:
             raise StorageUnavailable(
@@ -160,7 +158,11 @@ class Copy:
             found = schema_revision(target.conn)
             if found != UNFINISHED:
                 self._require_empty(found)
-                _mark_unfinished(target.conn, begun, f"parley db copy {_url(self.source)} TARGET")
+                _mark_unfinished(
+                    target.conn,
+                    begun,
+                    f"parley db copy sqlite:///{Path(self.source.name).absolute()} TARGET",
+                )
             rows = target.conn.execute(select(_progress)).all()
         self._done = {row.part: (row.position, row.row_count) for row in rows}
         before = self._done.pop(_SOURCE)[0]
@@ -229,8 +231,10 @@ class Copy:
         """
         digests, differing = [], []
         for table in bulk.tables():
-            here = self._digest(self.source, table)
-            if self._done.get(_COMPARED) is None and here != self._digest(self.target, table):
+            here = self._digest(self.source.rows(table), table)
+            if self._done.get(_COMPARED) is None and here != self._digest(
+                self.target.rows(table), table
+            ):
                 differing.append(table.name)
             digests.append(here)
         if differing:
@@ -241,11 +245,11 @@ class Copy:
         self._note_alone(_COMPARED, "", len(digests))
         return digests
 
-    def _digest(self, side: Side, table: Table) -> TableDigest:
+    def _digest(self, rows: Iterable[Row], table: Table) -> TableDigest:
         told = time.monotonic()
         digest, count = hashlib.sha256(), 0
         total = self._done.get(table.name, ("", 0))[1]
-        for row in side.rows(table):
+        for row in rows:
             digest.update(orjson.dumps(row, default=bytes.hex, option=orjson.OPT_APPEND_NEWLINE))
             count += 1
             if count % BATCH_ROWS == 0 and time.monotonic() - told > TOLD_EVERY_S:
@@ -302,14 +306,8 @@ def _mark_unfinished(conn: Connection, source: str, command: str) -> None:
     conn.execute(update(_revisions).values(version_num=UNFINISHED))
 
 
-def _url(side: Side) -> str:
-    """Return the URL of a side as `parley db copy` takes it, without a user or a password."""
-    return side.name if "://" in side.name else f"sqlite:///{Path(side.name).absolute()}"
-
-
-def _count(side: Side, table: Table) -> int:
-    with side.transaction():
-        return int(side.conn.scalar(select(func.count()).select_from(table)) or 0)
+def _count(source: Source, table: Table) -> int:
+    return int(source.conn.scalar(select(func.count()).select_from(table)) or 0)
 
 
 def _batches(rows: Iterator[Row], most_bytes: int) -> Iterator[list[Row]]:
@@ -325,14 +323,14 @@ def _batches(rows: Iterator[Row], most_bytes: int) -> Iterator[list[Row]]:
         yield batch
 
 
-def _indexed_messages(side: Side, after: Sequence[int]) -> Sequence[Any]:
+def _indexed_messages(target: Target, after: Sequence[int]) -> Sequence[Any]:
     """Return the next messages that the index is to hold, in order."""
     same = (search_row.c.conversation == message.c.conversation) & (
         search_row.c.seq == message.c.seq
     )
     behind = tuple_(message.c.conversation, message.c.seq) > tuple(after)
-    with side.transaction():
-        found = side.conn.execute(
+    with target.transaction():
+        found = target.conn.execute(
             select(message.c.conversation, message.c.seq, message.c.body)
             .join(search_row, same)
             .where(behind)

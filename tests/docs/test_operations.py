@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from gateway.storage import maintenance
-from gateway.storage.bulk import side
+from gateway.storage.bulk import target_of
 from tests.support.confined import NOBODY
 from tests.support.every_table import everything, fill
 from tests.support.postgres import PostgresServer, _owner, postgres_server, server_at
@@ -54,7 +54,7 @@ def filled(server: PostgresServer) -> str:
     """Return the URL of a database with rows in all tables."""
     url = server.url(server.create())
     maintenance.upgrade(server_at(url))
-    with side(url, Path(), write=True) as opened, opened.transaction():
+    with target_of(url) as opened, opened.transaction():
         fill(opened.conn)
     return url
 

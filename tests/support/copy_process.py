@@ -19,8 +19,7 @@ WHOLE = "whole"
 def copy(source: str, target: str, batch_bytes: int, tell: Connection) -> None:
     """Copy, and say the part of each batch."""
     copying.INDEXED_ROWS = 3
-    here = Path()
-    with bulk.side(source, here, write=False) as one, bulk.side(target, here, write=True) as other:
+    with bulk.source_of(source, Path()) as one, bulk.target_of(target) as other:
         copying.Copy(one, other, lambda step: tell.send(step.part), batch_bytes).run()
     tell.send(WHOLE)
 

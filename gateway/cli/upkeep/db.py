@@ -130,12 +130,14 @@ def db_prune(
 @db_app.command("copy")
 def db_copy(
     context: typer.Context,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="URL of what is copied.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="URL of an empty database.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="URL of the SQLite file.")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="URL of an empty PostgreSQL database.")
+    ],
     *,
     json: AsJson = False,
 ) -> None:
-    """Copy a database into an empty one: SQLite to PostgreSQL, or back; what was begun goes on.
+    """Copy a SQLite file into an empty database of PostgreSQL; what was begun goes on.
 
     URLs are sqlite:///FILE and postgresql://USER@HOST/NAME, or refer to a secret that is one
     (env:NAME, file:PATH). No gateway may run on either of them.
@@ -145,13 +147,10 @@ def db_copy(
 
     step_back()
     home = home_of(context.find_root().params.get("home"))
-    urls = [argument(each) for each in (source, target)]
-    if urls[0] == urls[1]:
-        raise GatewayError("source and target are the same database")
     progress = Progress()
     with (
-        bulk.side(urls[0], home, write=False) as one,
-        bulk.side(urls[1], home, write=True) as other,
+        bulk.source_of(argument(source), home) as one,
+        bulk.target_of(argument(target)) as other,
     ):
         digests = copying.Copy(one, other, progress.tell).run()
         progress.end()

@@ -155,8 +155,8 @@ def lived(tmp_path_factory: pytest.TempPathFactory, server: PostgresServer) -> t
     store.close()
     name = server.create()
     with (
-        bulk.side("sqlite:///parley.db", home, write=False) as one,
-        bulk.side(server.url(name), home, write=True) as other,
+        bulk.source_of("sqlite:///parley.db", home) as one,
+        bulk.target_of(server.url(name)) as other,
     ):
         Copy(one, other, lambda _: None).run()
     return home / "parley.db", name
@@ -255,7 +255,7 @@ def test_a_sound_schema_is_told(both: Both, homes: Homes) -> None:
     assert of_server.code == 0
     assert "pg_amcheck" in of_server.out
     url = (homes[1] / "parley.yaml").read_text().split("'")[1]
-    with bulk.side(url, homes[1], write=True) as side, side.transaction():
+    with bulk.target_of(url) as side, side.transaction():
         side.conn.exec_driver_sql("DROP INDEX ix_turn_dead")
     _, of_server = both("db", "check")
     assert (of_server.code, "ix_turn_dead" in of_server.err) == (1, True)

@@ -151,8 +151,8 @@ def lived_database(lived_file: Path, postgres_worker: PostgresServer) -> str:
     """The same on PostgreSQL, as `parley db copy` brings it there; to be copied, too."""
     name = postgres_worker.create()
     with (
-        bulk.side(f"sqlite:///{lived_file}", Path(), write=False) as one,
-        bulk.side(postgres_worker.url(name), Path(), write=True) as other,
+        bulk.source_of(f"sqlite:///{lived_file}", Path()) as one,
+        bulk.target_of(postgres_worker.url(name)) as other,
     ):
         Copy(one, other, lambda _: None).run()
     return name
