@@ -1,43 +1,14 @@
-"""What statements share: they are built once, compare with words, and lists have pages."""
+"""What statements share: they compare with words, and lists have pages."""
 
-from collections.abc import Callable
-from functools import cache, wraps
-from inspect import signature
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Text, bindparam, literal_column
+from sqlalchemy import ColumnElement, Text, literal_column
 from sqlalchemy.sql.operators import OperatorType
 from typing_extensions import override
 
 from gateway.errors import NotFound
 
-P = ParamSpec("P")
-S = TypeVar("S")
 T = TypeVar("T")
-
-
-def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
-    """Return a function that gives `conn.execute` a statement and its values.
-
-    `build` is called once, with bind parameters in place of its arguments; it must therefore not
-    look at them, only put them into the statement.
-    """
-    keys = {name: f"p_{name}" for name in signature(build).parameters}
-    in_order = tuple(keys.values())
-
-    @cache
-    def statement() -> S:
-        parameters: dict[str, Any] = {name: bindparam(key) for name, key in keys.items()}
-        return cast("Callable[..., S]", build)(**parameters)
-
-    @wraps(build)
-    def bound(*args: P.args, **kwargs: P.kwargs) -> tuple[S, dict[str, Any]]:
-        values = dict(zip(in_order, args, strict=False))
-        for name, value in kwargs.items():
-            values[keys[name]] = value
-        return statement(), values
-
-    return bound
 
 
 class Word(Text):

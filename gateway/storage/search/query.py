@@ -28,7 +28,6 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import alias, conversation, iso_time, message, search_row
 from gateway.storage.search.index import SEQ_BITS, row_id
 from gateway.storage.search.terms import AskedWord, asked_words
-from gateway.storage.statements import built_once
 
 MAX_CONVERSATIONS = 15
 """Most that one search looks through. With 16 words of a question, each looked for in two ways,
@@ -391,28 +390,18 @@ class Scope:
 
 def of(conn: Connection, conversation_id: int) -> Scope:
     """Return what the search of a conversation looks through."""
-    own = conn.execute(*_with_keys_of(conversation_id)).all()
+    own = conn.execute(_with_keys(conversation.c.id == conversation_id)).all()
     title = own[0].title if own else ""
     # Everybody in a group reads its answers: they must hold nothing from direct chats.
     if not any(map(is_direct, own)):
         return Scope({conversation_id: title}, is_direct=False)
-    rows = conn.execute(*_with_keys_of_sender(own[0].platform, own[0].user))
+    theirs = (conversation.c.platform == own[0].platform, conversation.c.user == own[0].user)
+    rows = conn.execute(_with_keys(*theirs).order_by(conversation.c.id.desc()))
     others = {row.id: row.title for row in rows if is_direct(row) and row.id != conversation_id}
     kept = list(others.items())[: MAX_CONVERSATIONS - 1]
     # The turn's own comes first: it is searched even where others fill the list.
     titles = {conversation_id: title, **dict(kept)}
     return Scope(titles, is_direct=True, left_out=len(others) - len(kept))
-
-
-@built_once
-def _with_keys_of(conversation_id: int) -> Any:
-    return _with_keys(conversation.c.id == conversation_id)
-
-
-@built_once
-def _with_keys_of_sender(platform: str, sender: str) -> Any:
-    theirs = _with_keys(conversation.c.platform == platform, conversation.c.user == sender)
-    return theirs.order_by(conversation.c.id.desc())
 
 
 def _with_keys(*where: ColumnElement[bool]) -> Any:
