@@ -13,8 +13,7 @@ import orjson
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
 from gateway.storage.conversation import conversations
-from gateway.storage.schema import audit_rows, now_s
-from gateway.storage.statements import known_place
+from gateway.storage.schema import audit_rows, known_place, now_s
 
 AuditKind = Literal[
     "approved",

@@ -69,7 +69,7 @@ def _columns(table: Table) -> str:
     return ", ".join(f'"{column.name}"' for column in table.columns)
 
 
-class Source:
+class SourceFile:
     """A SQLite file that is read; no gateway runs on it."""
 
     def __init__(self, path: Path, conn: Connection) -> None:
@@ -101,7 +101,7 @@ class Source:
         return int(row[0]) if row else 0
 
 
-class Target:
+class TargetServer:
     """A PostgreSQL database that is written; the lock that replicas share is held."""
 
     def __init__(self, name: str, conn: Any) -> None:
@@ -198,7 +198,7 @@ def _unused(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def target_of(url: str) -> Iterator[Target]:
+def target_of(url: str) -> Iterator[TargetServer]:
     """Open a database of PostgreSQL, with the lock that keeps replicas away from it.
 
     Raises:
@@ -224,7 +224,7 @@ def target_of(url: str) -> Iterator[Target]:
             raise DatabaseLocked(
                 f"{name} is in use: stop its replicas, and what else copies it, and copy again"
             )
-        yield Target(name, conn)
+        yield TargetServer(name, conn)
 
 
 def shown(url: str) -> str:
@@ -243,7 +243,7 @@ def tables() -> list[Table]:
 
 
 @contextmanager
-def source_of(url: str, home: Path) -> Iterator[Source]:
+def source_of(url: str, home: Path) -> Iterator[SourceFile]:
     """Open a file of SQLite for reading, with the lock that keeps a gateway away from it.
 
     A relative path is one in PARLEY_HOME.
@@ -263,4 +263,4 @@ def source_of(url: str, home: Path) -> Iterator[Source]:
     # Before the lock, which would make a file beside one that is not there.
     require_database(path)
     with _unused(path), maintenance.reading(path) as conn:
-        yield Source(path, conn)
+        yield SourceFile(path, conn)

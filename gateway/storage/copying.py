@@ -41,7 +41,7 @@ from sqlalchemy.exc import DBAPIError
 from agent.messages import decode
 from gateway.errors import StorageUnavailable
 from gateway.storage import bulk, migrations
-from gateway.storage.bulk import Row, Source, Target
+from gateway.storage.bulk import Row, SourceFile, TargetServer
 from gateway.storage.migrations import COPIED_BY, UNFINISHED, schema_revision
 from gateway.storage.schema import (
     REVISION,
@@ -114,8 +114,8 @@ class Copy:
         batch_bytes: What one transaction enters, about.
     """
 
-    source: Source
-    target: Target
+    source: SourceFile
+    target: TargetServer
     tell: Tell
     batch_bytes: int = BATCH_BYTES
     _done: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -306,7 +306,7 @@ def _mark_unfinished(conn: Connection, source: str, command: str) -> None:
     conn.execute(update(_revisions).values(version_num=UNFINISHED))
 
 
-def _count(source: Source, table: Table) -> int:
+def _count(source: SourceFile, table: Table) -> int:
     return int(source.conn.scalar(select(func.count()).select_from(table)) or 0)
 
 
@@ -323,7 +323,7 @@ def _batches(rows: Iterator[Row], most_bytes: int) -> Iterator[list[Row]]:
         yield batch
 
 
-def _indexed_messages(target: Target, after: Sequence[int]) -> Sequence[Any]:
+def _indexed_messages(target: TargetServer, after: Sequence[int]) -> Sequence[Any]:
     """Return the next messages that the index is to hold, in order."""
     same = (search_row.c.conversation == message.c.conversation) & (
         search_row.c.seq == message.c.seq

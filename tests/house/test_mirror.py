@@ -43,6 +43,7 @@ APART = {
     "gateway/storage/test_rolling.py": "two versions on one schema: what migrations may do",
     "gateway/cli/test_homes_on_postgres.py": "all commands, where the database is on a server",
     "gateway/storage/test_races.py": "two transactions at once, whatever they are about",
+    "gateway/storage/test_statements.py": "how SQLite plans the statements of a turn",
 }
 """Tests that mirror no file, by their paths below tests/: why they stand by themselves."""
 

@@ -34,11 +34,11 @@ from gateway.storage.schema import (
     inbox,
     is_said,
     iso_time,
+    known_place,
     member,
     now_s,
     pairing,
 )
-from gateway.storage.statements import known_place
 
 Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]

@@ -16,9 +16,8 @@ from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations, transcript, turns
 from gateway.storage.queue import inbox
 from gateway.storage.queue.sending import ASKED_SEQ
-from gateway.storage.schema import conversation, iso_time, now_s, outbox, turn
+from gateway.storage.schema import conversation, iso_time, known_place, now_s, outbox, turn
 from gateway.storage.schema import inbox as inbox_table
-from gateway.storage.statements import known_place
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,8 +51,17 @@ from gateway.storage.reports.ledger import (
     grouped,
     usage_in,
 )
-from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
-from gateway.storage.statements import known_place
+from gateway.storage.schema import (
+    MEASURES,
+    PICO,
+    SIZES,
+    SLOT_S,
+    known_place,
+    ledger,
+    spent_by,
+    spent_slot,
+    turn,
+)
 
 RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost."""

@@ -12,9 +12,9 @@ from sqlalchemy import (
     event,
 )
 
-from gateway.storage.statements import Word
 from gateway.storage.tables.columns import (
     Whole,
+    Word,
     conversation_column,
     id_column,
     metadata,

@@ -2,8 +2,7 @@
 
 from sqlalchemy import Column, Double, ForeignKey, Index, Table, Text
 
-from gateway.storage.statements import Word
-from gateway.storage.tables.columns import Whole, id_column, metadata, partial_index
+from gateway.storage.tables.columns import Whole, Word, id_column, metadata, partial_index
 
 # Who may talk to the bot beside those in the settings.
 member = Table(

@@ -2,9 +2,9 @@
 
 from sqlalchemy import Boolean, Column, Double, Index, Table, Text, UniqueConstraint, false
 
-from gateway.storage.statements import Word
 from gateway.storage.tables.columns import (
     Whole,
+    Word,
     conversation_column,
     id_column,
     metadata,

@@ -16,9 +16,9 @@ from sqlalchemy import (
     select,
 )
 
-from gateway.storage.statements import Word
 from gateway.storage.tables.columns import (
     Whole,
+    Word,
     conversation_column,
     id_column,
     metadata,

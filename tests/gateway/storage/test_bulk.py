@@ -8,20 +8,20 @@ from sqlalchemy import insert
 
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.storage import bulk
-from gateway.storage.bulk import Source, Target
+from gateway.storage.bulk import SourceFile, TargetServer
 from gateway.storage.schema import alias, cursor, member, message
 from tests.support.storage import Store
 
 
 @pytest.fixture
-def target(postgres_url: str) -> Iterator[Target]:
+def target(postgres_url: str) -> Iterator[TargetServer]:
     """A migrated and empty database."""
     with bulk.target_of(postgres_url) as opened:
         yield opened
 
 
 @pytest.fixture
-def source(database_file: Path) -> Iterator[Source]:
+def source(database_file: Path) -> Iterator[SourceFile]:
     """A file with rows whose keys are texts."""
     store = Store(database_file)
     rows = [{"source": name, "position": n} for n, name in enumerate(NAMES)]
@@ -35,7 +35,7 @@ NAMES = ("a", "B", "b", "Ä", "z", "_", "漢", "é", "Z")
 """In another order in each language, and by their bytes in one only."""
 
 
-def test_texts_are_ordered_by_their_bytes(source: Source, target: Target) -> None:
+def test_texts_are_ordered_by_their_bytes(source: SourceFile, target: TargetServer) -> None:
     """On both engines, also behind a key, whatever the language of the database is."""
     in_order = sorted(NAMES, key=str.encode)
     assert [row[0] for row in source.rows(cursor)] == in_order
@@ -45,7 +45,7 @@ def test_texts_are_ordered_by_their_bytes(source: Source, target: Target) -> Non
     assert [row[0] for row in target.rows(cursor)] == in_order
 
 
-def test_keys_of_several_columns_are_in_order(target: Target) -> None:
+def test_keys_of_several_columns_are_in_order(target: TargetServer) -> None:
     """The first column decides, then the second."""
     rows = [("a", "y"), ("b", "x"), ("a", "z")]
     with target.transaction():
@@ -53,7 +53,7 @@ def test_keys_of_several_columns_are_in_order(target: Target) -> None:
     assert [row[:2] for row in target.rows(member)] == sorted(rows)
 
 
-def test_a_row_that_is_refused_names_its_table(target: Target) -> None:
+def test_a_row_that_is_refused_names_its_table(target: TargetServer) -> None:
     """And not what people wrote."""
     row = ("my secret", "x")
     with pytest.raises(StorageUnavailable, match=r"^cursor: ") as caught, target.transaction():

@@ -298,12 +298,12 @@ def test_a_copy_that_is_not_equal_says_so(
     source: str, empty_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row that does not arrive is found, and the target stays unfinished."""
-    enter: Any = bulk.Target.enter
+    enter: Any = bulk.TargetServer.enter
 
-    def lose_one(self: bulk.Target, table: Any, rows: Any) -> None:
+    def lose_one(self: bulk.TargetServer, table: Any, rows: Any) -> None:
         enter(self, table, rows[1:] if table is message else rows)
 
-    monkeypatch.setattr(bulk.Target, "enter", lose_one)
+    monkeypatch.setattr(bulk.TargetServer, "enter", lose_one)
     with pytest.raises(StorageUnavailable, match="differs from its source in message:"):
         copied(source, empty_url)
     assert asked(empty_url, schema_revision) == UNFINISHED
