@@ -122,6 +122,9 @@ class Presence:
             self._watch()
 
     def _transact(self, fn: Callable[..., T], args: tuple[object, ...]) -> T:
+        # SQLAlchemy would open another session, which has no lock.
+        if self._is_gone():
+            raise StorageUnavailable("the session of this replica is gone")
         try:
             with self._conn.begin():
                 return fn(self._conn, *args)
