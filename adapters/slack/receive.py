@@ -7,7 +7,7 @@ answers Slack's own checks of the address, and tells events, buttons and slash c
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
@@ -293,15 +293,10 @@ def _checked(settings: SlackSettings) -> str | None:
 
 def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return the failure that says most: a refusal before a broken connection."""
-    leaves = list(_leaves(failures))
-    refusals = [each for each in leaves if isinstance(each, AdapterRefused)]
-    return (refusals or leaves)[0]
-
-
-def _leaves(failure: BaseException) -> Sequence[BaseException]:
-    if not isinstance(failure, BaseExceptionGroup):
-        return [failure]
-    return [leaf for each in failure.exceptions for leaf in _leaves(each)]
+    found: BaseException = failures.subgroup(AdapterRefused) or failures
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
 
 
 async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
