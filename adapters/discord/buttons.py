@@ -16,7 +16,17 @@ from pydantic import Field, ValidationError
 from adapters.base import Intake
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import ALREADY_ANSWERED, CodedRefusal, mapped_call
-from adapters.discord.inbound import Bot, ChannelKind, Id, address_in, chat_kind, kind_of, poison
+from adapters.discord.inbound import (
+    Bot,
+    ChannelKind,
+    GuildMember,
+    Id,
+    User,
+    address_in,
+    chat_kind,
+    kind_of,
+    poison,
+)
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
 from adapters.wire import Text, WirePart, raw_json
@@ -219,15 +229,8 @@ class Buttons:
                 log.warning("discord_interaction_not_answered", reason=str(exc))
 
 
-class _User(WirePart):
-    id: Id
-    username: Text = ""
-    global_name: Text | None = None
-
-
-class _Member(WirePart):
-    user: _User
-    nick: Text | None = None
+class _Member(GuildMember):
+    user: User
 
 
 class _Option(WirePart):
@@ -263,7 +266,7 @@ class _Interaction(WirePart):
     channel_id: Id | None = None
     channel: dict[str, Any] = Field(default_factory=dict)
     member: _Member | None = None
-    user: _User | None = None
+    user: User | None = None
     data: _Data = _Data()
     message: _Pressed | None = None
 
@@ -278,7 +281,7 @@ def _text(decoded: _Interaction) -> str | None:
 
 
 def _interaction(
-    data: Any, decoded: _Interaction, user: _User, text: str, where: tuple[Bot, ChannelKind]
+    data: Any, decoded: _Interaction, user: User, text: str, where: tuple[Bot, ChannelKind]
 ) -> Interaction:
     bot, channel_kind = where
     callback = Callback(decoded.application_id, decoded.token, decoded.id)
@@ -290,7 +293,7 @@ def _interaction(
         address=address,
         chat_kind=chat_kind(address, channel_kind),
         sender=user.id,
-        sender_name=nick or user.global_name or user.username or user.id,
+        sender_name=nick or user.name,
         text=text,
         dedupe_key=decoded.id,
         raw=raw_json(data),

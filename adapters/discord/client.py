@@ -326,18 +326,15 @@ class Api:
         """Answer an interaction: its token stands in the URL, which the SDK would log."""
         route = Route(method, path, **ids)
 
-        async def answered() -> Any:
-            async with self._session().request(
-                method, route.url, json=json, proxy=proxy_for(route.url)
-            ) as answer:
-                data = await json_or_text(answer)
-                if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-                    raise discord.RateLimited(float(answer.headers.get("Retry-After", 1.0)))
-                if answer.status >= HTTPStatus.BAD_REQUEST:
-                    raise discord.HTTPException(answer, data)
-                return data
+        async def taken(answer: aiohttp.ClientResponse) -> Any:
+            data = await json_or_text(answer)
+            if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                raise discord.RateLimited(float(answer.headers.get("Retry-After", 1.0)))
+            if answer.status >= HTTPStatus.BAD_REQUEST:
+                raise discord.HTTPException(answer, data)
+            return data
 
-        return await self._run(answered(), _DEADLINE_S)
+        return await self._run(self._plainly(method, route.url, taken, json=json), _DEADLINE_S)
 
     async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
         """Return what `take` makes of a file; the caller has checked that it is one of Discord's.
@@ -345,15 +342,9 @@ class Api:
         Raises:
             TimeoutError: It takes too long.
         """
-
-        async def taken() -> T:
-            # The caller has checked this address, and no other.
-            async with self._session().get(
-                url, allow_redirects=False, proxy=proxy_for(url)
-            ) as answer:
-                return await take(answer)
-
-        return await self._run(taken(), _DOWNLOAD_DEADLINE_S)
+        # The caller has checked this address, and no other.
+        request = self._plainly("GET", url, take, allow_redirects=False)
+        return await self._run(request, _DOWNLOAD_DEADLINE_S)
 
     async def close(self) -> None:
         """Give back all connections; no request is made any more."""
@@ -362,6 +353,18 @@ class Api:
 
     async def _request(self, route: Route, **options: Any) -> Any:
         return await self._run(self._carry(route, options), _DEADLINE_S)
+
+    async def _plainly(
+        self,
+        method: str,
+        url: str,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        **options: Any,
+    ) -> T:
+        """Make a request past the SDK's client, which would add the bot's token."""
+        proxy = proxy_for(url)
+        async with self._session().request(method, url, proxy=proxy, **options) as answer:
+            return await take(answer)
 
     async def _run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
         if self._is_closed:

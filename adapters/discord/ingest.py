@@ -41,7 +41,6 @@ log = structlog.get_logger()
 _SETTLE_S = 2.0
 # How long the start of one waits for the servers that READY names.
 _GUILDS_S = 2.0
-_GAPS_AT_ONCE = 16
 _WANTED = {
     "READY",
     "RESUMED",
@@ -50,8 +49,6 @@ _WANTED = {
     "INTERACTION_CREATE",
     "THREAD_DELETE",
 }
-_GUILD = '"GUILD_CREATE"'
-_QUOTED = [f'"{name}"' for name in _WANTED]
 # Outcomes that bring an answer, so that it needs its thread.
 _ANSWERED = {"queued", "command", "refused"}
 MOST_WAITING = 10_000
@@ -139,24 +136,24 @@ class Ingest:
         self._tasks = tasks
         self._on_ready = on_ready
         self._shard = shard
-        self._frames: asyncio.Queue[str] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self._guild_came = asyncio.Event()
         self._is_broken = False
         self._lanes = Lanes(tasks)
-        self._slots = asyncio.Semaphore(_GAPS_AT_ONCE)
         self._backfill = Backfill(bot.account, parts, shard, self._store_page)
 
     def take(self, frame: str) -> None:
-        """Queue a frame if something is to be done about it; looking is cheaper than parsing."""
-        if _GUILD in frame:
+        """Queue an event if something is to be done about it."""
+        name, data = _event(frame)
+        if name == "GUILD_CREATE":
             self._guild_came.set()
-        if any(name in frame for name in _QUOTED):
-            self._frames.put_nowait(frame)
+        elif name in _WANTED:
+            self._events.put_nowait((name, data))
 
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            name, data = _event(await self._frames.get())
+            name, data = await self._events.get()
             if name == "READY":
                 await self._guilds_known()
                 await self._begin(resumed=False)
@@ -175,7 +172,7 @@ class Ingest:
                 continue
             elif name == "THREAD_DELETE":
                 self._parts.threads.note(str(snowflake_of(data) or ""))
-            self._frames.task_done()
+            self._events.task_done()
 
     async def settle(self) -> None:
         """Wait until what was received is committed, but not for long."""
@@ -183,9 +180,9 @@ class Ingest:
             return
         try:
             async with asyncio.timeout(_SETTLE_S):
-                await self._frames.join()
+                await self._events.join()
         except TimeoutError:
-            log.info("discord_session_unsettled", frames=self._frames.qsize())
+            log.info("discord_session_unsettled", frames=self._events.qsize())
 
     async def _counted(self, job: Job) -> None:
         try:
@@ -193,7 +190,7 @@ class Ingest:
         except Exception:
             self._is_broken = True
             raise
-        self._frames.task_done()
+        self._events.task_done()
 
     async def _guilds_known(self) -> None:
         """Wait until the servers have come that READY has announced, but not for long."""
@@ -212,7 +209,8 @@ class Ingest:
             self._bot = replace(self._bot, id=str(self._client.user.id))
         self._parts.channel_kinds.use(self._shard.number, self._client)
         gaps = await self._backfill.look(_newest(self._client), resumed=resumed)
-        self._tasks.create_task(self._catch_up(gaps), name="discord backfill")
+        for channel in gaps:
+            self._lanes.put(channel, partial(self._fill, channel))
         self._on_ready()
         application = self._client.application_id
         # Discord limits the changes of a menu per day, and a RESUME comes often.
@@ -220,19 +218,10 @@ class Ingest:
             menu = sync_menu(self._parts.api, str(application), self._parts.menu)
             self._tasks.create_task(menu, name="discord commands")
 
-    async def _catch_up(self, channels: Sequence[str]) -> None:
-        """Fill gaps, some at once; one in which somebody writes does not wait for its turn."""
-        for channel in channels:
-            await self._slots.acquire()
-            self._lanes.put(channel, partial(self._fill, channel))
-
     async def _fill(self, channel: str) -> None:
-        try:
-            # What was said before it, while nobody listened, is stored before it.
-            if await self._backfill.is_told(channel):
-                await self._backfill.fill(channel)
-        finally:
-            self._slots.release()
+        # What was said before it, while nobody listened, is stored before it.
+        if await self._backfill.is_told(channel):
+            await self._backfill.fill(channel)
 
     async def _message(self, data: Any, *, edited: bool) -> None:
         channel = _channel_of(data)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.discord import client, ingest, receive
+from adapters.discord import client, receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected
 from tests.adapters.discord.conftest import MakeAdapter, running
@@ -44,14 +44,10 @@ async def test_a_gap_is_read_to_its_end(
     assert intake.texts == ["one", *gap, "live"]
 
 
-async def test_more_gaps_than_are_read_at_once(
-    server: DiscordServer,
-    intake: RecordingIntake,
-    make: MakeAdapter,
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_gaps_of_all_chats_are_read(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
 ) -> None:
     """The chats that were silent longest are read as well."""
-    monkeypatch.setattr(ingest, "_GAPS_AT_ONCE", 2)
     people = [server.add_person(f"P{number}") for number in range(9)]
     async with running(make(), server):
         for person in people:
@@ -66,13 +62,9 @@ async def test_more_gaps_than_are_read_at_once(
 
 
 async def test_who_writes_does_not_wait_for_other_gaps(
-    server: DiscordServer,
-    intake: RecordingIntake,
-    make: MakeAdapter,
-    monkeypatch: pytest.MonkeyPatch,
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
 ) -> None:
     """A gap is read at once where somebody writes, whatever keeps the others."""
-    monkeypatch.setattr(ingest, "_GAPS_AT_ONCE", 1)
     older, newer = server.direct(server.add_person("Old")), server.direct()
     async with running(make(), server):
         server.write(older, "one", author=older.people[1])
