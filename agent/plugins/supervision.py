@@ -180,7 +180,7 @@ def supervised_engine(
 
 
 class HostedEngine(ContextEngine):
-    """A plugin's engine for one turn, with the built-in compressor behind it."""
+    """A plugin's engine for one turn; the built-in compressor takes its place once it fails."""
 
     def __init__(
         self,
@@ -194,20 +194,19 @@ class HostedEngine(ContextEngine):
 
         Args:
             plugin: Of this turn alone.
-            built_in: Answers where the plugin fails.
+            built_in: Answers for the rest of the turn, once the plugin has failed.
             threads: Where `compress` runs; shared by all turns, so that those of a plugin that
                 always hangs do not pile up.
             time_limit_s: For one `compress`.
         """
         super().__init__(built_in.limits, {})
-        self._name = plugin.name
-        self._plugin = plugin
+        self._name, self._prepares = type(plugin).name, type(plugin).prepares
+        self._engine = plugin
         self._built_in = built_in
         self._threads = threads or DaemonThreads()
         self._time_limit_s = time_limit_s
-        self._reported: set[str] = set()
         # Asked once: schemas that change would move the cached prefix of every request.
-        self._schemas = self._quick("get_tool_schemas", self._offered, lambda: ())
+        self._schemas = self._ask("get_tool_schemas", _offered)
 
     @property
     @override
@@ -219,17 +218,17 @@ class HostedEngine(ContextEngine):
     @override
     def prepares(self) -> bool:  # type: ignore[override]
         """Whether the plugin uses summaries that were written ahead."""
-        return type(self._plugin).prepares
+        return self._prepares
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Return the plugin's plan if it is sound and small enough, else the built-in's."""
-        if self._plugin is self._built_in:
+        if self._engine is self._built_in:
             return self._by_built_in(request)
         try:
             found = self._asked(request)
         except Exception as exc:  # noqa: BLE001 - supervision of plugins
-            _report(self.name, "compress", exc)
+            self._give_up("compress", exc)
             return self._by_built_in(request)
         return self._or_built_in(found, request)
 
@@ -238,7 +237,7 @@ class HostedEngine(ContextEngine):
         return found and replace(found, engine=self._built_in.name)
 
     def _asked(self, request: CompressionRequest) -> Compressed | None:
-        over, plugin = threading.Event(), self._plugin
+        over, plugin = threading.Event(), self._engine
 
         def estimate(message: ChatMessage) -> int:
             if over.is_set():
@@ -250,10 +249,6 @@ class HostedEngine(ContextEngine):
         handed = replace(request, entries=copies, estimate=estimate)
         try:
             returned = self._threads.run(lambda: plugin.compress(handed), self._time_limit_s)
-        except CallHangs:
-            # It still uses its engine: the built-in answers everything for the rest of the turn.
-            self._plugin = self._built_in
-            raise
         finally:
             over.set()
         # Compared with the request itself: the plugin may have changed its copy.
@@ -286,42 +281,39 @@ class HostedEngine(ContextEngine):
 
     @override
     def attach(self, archive: Archive) -> None:
-        """Hand the archive to the plugin; the built-in needs none."""
-        self._tell("attach", archive)
+        self._ask("attach", lambda engine: engine.attach(archive))
 
     @override
     def update_from_response(self, usage: Usage) -> None:
         super().update_from_response(usage)
-        self._tell_both("update_from_response", usage)
+        self._ask("update_from_response", lambda engine: engine.update_from_response(usage))
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        """Ask the plugin whether to compact; close to the window it has no choice."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
-        return self._wants("should_compress", tokens, prompt_tokens)
+        return tokens >= self.limits.guard_tokens or self._ask(
+            "should_compress", lambda engine: bool(engine.should_compress(prompt_tokens))
+        )
 
     @override
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
-        return self._wants("should_compress_preflight", prompt_tokens, prompt_tokens)
-
-    def _wants(self, call: str, tokens: int, asked: int | None) -> bool:
-        """Ask the plugin whether to compact; close to the window it has no choice."""
-        return tokens >= self.limits.guard_tokens or self._quick(
-            call,
-            lambda: bool(getattr(self._plugin, call)(asked)),
-            lambda: bool(getattr(self._built_in, call)(asked)),
+        return prompt_tokens >= self.limits.guard_tokens or self._ask(
+            "should_compress_preflight",
+            lambda engine: bool(engine.should_compress_preflight(prompt_tokens)),
         )
 
     @override
     def on_session_start(self, session_id: str) -> None:
-        self._tell_both("on_session_start", session_id)
+        self._ask("on_session_start", lambda engine: engine.on_session_start(session_id))
 
     @override
     def on_session_end(self, session_id: str) -> None:
-        self._tell_both("on_session_end", session_id)
+        self._ask("on_session_end", lambda engine: engine.on_session_end(session_id))
 
     @override
     def on_session_reset(self) -> None:
-        self._tell_both("on_session_reset")
+        self._ask("on_session_reset", lambda engine: engine.on_session_reset())
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -333,47 +325,40 @@ class HostedEngine(ContextEngine):
         """Have the plugin run its tool; whoever calls sees to time and failures.
 
         Raises:
-            ToolError: From the plugin, or it has no such tool any more.
+            ToolError: From the plugin, or it has failed before.
         """
-        return str(self._plugin.handle_tool_call(name, as_plain(dict(arguments))))
+        return str(self._engine.handle_tool_call(name, as_plain(dict(arguments))))
 
     @override
     def get_status(self) -> Mapping[str, Any]:
-        """Return what the plugin tells, if it is JSON data."""
-        return self._quick(
-            "get_status", lambda: dict(self._plugin.get_status()), self._built_in.get_status
-        )
+        """Return what the plugin tells, if it is a map."""
+        return self._ask("get_status", lambda engine: dict(engine.get_status()))
 
     @override
     def update_model(self, limits: Limits) -> None:
         super().update_model(limits)
-        self._tell_both("update_model", limits)
+        self._ask("update_model", lambda engine: engine.update_model(limits))
 
-    def _offered(self) -> tuple[ToolSchema, ...]:
-        return tuple(
-            ToolSchema(str(each.name), str(each.description), as_plain(dict(each.parameters)))
-            for each in self._plugin.get_tool_schemas()
-        )
-
-    def _tell_both(self, call: str, *arguments: object) -> None:
-        getattr(self._built_in, call)(*arguments)
-        self._tell(call, *arguments)
-
-    def _tell(self, call: str, *arguments: object) -> None:
-        self._quick(call, lambda: getattr(self._plugin, call)(*arguments), lambda: None)
-
-    def _quick(self, call: str, ask: Callable[[], T], instead: Callable[[], T]) -> T:
-        """Return the plugin's answer, or the answer of `instead` if the plugin fails.
-
-        A failure is reported once a turn for each kind of call.
-        """
+    def _ask(self, call: str, ask: Callable[[ContextEngine], T]) -> T:
+        """Return the plugin's answer; the built-in's if the plugin fails, or has failed before."""
         try:
-            return ask()
+            return ask(self._engine)
         except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
-            if call not in self._reported:
-                self._reported.add(call)
-                _report(self.name, call, exc)
-            return instead()
+            self._give_up(call, exc)
+            return ask(self._engine)
+
+    def _give_up(self, call: str, failure: BaseException) -> None:
+        """Have the built-in answer from here on, with what the turn knows of model and usage."""
+        _report(self.name, call, failure)
+        self._built_in.limits, self._built_in.prompt_tokens = self.limits, self.prompt_tokens
+        self._engine = self._built_in
+
+
+def _offered(engine: ContextEngine) -> tuple[ToolSchema, ...]:
+    return tuple(
+        ToolSchema(str(each.name), str(each.description), as_plain(dict(each.parameters)))
+        for each in engine.get_tool_schemas()
+    )
 
 
 def _report(engine: str, call: str, failure: BaseException) -> None:

@@ -287,18 +287,22 @@ class Plugin(ContextEngine):
 
 
 class Broken(Plugin):
-    """Raises wherever it is asked."""
+    """Raises in one of its methods."""
 
     failure: ClassVar[type[BaseException]] = ValueError
 
+    def __init__(self, call: str) -> None:
+        super().__init__()
+        self.broken = call
+
     def __getattribute__(self, name: str) -> Any:
-        if name in {*QUICK_CALLS, "get_tool_schemas"}:
+        if name in {*QUICK_CALLS, "get_tool_schemas"} and name == self.broken:
             raise type(self).failure(f"no {name}")
         return super().__getattribute__(name)
 
 
 class Leaving(Broken):
-    """Calls `sys.exit` wherever it is asked."""
+    """Calls `sys.exit` there."""
 
     failure = SystemExit
 
@@ -453,27 +457,28 @@ def test_the_smaller_plan_wins() -> None:
 @pytest.mark.parametrize("call", QUICK_CALLS)
 @pytest.mark.parametrize("plugin", [Broken, Leaving])
 def test_a_failing_question_is_answered_by_the_built_in(plugin: type[Broken], call: str) -> None:
-    """With one warning per turn and method."""
+    """With one warning; for the rest of the turn it answers everything."""
     own = ContextCompressor(LIMITS, {})
-    engine = HostedEngine(plugin(), own)
+    engine = HostedEngine(plugin(call), own)
     with capture_logs() as logs:
         answers = [QUICK_CALLS[call](engine) for _ in range(2)]
+        status = engine.get_status()
     assert answers == [QUICK_CALLS[call](own)] * 2
     assert [event["call"] for event in logs] == [call]
     assert logs[0]["reason"] == f"{plugin.failure.__name__}: no {call}"
+    assert (engine.name, status) == ("plugin", own.get_status())
 
 
-def test_both_engines_are_told() -> None:
-    """So that either can answer."""
-    plugin, own = Plugin(), ContextCompressor(LIMITS, {})
+def test_the_built_in_knows_what_the_plugin_was_told() -> None:
+    """Of the model and its usage, once it takes over."""
+    plugin, own = Broken("get_status"), ContextCompressor(LIMITS, {})
     engine = HostedEngine(plugin, own)
     for ask in QUICK_CALLS.values():
         ask(engine)
     assert plugin.told == ["s1", "s1", "reset"]
     for each in (engine, plugin, own):
         assert each.prompt_tokens == 9
-        assert each.limits.context_length == 9_000
-    assert engine.get_status() == {"mine": 1}
+    assert engine.limits.context_length == own.limits.context_length == 9_000
 
 
 def test_close_to_the_window_nobody_is_asked() -> None:
@@ -493,7 +498,7 @@ def test_tools_are_the_plugins() -> None:
     assert [schema.name for schema in engine.get_tool_schemas()] == ["look_back"]
     assert engine.handle_tool_call("look_back", {"where": "here"}) == "look_back: here"
     with capture_logs() as logs:
-        assert hosted(Broken()).get_tool_schemas() == ()
+        assert hosted(Broken("get_tool_schemas")).get_tool_schemas() == ()
     assert [event["call"] for event in logs] == ["get_tool_schemas"]
 
 
