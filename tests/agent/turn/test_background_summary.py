@@ -360,17 +360,6 @@ async def test_an_answer_that_is_too_long_is_cut_and_told() -> None:
     assert 0 < told["kept_tokens"] < told["tokens"]
 
 
-async def test_statements_that_the_answer_lacks_stand_behind_it() -> None:
-    """As behind every summary, within a tenth of it."""
-    view, model = view_of(), model_of(f"{GOOD} {'And so on. ' * 190}")
-    view.entries[9] = Entry(10, user_message("It is in /srv/orders/4712.csv. " * 20))
-    view.adopt(view.plan)
-    summary = await written(view, calls_of(model), await warm_of(view, model))
-    assert len(model.requests) == 1
-    assert summary is not None
-    assert "#10 It is in /srv/orders/4712.csv." in summary.text
-
-
 async def test_both_attempts_are_booked() -> None:
     """What was not used was paid for too."""
     view, model = view_of(), model_of("Hello again!", GOOD)
