@@ -11,12 +11,10 @@ import orjson
 
 from agent.context.phases.convergence import target_tokens
 from agent.context_engine import Compressed, CompressionRequest, Sizes
-from agent.messages import ChatMessage, chars_of, images_in
+from agent.messages import ChatMessage, images_in
 from agent.view.edits import LONG_CHARS
 from agent.view.view import Edit, Entry
 
-PRUNE_ESTIMATE_SLACK = 1.2
-"""How far a guess by characters may be off before pruned messages are counted exactly."""
 LONG_RESULT_CHARS = 200
 """Tool results up to this length stay as they are. Source: Hermes."""
 
@@ -34,9 +32,6 @@ def prune_old_results(
     target = target_tokens(request)
     if request.trigger == "manual":
         return None
-    # Counting pruned messages is slow; a guess by characters rules most views out.
-    if _guess_after(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
-        return None
     # What was clipped for want of room is whole again if pruning makes room.
     known = {edit for edit in request.plan.edits if edit.kind != "clip"}
     fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
@@ -49,16 +44,6 @@ def prune_old_results(
     )
     tokens = sizes.view(plan)
     return Compressed(plan, "prune", tokens) if tokens <= target else None
-
-
-def _guess_after(request: CompressionRequest, tail_start: int) -> float:
-    """Return about how large the view is without what pruning may cut, by characters."""
-    total = left = 1
-    for place, (_, message) in enumerate(request.entries):
-        size = chars_of(message)
-        total += size
-        left += 0 if place < tail_start and _may_be_pruned(message) else size
-    return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
@@ -86,11 +71,6 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
         if _has_long_arguments(message):
             edits.append(Edit(seq, "arguments", LEAF_CHARS))
     return tuple(edits)
-
-
-def _may_be_pruned(message: ChatMessage) -> bool:
-    """Whether there is an edit that shortens this message, wherever it stands."""
-    return _is_long_result(message) or _has_long_arguments(message) or images_in(message) > 0
 
 
 def _repeated_later(entries: Sequence[Entry]) -> set[int]:
