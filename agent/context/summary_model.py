@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from agent.context.phases.summary_parts import weigh
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
@@ -34,7 +33,7 @@ from agent.models.base import ChatModel, Completion, ModelRequest
 from agent.models.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall, PartStore
-from agent.tokens.estimate import estimate_messages, estimate_tools
+from agent.tokens.estimate import estimate_messages, estimate_tokens, estimate_tools
 from agent.usage import Usage
 
 TRANSIENT_COOLDOWN_S = 60.0
@@ -420,8 +419,8 @@ class _Question:
         """Ask this model, if the prompt fits into its window: another was looked at first."""
         window = self.calls.window_of(model)
         if window < self.window_tokens:
-            size = weigh(text_of(self.request.messages[0])) + self.request.max_output_tokens
-            if size > window:
+            size = estimate_tokens(text_of(self.request.messages[0]))
+            if size + self.request.max_output_tokens > window:
                 raise SummaryOverflow(window)
         self.tries += 1
         try:

@@ -16,7 +16,7 @@ from typing_extensions import override
 from agent.context.extract import key_sentences, retained_share
 from agent.context.phases.boundaries import Boundaries, assemble, first_said, is_ask, leaving
 from agent.context.phases.summary import FENCE, in_parts_that_fit, unused_mark
-from agent.context.phases.summary_parts import Piece, new_piece, split, weigh
+from agent.context.phases.summary_parts import Piece, new_piece, split
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,
@@ -198,7 +198,8 @@ def _updated(
     """Return the five parts, brought up to date with one prompt after the other."""
     text = without_heading(earlier)
     most_tokens = min(MAX_ANSWER_TOKENS, request.limits.max_summary_tokens)
-    overhead = weigh(_TASK + FENCE + _CLOSING) + max(most_tokens, weigh(text)) + most_tokens
+    orders = estimate_tokens(_TASK + FENCE + _CLOSING)
+    overhead = orders + max(most_tokens, estimate_tokens(text)) + most_tokens
     for part in split(entries, max(request.summary_window - overhead, 0)):
         answer = summarise(_prompt(text, part.pieces), most_tokens)
         text = _five_parts(Redactor().text(answer))

@@ -25,7 +25,6 @@ from agent.context.phases.summary_parts import (
     slices,
     split,
     tokens_of,
-    weigh,
 )
 from agent.context_engine import CompressionRequest, Limits, NotesCuts, Parts, Summarise
 from agent.errors import SummaryFailed, SummaryOverflow, SummaryTooLong
@@ -44,7 +43,7 @@ ANSWER_ROOM = 2.0
 cuts lacks its last sections."""
 
 WINDOW_SHARE = 0.6
-"""How much of the summary model's window is used, by the generous figures of `weigh`."""
+"""How much of the summary model's window is used, by Parley's own count."""
 ANSWER_SHARE = 0.125
 """Largest part of that window that a summary's budget may be."""
 PARTIAL_SHARE = 0.25
@@ -310,7 +309,7 @@ class _Writer:
 
     def room(self) -> int:
         """Return how many tokens of material fit into a prompt."""
-        told = weigh(build_prompt("update", self.order, ()))
+        told = estimate_tokens(build_prompt("update", self.order, ()))
         share = int(self.window_tokens * WINDOW_SHARE)
         room = share - told - int(self.order.budget_tokens * LENGTH_TOLERANCE)
         if room < LEAST_ROOM_TOKENS:

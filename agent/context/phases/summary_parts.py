@@ -5,13 +5,13 @@ part is cut between its messages, a message that is larger is cut into slices.
 """
 
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from agent.messages import ChatMessage, ToolCall
 from agent.safety.redaction import Redactor
+from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
 
 MARK_TOKENS = 16
@@ -25,35 +25,7 @@ MAX_NAME_CHARS = 40
 """Of the name of a tool in a label."""
 
 _redactor = Redactor()
-_PARTS_OF_TOKEN = 20
-# Twentieths of a token for each byte; those that continue a character count nothing.
-# Source: the classes of agent/tokens/rough.py, rounded up.
-_CLASSES = (
-    (range(0x20), 21),  # newline, tab, control
-    (range(0x20, 0x21), 9),  # space: with most of the weight of the word behind it
-    (range(0x21, 0x7F), 10),  # ASCII punctuation; the ranges below are cut out of it
-    (range(0x30, 0x3A), 14),
-    (range(0x41, 0x5B), 21),
-    (range(0x61, 0x7B), 8),
-    (range(0x7F, 0x80), 21),
-    (range(0xC2, 0xD0), 16),  # Latin, Greek
-    (range(0xD0, 0xD5), 9),  # Cyrillic
-    (range(0xD5, 0xE0), 15),  # Hebrew, Arabic
-    (range(0xE0, 0xE1), 20),
-    (range(0xE1, 0xE2), 50),
-    (range(0xE2, 0xE3), 13),
-    (range(0xE3, 0xE4), 16),  # kana
-    (range(0xE4, 0xF0), 24),  # Han, Hangul
-    (range(0xF0, 0xF5), 75),  # emoji
-)
-# The low half of an Adler-32 that starts at 0 is the sum of the bytes modulo 65,521.
-_SLICE_BYTES = 65_520 // 75
-_ASCII_SLICE_BYTES = 65_520 // 21
 _BASE64 = re.compile(rf";base64,[A-Za-z0-9+/=_-]{{{LEAST_BASE64_CHARS},}}")
-_TWENTIETHS = bytes(
-    next((weight for members, weight in reversed(_CLASSES) if byte in members), 0)
-    for byte in range(256)
-)
 _NOT_NAME = re.compile(r"[^\w.:/-]+")
 
 
@@ -62,7 +34,7 @@ class Piece(NamedTuple):
 
     Attributes:
         label: Position and author, one line.
-        tokens: About how many it takes, label included; see `weigh`.
+        tokens: About how many it takes, label included.
     """
 
     label: str
@@ -123,24 +95,9 @@ def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
         yield part
 
 
-def weigh(text: str) -> int:
-    """Return about how many tokens a text has, rather too many than too few.
-
-    Several times as fast as `agent.tokens.estimate_tokens`, since it counts no words: a little over
-    it on ordinary text of any language, never under three quarters of it (a letter to the line).
-    """
-    data = text.encode("utf-8", "replace").translate(_TWENTIETHS)
-    size = _ASCII_SLICE_BYTES if text.isascii() else _SLICE_BYTES
-    if len(data) <= size:
-        return (zlib.adler32(data, 0) & 0xFFFF) // _PARTS_OF_TOKEN + 1
-    starts = range(0, len(data), size)
-    total = sum(zlib.adler32(data[start : start + size], 0) & 0xFFFF for start in starts)
-    return total // _PARTS_OF_TOKEN + 1
-
-
 def new_piece(label: str, body: str) -> Piece:
     """Return a piece with its weight."""
-    return Piece(label, body, MARK_TOKENS + len(label) // 2 + weigh(body))
+    return Piece(label, body, MARK_TOKENS + len(label) // 2 + estimate_tokens(body))
 
 
 def masked(material: Sequence[Piece]) -> list[Piece]:

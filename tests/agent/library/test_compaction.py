@@ -431,8 +431,8 @@ def test_the_package_has_no_other_names() -> None:
 class TestWork:
     """What grows with the conversation is looked at once."""
 
-    def test_each_message_is_counted_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By characters: those of the input, then only of the new list and the summary."""
+    def test_no_message_is_counted_more_than_twice(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By characters: those of the input, again as material, then the new list and summary."""
         counted: list[int] = []
 
         def counting(text: str, model: str | None = None) -> int:
@@ -444,7 +444,7 @@ class TestWork:
         result = compact(messages, summarise=lambda _prompt, _tokens: GOOD)
         assert result.level == "summary"
         before, after = chars_of(messages), chars_of(result.messages)
-        assert sum(counted) <= before + 4 * after
+        assert sum(counted) <= 2.1 * before + 4 * after
 
     def test_a_prompt_without_secrets_is_looked_at_once(
         self, monkeypatch: pytest.MonkeyPatch
