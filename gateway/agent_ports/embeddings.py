@@ -8,8 +8,6 @@ decide alone. Each request is booked as what it costs.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from itertools import chain
 
 import structlog
 from typing_extensions import override
@@ -18,7 +16,7 @@ from agent.errors import BadRequest, ContextOverflow, ModelError, ModelRefused, 
 from agent.models.base import can_be_key
 from agent.models.factory import resolve_provider
 from agent.models.openai.client import base_url_of
-from agent.models.openai.embeddings import EmbeddingModel, requests
+from agent.models.openai.embeddings import EmbeddingModel
 from agent.ports import ModelCall
 from agent.safety.redaction import Redactor
 from gateway.agent_ports.search import Meanings
@@ -28,21 +26,16 @@ from gateway.settings.tree import Settings
 from gateway.storage.database import Database
 from gateway.storage.reports import ledger
 from gateway.storage.search import vectors
-from gateway.storage.search.vectors import Unembedded
 
 log = structlog.get_logger()
 
 POLL_S = 30.0
-"""How long a message whose hint was lost stays without a vector."""
-AFTER_S = 2.0
-"""A hint is followed by others: what is fed within this time is made together."""
+"""How long an indexed message stays without a vector at most."""
 REST_S = 60.0
 """How long the provider is left alone after a failure, unless it says longer."""
 QUESTION_S = 2.0
 """How long a search waits for the vector of its question."""
 SPEAK_OPENAI = frozenset({"openai", "openrouter", "nous"})
-_OF_THE_TEXT = (BadRequest, ContextOverflow, ModelRefused)
-"""What is wrong with a text, and would be again."""
 
 
 class Embedder(Meanings):
@@ -61,34 +54,19 @@ class Embedder(Meanings):
         self._database = database
         self._model = model
         self._redactor = redactor
-        self._hinted = asyncio.Event()
-        self._hinted.set()
-
-    @override
-    def notify(self) -> None:
-        """Take the hint that the index has grown; returns at once."""
-        self._hinted.set()
 
     @override
     async def run(self) -> None:
-        """Make what is missing until cancelled."""
         try:
             while True:
-                await self._until_hinted()
-                await asyncio.sleep(await self._step())
+                rest_s = await self._step()
+                await asyncio.sleep(rest_s)
         finally:
             await self.close()
 
     async def close(self) -> None:
         """Give back the connections."""
         await self._model.close()
-
-    async def _until_hinted(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(POLL_S):
-                await self._hinted.wait()
-        self._hinted.clear()
-        await asyncio.sleep(AFTER_S)
 
     async def _step(self) -> float:
         """Make all that is missing; returns how long to rest."""
@@ -98,13 +76,12 @@ class Embedder(Meanings):
             log.warning("embeddings_not_stored", error=str(exc))
         except ModelError as exc:
             log.warning("embeddings_not_made", error=str(exc))
-            self._hinted.set()
             asked = exc.retry_after_s if isinstance(exc, RateLimited) else None
             return max(REST_S, asked or 0.0)
         except Exception:
             log.exception("embedding_failed")
             return REST_S
-        return 0.0
+        return POLL_S
 
     async def make_all(self) -> int:
         """Make what is missing now; returns how many messages were looked at.
@@ -116,47 +93,41 @@ class Embedder(Meanings):
         while claimed := await self._database.write(vectors.claim, self._model.space):
             made += len(claimed.texts)
             try:
-                bodies = await self._bodies(claimed)
+                bodies = await self._vectors(claimed.texts, claimed.conversation)
             except ModelError:
                 await self._database.write(vectors.give_back, claimed)
                 raise
             await self._database.write(vectors.enter, claimed, bodies)
         return made
 
-    async def _bodies(self, claimed: Unembedded) -> Mapping[int, bytes]:
-        told = {
-            seq: self._redactor.text(text) for seq, text in claimed.texts.items() if text.strip()
-        }
-        batches = [
-            await self._vectors(texts, claimed.conversation)
-            for texts in requests(list(told.values()))
-        ]
-        both = zip(told, chain.from_iterable(batches), strict=True)
-        return {seq: body for seq, body in both if body}
-
-    async def _vectors(self, texts: Sequence[str], conversation: int) -> list[bytes]:
-        """Return a vector for each text; an empty one for what the provider does not take."""
+    async def _vectors(self, texts: Mapping[int, str], conversation: int) -> dict[int, bytes]:
+        """Return vectors of texts by seq; a text that the provider rejects has none."""
+        if not texts:
+            return {}
         try:
-            return list(await self._asked(texts, conversation))
-        except _OF_THE_TEXT as exc:
+            return dict(zip(texts, await self._asked([*texts.values()], conversation), strict=True))
+        except (BadRequest, ContextOverflow, ModelRefused) as exc:
             if len(texts) == 1:
                 log.warning("text_not_embedded", conversation=conversation, error=str(exc))
-                return [b""]
-        return [body for text in texts for body in await self._vectors([text], conversation)]
+                return {}
+        found: dict[int, bytes] = {}
+        for seq, text in texts.items():
+            found |= await self._vectors({seq: text}, conversation)
+        return found
 
     @override
     async def question(self, text: str, conversation: int) -> bytes | None:
-        """Return the vector of a question; None where there is none in time."""
         try:
             async with asyncio.timeout(QUESTION_S):
-                (found,) = await self._asked([self._redactor.text(text)], conversation)
+                (found,) = await self._asked([text], conversation)
         except (ModelError, StorageError, TimeoutError) as exc:
             log.warning("question_not_embedded", error=str(exc) or type(exc).__name__)
             return None
         return found
 
     async def _asked(self, texts: Sequence[str], conversation: int) -> tuple[bytes, ...]:
-        done = await self._model.embed(texts)
+        """Make one request, which is booked."""
+        done = await self._model.embed([self._redactor.text(each) for each in texts])
         call = ModelCall(
             provider=self._model.provider,
             model=self._model.name,

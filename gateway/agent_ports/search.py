@@ -55,10 +55,6 @@ class Meanings(Protocol):
 
     weight: float
 
-    def notify(self) -> None:
-        """Take the hint that the index has grown; returns at once."""
-        ...
-
     async def run(self) -> None:
         """Make what is missing until cancelled."""
         ...
@@ -75,7 +71,7 @@ class Indexer:
         """Feed nothing yet.
 
         Args:
-            meanings: Hears of what has been fed; None where only words are compared.
+            meanings: None to compare words only.
         """
         self.meanings = meanings
         self._database = database
@@ -150,8 +146,6 @@ class Indexer:
             log.exception("conversation_not_indexed", conversation=found[0].conversation)
             self._broken.add(found[0].conversation)
             return 0
-        if self.meanings is not None:
-            self.meanings.notify()
         await asyncio.sleep((time.monotonic() - began) * pause)
         return sum(len(each.rows) for each, done in zip(found, entered, strict=True) if done)
 

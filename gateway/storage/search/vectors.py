@@ -8,20 +8,20 @@ A search is told how much nearer to the question a message is, with the two on e
 those of the searched conversations are on the mean: in standard deviations.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, delete, insert, or_, select, update
 
 from agent.messages import decode
 from gateway.storage.conversation.transcript import END
 from gateway.storage.schema import conversation, message, now_s, search_row, vector, vector_progress
 from gateway.storage.search.terms import searched_text
 
-TEXTS = 64
-"""Most messages of one claim: one request, or a few where they are long."""
+TEXTS = 32
+"""Most messages of one claim, which is one request: of 8,000 bytes each at most."""
 CLAIM_S = 120.0
 """How long who makes vectors has for them."""
 MOST_COMPARED = 100_000
@@ -57,56 +57,49 @@ class Direction(NamedTuple):
     at: float
 
 
-def claim(conn: Connection, space: str, left_out: Collection[int] = ()) -> Unembedded | None:
-    """Claim the next messages of a conversation that lacks vectors; None where there is none.
+def claim(conn: Connection, space: str) -> Unembedded | None:
+    """Claim the next messages of a conversation that lacks vectors, or return None.
 
     Vectors of another space go: they can be compared with nothing any more.
     """
-    for row in conn.execute(_lacking(space)).all():
-        if row.id in left_out:
-            continue
-        after = row.upto_seq if row.space == space else 0
-        if not _claimed(conn, row.id, space, after, is_new=row.space is None):
-            continue
-        if after == 0:
-            _forget(conn, vector.c.conversation == row.id)
-        return _next(conn, row.id, space, after, row.searched_seq)
-    return None
-
-
-def _lacking(space: str) -> Any:
-    free = vector_progress.c.claimed_until < now_s()
-    behind = or_(
-        vector_progress.c.space != space, conversation.c.searched_seq > vector_progress.c.upto_seq
-    )
-    return (
-        select(
-            conversation.c.id,
-            conversation.c.searched_seq,
-            vector_progress.c.space,
-            vector_progress.c.upto_seq,
-        )
-        .outerjoin(vector_progress, vector_progress.c.conversation == conversation.c.id)
-        .where(
-            conversation.c.searched_seq > 0,
-            or_(vector_progress.c.conversation.is_(None), free & behind),
-        )
-        .order_by(conversation.c.id.desc())
-        .limit(TEXTS)
-    )
-
-
-def _claimed(
-    conn: Connection, conversation_id: int, space: str, after: int, *, is_new: bool
-) -> bool:
+    row = conn.execute(_LACKING, {"space": space}).one_or_none()
+    if row is None:
+        return None
+    here = vector_progress.c.conversation == row.id
+    after = row.upto_seq if row.space == space else 0
+    if after == 0:
+        conn.execute(delete(vector).where(vector.c.conversation == row.id))
+    conn.execute(delete(vector_progress).where(here, vector_progress.c.claimed_until < now_s()))
+    # Of two that do this at once one fails, and looks again.
     known = {"space": space, "upto_seq": after, "claimed_until": now_s() + CLAIM_S}
-    if is_new:
-        # Of two that do this at once one fails, and looks again.
-        conn.execute(insert(vector_progress).values(conversation=conversation_id, **known))
-        return True
-    free = vector_progress.c.claimed_until < now_s()
-    here = vector_progress.c.conversation == conversation_id
-    return conn.execute(update(vector_progress).where(here, free).values(**known)).rowcount == 1
+    conn.execute(insert(vector_progress).values(conversation=row.id, **known))
+    return _next(conn, row.id, space, after, row.searched_seq)
+
+
+_LACKING = (
+    select(
+        conversation.c.id,
+        conversation.c.searched_seq,
+        vector_progress.c.space,
+        vector_progress.c.upto_seq,
+    )
+    .outerjoin(vector_progress, vector_progress.c.conversation == conversation.c.id)
+    .where(
+        conversation.c.searched_seq > 0,
+        or_(
+            vector_progress.c.conversation.is_(None),
+            and_(
+                vector_progress.c.claimed_until < now_s(),
+                or_(
+                    vector_progress.c.space != bindparam("space"),
+                    conversation.c.searched_seq > vector_progress.c.upto_seq,
+                ),
+            ),
+        ),
+    )
+    .order_by(conversation.c.id.desc())
+    .limit(1)
+)
 
 
 def _next(conn: Connection, conversation_id: int, space: str, after: int, head: int) -> Unembedded:
@@ -121,7 +114,8 @@ def _next(conn: Connection, conversation_id: int, space: str, after: int, head: 
         .order_by(message.c.seq)
         .limit(TEXTS)
     ).all()
-    texts = {row.seq: searched_text(decode(row.body)) for row in rows}
+    read = {row.seq: searched_text(decode(row.body)) for row in rows}
+    texts = {seq: text for seq, text in read.items() if text.strip()}
     upto = rows[-1].seq if len(rows) == TEXTS else head
     return Unembedded(conversation_id, space, after, upto, texts)
 
@@ -157,21 +151,19 @@ def give_back(conn: Connection, claimed: Unembedded) -> None:
     conn.execute(update(vector_progress).where(here).values(claimed_until=0.0))
 
 
-def take_out(conn: Connection, conversation_id: int, seqs: Iterable[int]) -> None:
-    """Erase the vectors of messages."""
-    _forget(conn, vector.c.conversation == conversation_id, vector.c.seq.in_(list(seqs)))
-
-
 def forget(conn: Connection, conversation_id: int, upto_seq: int) -> None:
     """Erase the vectors of a conversation, up to one message; `END`: all that is known of it."""
-    _forget(conn, vector.c.conversation == conversation_id, vector.c.seq <= upto_seq)
+    here = vector.c.conversation == conversation_id
+    conn.execute(delete(vector).where(here, vector.c.seq <= upto_seq))
     if upto_seq >= END:
         here = vector_progress.c.conversation == conversation_id
         conn.execute(delete(vector_progress).where(here))
 
 
-def _forget(conn: Connection, *where: Any) -> None:
-    conn.execute(delete(vector).where(*where))
+def take_out(conn: Connection, conversation_id: int, seqs: Iterable[int]) -> None:
+    """Erase the vectors of messages."""
+    here = vector.c.conversation == conversation_id
+    conn.execute(delete(vector).where(here, vector.c.seq.in_(list(seqs))))
 
 
 def directions(conn: Connection, conversation_id: int, last_seq: int, size: int) -> list[Direction]:

@@ -141,11 +141,11 @@ async def test_without_a_vector_of_the_question_words_decide(
     assert (await found(database, here, "zebra", embedder))[0] == 1
 
 
-async def test_it_goes_on_with_each_hint(
+async def test_it_goes_on_with_what_is_indexed(
     store: Store, embedder: Embedder, server: EmbeddingsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a failure, when it has rested."""
-    monkeypatch.setattr(embeddings, "AFTER_S", 0.0)
+    monkeypatch.setattr(embeddings, "POLL_S", 0.01)
     monkeypatch.setattr(embeddings, "REST_S", 0.0)
     server.refusals.append((500, {}, {"message": "broken"}))
     talk(store, "a zebra")
@@ -155,7 +155,6 @@ async def test_it_goes_on_with_each_hint(
             await server.asked.wait()
         server.asked.clear()
         talk(store, "a horse", user="8")
-        embedder.notify()
         async with asyncio.timeout(WAIT_S):
             await server.asked.wait()
         task.cancel()

@@ -1,21 +1,12 @@
 """Embeddings: what goes to a provider, what comes back, and what is none."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.errors import BadRequest, CredentialsRefused, ModelUnreachable, RateLimited
-from agent.models.openai.embeddings import (
-    REQUEST_BYTES,
-    REQUEST_TEXTS,
-    TEXT_BYTES,
-    EmbeddingModel,
-    requests,
-    shortened,
-)
+from agent.models.openai.embeddings import TEXT_BYTES, EmbeddingModel
 from agent.usage import Usage
 from tests.support.embeddings_server import EmbeddingsServer, embeddings_server
 
@@ -66,16 +57,6 @@ async def test_long_and_empty_texts_are_taken(
     long, empty = server.requests[0]["input"]
     assert len(long.encode()) <= TEXT_BYTES
     assert empty == "."
-
-
-@given(st.lists(st.text(max_size=50) | st.just("x" * 30_000), max_size=80))
-def test_requests_are_bounded(texts: Sequence[str]) -> None:
-    """By texts and by bytes; none is lost, and the order stays."""
-    parts = list(requests(texts))
-    assert [text for part in parts for text in part] == list(texts)
-    for part in parts:
-        assert 0 < len(part) <= REQUEST_TEXTS
-        assert sum(len(shortened(text).encode()) for text in part) <= REQUEST_BYTES
 
 
 @pytest.mark.parametrize(
