@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -511,20 +511,8 @@ def observed(write: Write, points: Points) -> Write:
 
         def body(conn: Any) -> Any:
             points.writes_run += 1
-            reach = cache(partial(points.reach, f"before commit of {name}"))
-            execute_last = conn.execute_last
-
-            def end(statement: Any, parameters: Any) -> Any:
-                # On PostgreSQL the COMMIT goes with it.
-                reach()
-                return execute_last(statement, parameters)
-
-            conn.execute_last = end
-            try:
-                value = fn(conn, *args, **kwargs)
-            finally:
-                del conn.execute_last
-            reach()
+            value = fn(conn, *args, **kwargs)
+            points.reach(f"before commit of {name}")
             return value
 
         points.writes_asked += 1
