@@ -36,7 +36,7 @@ CHECK_WITHIN_S = 5.0
 class PlatformSection(BaseModel):
     """Base of every platform block: frozen, unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class AccountSettings(PlatformSection):

@@ -22,7 +22,7 @@ class Section(BaseModel):
     """Base of every settings block: frozen, unknown keys are errors."""
 
     # Nearly all are only read as parts of the whole, which checks them by itself.
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class SecretSource(Protocol):

@@ -1,7 +1,8 @@
 """From a location to an open database: lock, connect, migrate, then start what runs transactions.
 
 Migrations run at start, inside one transaction: under the lock of SQLite's file, or under a lock
-that PostgreSQL keeps for all replicas.
+that PostgreSQL keeps for all replicas. A start that has nothing to migrate does without alembic:
+with it a gateway with Telegram would take more than the 130 MB that it may.
 """
 
 import asyncio
@@ -10,13 +11,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, select, table
 from sqlalchemy import column as sql_column
 
@@ -27,6 +24,11 @@ from gateway.storage.database import Database, DatabaseServer, Location
 from gateway.storage.engine import SqliteDatabase, connected, lock_database
 from gateway.storage.schema import FLOOR, REVISION, SEARCH_INDEX, metadata
 from gateway.storage.scrubbing import Scrubber
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
 
 log = structlog.get_logger()
 
@@ -264,6 +266,8 @@ def upgrade(conn: Connection) -> None:
     Raises:
         DatabaseTooNew: The database's revision is not one of this version's; nothing is changed.
     """
+    from alembic import command  # noqa: PLC0415
+
     refuse_newer(conn)
     command.upgrade(_config(conn), "head")
     state_floor(conn)
@@ -312,12 +316,16 @@ def unfinished(command: str | None) -> str:
 
 def differences(conn: Connection) -> list[str]:
     """Return what differs between the tables in the database and in the code, in words."""
+    from alembic.autogenerate import compare_metadata  # noqa: PLC0415
+
     found = compare_metadata(comparison(conn), metadata)
     return [str(difference) for difference in found]
 
 
-def comparison(conn: Connection) -> MigrationContext:
+def comparison(conn: Connection) -> "MigrationContext":
     """Return alembic's context for comparing the database's tables with the code's."""
+    from alembic.runtime.migration import MigrationContext  # noqa: PLC0415
+
     return MigrationContext.configure(conn, opts={"include_name": _is_compared})
 
 
@@ -350,11 +358,15 @@ def _revisions_in(folder: Path) -> frozenset[str]:
     return frozenset(script.revision for script in _scripts(folder).walk_revisions())
 
 
-def _scripts(folder: Path | None = None) -> ScriptDirectory:
+def _scripts(folder: Path | None = None) -> "ScriptDirectory":
+    from alembic.script import ScriptDirectory  # noqa: PLC0415
+
     return ScriptDirectory(str(folder or Path(migrations.__file__).parent))
 
 
-def _config(conn: Connection) -> Config:
+def _config(conn: Connection) -> "Config":
+    from alembic.config import Config  # noqa: PLC0415
+
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.attributes["connection"] = conn

@@ -29,7 +29,7 @@ READY_WITHIN_S = 30.0
 IDLE_S = 3.0
 READY_S = 3.0
 ROUNDS = 7
-BESIDE_SDKS = 1.2
+BESIDE_SDKS = 1.8
 MB = 1024 * 1024
 ENVIRONMENT = ("PATH", "LANG")
 PARLEY = Path(sys.executable).with_name("parley")
@@ -54,10 +54,10 @@ class Setup:
 ANTHROPIC = {"ANTHROPIC_API_KEY": "dummy", "PARLEY_MODEL__PROVIDER": "anthropic"}
 OPENAI = {"OPENAI_API_KEY": "dummy", "PARLEY_MODEL__PROVIDER": "openai"}
 SETUPS = (
-    Setup("offline model, web chat only", {}, 95, telegram=False),
-    Setup("offline model, Telegram", {}, 95),
-    Setup("Anthropic SDK, Telegram", ANTHROPIC, 135, is_ratio=True),
-    Setup("OpenAI SDK, Telegram", OPENAI, 170),
+    Setup("offline model, web chat only", {}, 130, telegram=False),
+    Setup("offline model, Telegram", {}, 130),
+    Setup("Anthropic SDK, Telegram", ANTHROPIC, 175, is_ratio=True),
+    Setup("OpenAI SDK, Telegram", OPENAI, 235),
 )
 
 

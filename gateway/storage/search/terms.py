@@ -13,8 +13,6 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-import stopwordsiso
-
 from agent.messages import ChatMessage, full_text, storable
 
 VERSION = 5
@@ -172,5 +170,8 @@ def stop_words_of(words: Iterable[str]) -> frozenset[str]:
 @cache
 def _stop_words() -> tuple[frozenset[str], ...]:
     """Return the stop words of all languages that stopwords-iso has; of equal ones English."""
+    # Its words take 7 MB as they are read; a search is the first that needs them.
+    import stopwordsiso  # noqa: PLC0415
+
     languages = ("en", *sorted(stopwordsiso.langs() - {"en"}))
     return tuple(frozenset(map(folded, stopwordsiso.stopwords(each))) for each in languages)

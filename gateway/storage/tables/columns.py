@@ -6,13 +6,11 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
-    Connection,
     ForeignKey,
     Index,
     Integer,
     MetaData,
     Text,
-    event,
     func,
     literal_column,
     text,
@@ -86,18 +84,7 @@ def partial_index(name: str, *columns: Column[Any], where: str, unique: bool = F
 
     SQLite matches it by its words: a condition that is to find it has literals, no parameters.
     """
-    Index(name, *columns, unique=unique, sqlite_where=text(where))
-
-
-@event.listens_for(metadata, "before_create")
-def _restrict_indexes(target: MetaData, conn: Connection, **_: Any) -> None:
-    """Give each partial index its condition in the dialect of the database, too.
-
-    Else a unique one would hold for all rows there, unnoticed. Not said in `_partial_index`: that
-    would import the other dialect at each start.
-    """
-    for index in (index for each in target.sorted_tables for index in each.indexes):
-        index.dialect_options[conn.dialect.name]["where"] = index.dialect_options["sqlite"]["where"]
+    Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 class Word(Text):
