@@ -205,18 +205,6 @@ def _create_summaries() -> None:
         _whole("context_length"),
         _time("at"),
     )
-    op.create_table(
-        "topic",
-        _of_conversation(),
-        sa.Column("first_seq", WHOLE, primary_key=True),
-        _whole("last_seq"),
-        _text("text"),
-        _text("terms"),
-        _whole("messages"),
-        _time("at"),
-        _time("last_at"),
-        sqlite_with_rowid=False,
-    )
 
 
 def _create_vectors() -> None:

@@ -242,20 +242,6 @@ search_row = Table(
     Column("terms", Whole, nullable=False),  # how many different ones
     sqlite_with_rowid=False,
 )
-# Written by no version any more; goes with the one migration before 0.6.
-topic = Table(
-    "topic",
-    metadata,
-    conversation_column(primary_key=True, cascades=True),
-    Column("first_seq", Whole, primary_key=True),
-    Column("last_seq", Whole, nullable=False),
-    Column("text", Text, nullable=False),
-    Column("terms", Text, nullable=False),
-    Column("messages", Whole, nullable=False),  # of people
-    Column("at", Double, nullable=False),  # of the first message
-    Column("last_at", Double, nullable=False),
-    sqlite_with_rowid=False,
-)
 SEARCH_INDEX = "search_index"
 """Begins the names of the tables in which SQLite keeps it, too."""
 event.listen(
