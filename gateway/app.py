@@ -591,7 +591,7 @@ async def _tell_at_the_start(
     database: Database, adapters: Mapping[Account, Adapter], intake: GatewayIntake
 ) -> None:
     """Tell people what happened to them meanwhile; log the conversations that are unreachable."""
-    await intake.tell_at_start()
+    await intake.tell_approved()
     for platform, account, count in await database.read(history.accounts):
         if (platform, account) not in adapters:
             log.warning(

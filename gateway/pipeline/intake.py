@@ -24,7 +24,6 @@ from gateway.access import pairing, tool_texts
 from gateway.access.pairing import Happening, Pairing
 from gateway.access.policy import Owners
 from gateway.access.rate_limits import AdmissionLimits
-from gateway.agent_ports.told_notes import tell_unconfirmed
 from gateway.commands import approvals
 from gateway.commands.approvals import ReplyOutcome
 from gateway.commands.status_figures import MoneyRules, StatusFacts
@@ -179,15 +178,6 @@ class GatewayIntake:
         """Inform people whom `parley pair` let in."""
         for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
-
-    async def tell_at_start(self) -> None:
-        """Inform people who were let in, and people with notes made by rules."""
-        for conversation_id in await self._database.write(self._owed):
-            self._wakeups.outbox(conversation_id)
-
-    def _owed(self, conn: Connection) -> set[int]:
-        owners = Owners(self.rules.access, self._renderers)
-        return self._pairing.tell_approved(conn) | tell_unconfirmed(conn, owners)
 
     async def show_tools(self, held: Sequence[HeldTool]) -> None:
         """Show owners the tools' texts that they have not seen yet."""

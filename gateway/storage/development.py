@@ -52,6 +52,10 @@ def _converted(conn: Connection) -> list[str]:
     for step in _flat(steps.upgrade_ops.ops):
         operations.invoke(step)
         done.append(_said(step))
+    # Rules that main had for a day found these: they wait for a yes, as offers do.
+    waiting = "UPDATE memory SET target = 'offer' WHERE target IN ('instruction', 'fact')"
+    if count := conn.exec_driver_sql(waiting).rowcount:
+        done.append(f"{count} notes found by rules are offers now")
     conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{REVISION}'")  # noqa: S608
     migrations.state_floor(conn)
     return [*done, f"schema revision {found} is {REVISION} now"]

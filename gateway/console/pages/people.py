@@ -206,8 +206,6 @@ async def memory(ask: Ask) -> Result:
 
 
 _KINDS = {
-    "instruction": "made by fixed rules, waits for a yes",
-    "fact": "made by fixed rules, waits for a yes",
     "offer": "offered, waits for a yes",
     "user": "note about the person",
     "memory": "note",

@@ -2,8 +2,8 @@
 
 The agent's tool, the model of `auxiliary.memory` and people write notes; the id of a note is never
 used again. A prompt gets the notes when a root begins and at each compaction; a removed note leaves
-the prompts at once. Some rows wait for a yes and are in no prompt: those that versions before 0.6
-found by rules, and offers. A list belongs to the root in which it was written.
+the prompts at once. Offers wait for a yes and are in no prompt. A list belongs to the root in which
+it was written.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, and_, bindparam, delete, func, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from agent.errors import ToolError
 from agent.prompt.system import PinnedNote
@@ -28,9 +28,6 @@ from gateway.storage.schema import iso_time, memory, message, now_s, todo
 
 KEPT: tuple[MemoryTarget, ...] = ("user", "memory")
 OFFER = "offer"
-BY_RULES = ("instruction", "fact")
-"""Rows that versions before 0.6 found in messages by rules, or by a model that filled their gaps:
-the rows do not show which. They wait for a yes."""
 CONFIRMED_CHARS = 4_000
 """A yes adds a note only if all notes about the person then have at most so many characters."""
 LOOKED_BACK = 400
@@ -42,7 +39,7 @@ class Note:
     """One row of a notebook.
 
     Attributes:
-        target: user or memory; instruction, fact or offer while it waits for a yes.
+        target: user or memory; anything else waits for a yes.
         at: When it was made, ISO 8601.
         before: The note that it replaced, or empty.
     """
@@ -410,37 +407,6 @@ def _chars(notes: Sequence[str]) -> int:
 def listed(notes: Sequence[str]) -> str:
     """Return notes as a list, one line each."""
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
-
-
-@dataclass(frozen=True, slots=True)
-class Unconfirmed:
-    """A scope's notes made by rules, if its people are not informed about them yet.
-
-    Attributes:
-        notes: Their number.
-        newest: Id of the newest one.
-    """
-
-    scope: str
-    notes: int
-    newest: int
-
-
-def unconfirmed(conn: Connection) -> list[Unconfirmed]:
-    """Return the scopes with notes made by rules whose people are not informed yet."""
-    query = select(memory.c.scope, func.count(), func.max(memory.c.id)).where(_is_untold)
-    rows = conn.execute(query.group_by(memory.c.scope).order_by(memory.c.scope))
-    return [Unconfirmed(*row) for row in rows]
-
-
-_is_untold = and_(
-    memory.c.target.in_(BY_RULES), memory.c.ended_at.is_(None), memory.c.told_at.is_(None)
-)
-
-
-def note_told(conn: Connection, scope: str) -> None:
-    """Record that the people of a scope know of their unconfirmed notes."""
-    conn.execute(update(memory).where(memory.c.scope == scope, _is_untold).values(told_at=now_s()))
 
 
 def all_notes(

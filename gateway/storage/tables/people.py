@@ -83,7 +83,7 @@ memory = Table(
     metadata,
     id_column(),
     Column("scope", Text, nullable=False),
-    Column("target", Text, nullable=False),  # memory | user; waiting: instruction | fact | offer
+    Column("target", Text, nullable=False),  # memory | user; waiting: offer
     Column("text", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("subject", Text),  # of a row found by rules before 0.6

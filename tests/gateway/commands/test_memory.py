@@ -27,17 +27,17 @@ def test_rows_stand_by_kind() -> None:
     """Notes about the person, other notes, and all that wait."""
     rows = [
         row(1, "memory"),
-        row(2, "instruction"),
+        row(2, "offer"),
         row(3, "offer"),
         row(4, "user"),
-        row(5, "fact"),
+        row(5, "offer"),
     ]
     assert [each.id for each in listed(rows)] == [4, 1, 2, 3, 5]
 
 
 def test_a_line_has_its_day() -> None:
     """What it says cannot break the markup."""
-    assert line_of(row(7, "fact")) == "`text '7'` (1970-01-02)"
+    assert line_of(row(7, "offer")) == "`text '7'` (1970-01-02)"
 
 
 @pytest.mark.parametrize("said", ["/memory what", "/memory forget", "/memory change two words"])
@@ -62,8 +62,8 @@ async def test_what_has_no_room_is_not_kept(
     """It still waits, and the answer says so."""
     monkeypatch.setattr(notebook, "CONFIRMED_CHARS", 12)
     async with running(tmp_path) as chat:
-        await noted(chat, "Call me Jo.", "instruction")
-        await noted(chat, "Call me Ann.", "instruction")
+        await noted(chat, "Call me Jo.", "offer")
+        await noted(chat, "Call me Ann.", "offer")
         told = await chat.ask("/memory keep all")
         assert told.startswith("Remembered: `Call me Jo.`. There is no room for 1 of them")
         assert await chat.ask("/memory keep 9") == NO_SUCH

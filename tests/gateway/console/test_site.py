@@ -128,7 +128,7 @@ async def test_pages_go_by_the_settings_of_now(tmp_path: Path) -> None:
         for secret in ("first-secret-of-now", "second-secret-of-now"):
             assert secret in (await browser.get(f"/admin/memory?whose={secret}")).text
         texts = " ".join(("first-secret-of-now", "second-secret-of-now"))
-        row = {"scope": "telegram:u1", "target": "fact", "text": texts, "at": 1_700_000_000}
+        row = {"scope": "telegram:u1", "target": "offer", "text": texts, "at": 1_700_000_000}
         await running.serving.chat.execute(insert(schema.memory).values(row))
         for secret in ("first-secret-of-now", "second-secret-of-now"):
             before = reloading.settings

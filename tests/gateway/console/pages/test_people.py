@@ -166,8 +166,8 @@ async def test_memory_is_shown_and_forgotten(tmp_path: Path) -> None:
         rows = [
             {"scope": scope, "target": target, "text": text, "at": now_s()}
             for scope, target, text in (
-                ("telegram:u1", "instruction", "Always answer in <b>French</b>."),
-                ("telegram:u2", "fact", "lives in Rome"),
+                ("telegram:u1", "offer", "Always answer in <b>French</b>."),
+                ("telegram:u2", "offer", "lives in Rome"),
             )
         ]
         for row in rows:
