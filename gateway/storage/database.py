@@ -7,7 +7,7 @@ loop. `open_database` (migrations.py) opens either by its location.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
@@ -171,14 +171,14 @@ class Results:
 
 
 class Search:
-    """A search on a thread, which another thread can end.
+    """A search that can be ended.
 
     Args:
         fn: Runs the search.
         interrupt: Ends the statement that a driver's connection runs, if it runs one.
     """
 
-    def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], None]) -> None:
+    def __init__(self, fn: Transaction[Any], interrupt: Callable[[Any], Awaitable[None]]) -> None:
         self._fn, self._interrupt = fn, interrupt
         self._driver: Any = None
         self._is_cancelled = False
@@ -196,7 +196,7 @@ class Search:
         self._is_cancelled = True
         while not running.done():
             if (driver := self._driver) is not None:
-                await asyncio.to_thread(self._interrupt, driver)
+                await self._interrupt(driver)
             await asyncio.wait([running], timeout=INTERRUPT_EVERY_S)
 
 

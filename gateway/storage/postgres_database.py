@@ -102,7 +102,7 @@ class PostgresDatabase:
         Raises:
             StorageUnavailable: The database cannot be read, or is closed.
         """
-        search = Search(_bound(fn, *args, **kwargs), psycopg.Connection.cancel_safe)
+        search = Search(_bound(fn, *args, **kwargs), _cancel)
         running = self._begun(self._searchers, self._searching, search.run)
         try:
             return cast("T", await asyncio.shield(running))
@@ -158,6 +158,11 @@ class PostgresDatabase:
             await asyncio.to_thread(threads.shutdown)
         self._engine.dispose()
         self._searching.dispose()
+
+
+async def _cancel(driver: "psycopg.Connection[Any]") -> None:
+    """End the statement that a connection runs."""
+    await asyncio.to_thread(driver.cancel_safe)
 
 
 def _once(engine: Engine, fn: Transaction[T], *, is_read: bool) -> T:
