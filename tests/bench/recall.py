@@ -273,7 +273,8 @@ def _speed(place: Place, messages: int, of_one: int) -> Iterator[Figure]:
         _feed(place)
     fed_s = time.perf_counter() - begun
     if place.name == "PostgreSQL":
-        place.conn.exec_driver_sql("VACUUM (ANALYZE)")
+        with place.begin():
+            place.conn.exec_driver_sql("ANALYZE")
     questions = [" ".join(chance.choices(words, cum_weights=ranks, k=4)) for _ in range(QUESTIONS)]
     last = max(messages // of_one, 1)
     title = f"{place.name}, {messages:,} messages"

@@ -236,6 +236,9 @@ def _held(conn: Connection, terms: Sequence[str], spans: Sequence[Span]) -> list
     for n, (place, first, last) in enumerate(looks):
         quoted = _quoted(conn.dialect.name, terms[place])
         values |= {f"term{n}": quoted, f"first{n}": first, f"last{n}": last}
+    if conn.dialect.name == "postgresql":
+        # Comparing a row with a word counts as cheap: all messages would be read for a rare one.
+        conn.execute(text("SET LOCAL enable_seqscan = off"))
     arms = (arm.format(n=n, most=NEWEST) for n in range(len(looks)))
     held: list[list[int]] = [[] for _ in terms]
     for n, ids in conn.execute(text(" UNION ALL ".join(arms)), values):
