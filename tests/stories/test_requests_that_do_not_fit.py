@@ -278,7 +278,7 @@ async def test_a_summary_that_fails_after_an_overflow_does_not_cost_the_answer(
 ) -> None:
     """Both at once: the extract is what the retry shows."""
     async with opened(provider, main=ROOMY) as at:
-        await chatted(at, 11)
+        await chatted(at, 10)
         at.main.max_prompt_tokens = int(prompt_tokens(at.main.requests[-1].body) * 0.5)
 
         def answer(body: dict[str, Any]) -> Reply:

@@ -112,6 +112,7 @@ ELSEWHERE = {
     "chat": "talks to a gateway that runs",
     "web open": "asks a gateway that runs",
     "db copy": "tests/gateway/storage/test_copying.py",
+    "db convert": "tests/gateway/storage/test_development.py",
     "db check": "below",
     "audit export": "below",
     "dead-letters retry": "below",
@@ -320,7 +321,7 @@ def test_the_command_copies(
     _, of_server = both("db", "copy", source, "env:NOTHING")
     assert "env:NOTHING is not set" in one_line(of_server)
     _, of_server = both("db", "copy", source, source)
-    assert "the same database" in one_line(of_server)
+    assert "an empty database on PostgreSQL" in one_line(of_server)
 
 
 def test_no_command_is_left_out() -> None:

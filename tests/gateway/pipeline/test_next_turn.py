@@ -36,8 +36,8 @@ def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -
     held = {"replica_id": answered.lease.replica, "accounts": ACCOUNTS}
     take = partial(leases.take, conversation_id=place, **held)
     assert store.statements(NEXT_TURN.begin, place, take) == [
-        "SELECT inbox",
         "UPDATE conversation",
+        "SELECT inbox",
         "INSERT turn",
         "UPDATE conversation",
         "INSERT message",
