@@ -45,20 +45,26 @@ def _converted(conn: Connection) -> list[str]:
             f"the database has schema revision {found}: only {migrations.OF_DEVELOPMENT} of the"
             " unreleased 0.6 is converted; `parley db migrate` migrates released ones"
         )
+    done = _notes_of_rules(conn)
     context = migrations.comparison(conn)
     steps: Any = produce_migrations(context, metadata)
     operations = Operations(context)
-    done = []
     for step in _flat(steps.upgrade_ops.ops):
         operations.invoke(step)
         done.append(_said(step))
-    # Rules that main had for a day found these: they wait for a yes, as offers do.
-    waiting = "UPDATE memory SET target = 'offer' WHERE target IN ('instruction', 'fact')"
-    if count := conn.exec_driver_sql(waiting).rowcount:
-        done.append(f"{count} notes found by rules are offers now")
     conn.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{REVISION}'")  # noqa: S608
     migrations.state_floor(conn)
     return [*done, f"schema revision {found} is {REVISION} now"]
+
+
+def _notes_of_rules(conn: Connection) -> list[str]:
+    """Have notes that rules of main found wait for a yes, but for those that others replaced."""
+    conn.exec_driver_sql("DELETE FROM memory WHERE ended_at IS NOT NULL")
+    waiting = (
+        "UPDATE memory SET target = 'offer', value = NULL WHERE target IN ('instruction', 'fact')"
+    )
+    count = conn.exec_driver_sql(waiting).rowcount
+    return [f"{count} notes found by rules are offers now"] if count else []
 
 
 def _flat(steps: Iterable[Any]) -> Iterator[Any]:

@@ -338,12 +338,10 @@ def _create_people() -> None:
 
 
 def _extend_memory() -> None:
-    for name in ("subject", "value", "said_by"):
+    for name in ("value", "said_by"):
         op.add_column("memory", sa.Column(name, sa.Text()))
-    for name in ("conversation", "seq", "ended_by", "turn_id"):
+    for name in ("conversation", "seq", "turn_id"):
         op.add_column("memory", sa.Column(name, WHOLE))
-    for name in ("ended_at", "told_at"):
-        op.add_column("memory", sa.Column(name, sa.Double()))
     _index("ix_memory_conversation", "memory", ["conversation"], "conversation IS NOT NULL")
     _index("ix_memory_turn_id", "memory", ["turn_id"], "turn_id IS NOT NULL")
     op.create_table(

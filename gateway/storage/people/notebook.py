@@ -125,18 +125,11 @@ def of_scope(conn: Connection, scope: str) -> list[Note]:
     return [_note(row) for row in conn.execute(_OF_SCOPE, {"scope": scope})]
 
 
-# Until 0.6 a row could be ended by a newer one.
-_OF_SCOPE = (
-    select(memory)
-    .where(memory.c.scope == bindparam("scope"), memory.c.ended_at.is_(None))
-    .order_by(memory.c.id)
-)
+_OF_SCOPE = select(memory).where(memory.c.scope == bindparam("scope")).order_by(memory.c.id)
 
 
 def _note(row: Any) -> Note:
-    # Of a fact `value` was its value.
-    before = row.value if row.target in KEPT else None
-    return Note(row.id, row.scope, row.target, row.text, iso_time(row.at), before or "")
+    return Note(row.id, row.scope, row.target, row.text, iso_time(row.at), row.value or "")
 
 
 def kept(conn: Connection, scope: str) -> tuple[PinnedNote, ...]:
@@ -293,7 +286,7 @@ class Corrector:
 
 
 def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
-    """Erase rows for a person, including those ended by a newer one.
+    """Erase rows for a person.
 
     Raises:
         NotFound: One is gone already.
@@ -302,8 +295,6 @@ def remove(conn: Connection, notes: Sequence[Note], who: Corrector) -> None:
     here = (memory.c.id.in_(ids), memory.c.scope == who.scope)
     if conn.execute(delete(memory).where(*here)).rowcount != len(ids):
         raise NotFound("it is gone already")
-    ended = (memory.c.scope == who.scope, memory.c.ended_at.is_not(None))
-    conn.execute(delete(memory).where(*ended))
     _put_on_record(
         conn, "memory_removed", who.by, who.scope, who.conversation, notes=len(ids), ids=ids
     )
@@ -333,7 +324,7 @@ def confirm(conn: Connection, note: Note, who: Corrector) -> bool:
         return True
     if _chars([*texts, note.text]) > CONFIRMED_CHARS:
         return False
-    as_note = update(memory).where(here).values(target="user", subject=None, value=None)
+    as_note = update(memory).where(here).values(target="user", value=None)
     if not conn.execute(as_note).rowcount:
         raise NotFound("it is gone already")
     _put_on_record(conn, "memory_kept", who.by, who.scope, who.conversation, note=note.id)
@@ -423,7 +414,7 @@ def all_notes(
         query = query.where(memory.c.scope == scope)
     if before is not None:
         query = query.where(memory.c.id < before)
-    return [_note(row) for row in conn.execute(query.where(memory.c.ended_at.is_(None)))]
+    return [_note(row) for row in conn.execute(query)]
 
 
 def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:

@@ -86,15 +86,11 @@ memory = Table(
     Column("target", Text, nullable=False),  # memory | user; waiting: offer
     Column("text", Text, nullable=False),
     Column("at", Double, nullable=False),
-    Column("subject", Text),  # of a row found by rules before 0.6
-    Column("value", Text),  # the note that it replaced; of a fact before 0.6 its value
+    Column("value", Text),  # the note that it replaced
     Column("said_by", Text),  # "platform:sender id"
     Column("conversation", Whole),  # of a quote: where it was said
     Column("seq", Whole),  # of the message that holds it
-    Column("ended_at", Double),  # before 0.6: since when a newer row counts instead
-    Column("ended_by", Whole),  # that row
     Column("turn_id", Whole),  # the agent's turn that made it
-    Column("told_at", Double),  # when people learned that it waits for a yes
     Index("ix_memory_scope", "scope"),
     sqlite_autoincrement=True,
 )

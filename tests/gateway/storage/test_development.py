@@ -18,7 +18,13 @@ from tests.support.storage import admit, inbound
 
 SCHEMAS = Path(__file__).parent / "unreleased"
 """The schema of revision 0034 in both dialects."""
-LIVED = "INSERT INTO cursor (source, position) VALUES ('telegram:a', 41)"
+LIVED = """
+INSERT INTO cursor (source, position) VALUES ('telegram:a', 41);
+INSERT INTO memory (scope, target, text, value, at, ended_at) VALUES
+    ('telegram:42', 'user', 'likes tea', 'likes milk', 1, NULL),
+    ('telegram:42', 'instruction', 'Call me Jo.', NULL, 1, 2),
+    ('telegram:42', 'fact', 'The rent is 900.', '900', 1, NULL)
+"""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -43,12 +49,19 @@ def unreleased(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Locat
 async def test_it_is_this_versions_then(unreleased: Location) -> None:
     """What was stored is there, the schema is the code's, and it starts and stores."""
     *changes, last = development.convert(unreleased)
+    assert "1 notes found by rules are offers now" in changes
+    assert "remove column memory.ended_at" in changes
     assert last == f"schema revision 0034 is {REVISION} now"
     assert len(changes) == len(set(changes))
     assert maintenance.check(unreleased) == []
     with maintenance.reading(unreleased) as conn:
         assert migrations.differences(conn) == []
         assert conn.exec_driver_sql("SELECT position FROM cursor").scalar() == 41
+        notes = conn.exec_driver_sql("SELECT target, text, value FROM memory ORDER BY id").all()
+        assert [tuple(note) for note in notes] == [
+            ("user", "likes tea", "likes milk"),
+            ("offer", "The rent is 900.", None),
+        ]
         if conn.dialect.name == "postgresql":
             floor = "SELECT obj_description('alembic_version'::regclass)"
             assert conn.exec_driver_sql(floor).scalar() == FLOOR
