@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 from filelock import FileLock, Timeout
 from sqlalchemy import (
     URL,
+    AsyncAdaptedQueuePool,
     Connection,
     Engine,
     NullPool,
@@ -421,6 +422,7 @@ def _searchers(path: Path) -> "AsyncEngine":
     engine = create_async_engine(
         "sqlite+aiosqlite://",
         async_creator=partial(aiosqlite.connect, **_how(path)),
+        poolclass=AsyncAdaptedQueuePool,
         pool_size=SEARCHERS,
         max_overflow=0,
         **_DISCREET,
