@@ -12,7 +12,6 @@ from gateway.storage import maintenance
 from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.queue import arrivals, outbox, sending
-from gateway.storage.queue.sending import ShownRow
 from gateway.storage.schema import alias, quarantine, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
@@ -67,7 +66,7 @@ def test_buttons_that_stayed_behind_are_not_taken_off(store: Store, group: int) 
     store.run(outbox.append, group, [asked], inbox_seq=1)
     due = store.run(sending.next_due, group)
     assert due is not None
-    store.run(sending.mark_sent, [ShownRow(due.message, Receipt("m1"))])
+    store.run(sending.mark_sent, due.message, Receipt("m1"))
     store.run(arrivals.move, MOVE)
     store.run(outbox.withdraw, group, "inquiry:1", "stopped", 1)
     due = store.run(sending.next_due, group)

@@ -300,15 +300,19 @@ def test_what_a_backup_lacks_is_said(parley: Parley, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("sqlite_alone")
-def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_path: Path) -> None:
-    """A restore is one command more; without it nothing is lost without a word."""
+def test_an_older_database_is_refused_until_its_mark_is_gone(
+    parley: Parley, tmp_path: Path
+) -> None:
+    """The refusal names the file; without it nothing is lost without a word."""
     fill(tmp_path, "one")
     older = (tmp_path / "parley.db").read_bytes()
     fill(tmp_path, "two")
     (tmp_path / "parley.db").write_bytes(older)
-    assert "commits are missing" in one_line(parley("forget", "1", "--yes"))
-    assert "takes it as it is" in parley("db", "accept", "--yes").out
-    assert "nothing to accept" in parley("db", "accept", "--yes").out
+    told = one_line(parley("forget", "1", "--yes"))
+    mark = tmp_path / "parley.db.mark"
+    assert "commits are missing" in told
+    assert f"remove {mark}" in told
+    mark.unlink()
     assert "erased conversation 1" in parley("forget", "1", "--yes").out
 
 
