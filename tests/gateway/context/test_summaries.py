@@ -263,7 +263,7 @@ async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
         n = await until_compacted(chat)
         first = load_plan((await chat.rows(schema.view_plan))[-1].body).summaries[0]
         assert first.source == "extract"
-        assert f", {datetime.now(UTC).date().isoformat()[:8]}" in first.text
+        assert f"\n[{datetime.now(UTC).date().isoformat()[:8]}" in first.text
         if not is_whole:
             seq = schema.message.c.seq
             await chat.execute(delete(schema.message).where(seq.between(first.first_seq, 6)))
