@@ -60,6 +60,9 @@ _LAST_WORDS = frozenset({"FATAL", "PANIC"})
 """Source: postgresql.org/docs/18/runtime-config-logging.html, Message Severity Levels."""
 
 
+_OUT_OF_STEP = (psycopg.OperationalError, psycopg.InternalError)
+
+
 def text_of(value: str) -> str:
     """Return a text as PostgreSQL can store it: it has no NUL, which becomes U+FFFD.
 
@@ -155,12 +158,12 @@ def driver_of(conn: Connection) -> "psycopg.Connection[Any]":
 def _note_loss(context: ExceptionContext) -> None:
     """Recognize a lost connection where the driver does not know of it yet.
 
-    An error without a code is libpq's own. And a server that ends says so, as PgBouncer does whose
-    server has ended.
+    An error without a code is libpq's own, or psycopg's of a session that is out of step. And a
+    server that ends says so, as PgBouncer does whose server has ended.
     """
     error = context.original_exception
     if isinstance(error, psycopg.Error):
-        is_own = isinstance(error, psycopg.OperationalError) and error.sqlstate is None
+        is_own = isinstance(error, _OUT_OF_STEP) and error.sqlstate is None
         if is_own or error.diag.severity_nonlocalized in _LAST_WORDS:
             context.is_disconnect = True
 

@@ -54,7 +54,10 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
         yield opened
         opened.close()
     else:
-        yield PostgresStore(request.getfixturevalue("postgres_connection"))
+        connection = request.getfixturevalue("postgres_connection")
+        yield PostgresStore(connection)
+        # A statement outside of a transaction has begun one.
+        connection.rollback()
 
 
 @pytest.fixture(params=ENGINES)

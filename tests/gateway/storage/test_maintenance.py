@@ -68,7 +68,7 @@ from tests.support.storage import (
 )
 
 SECRET = "xylophone-4711"
-WORD = b"xylophon"
+WORD = b"xyloph"
 """As the search index has it."""
 USAGE = Usage(10, 5)
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -565,3 +566,18 @@ async def test_a_start_waits_for_a_server_that_is_starting(
     with pytest.raises(StorageUnavailable, match="cannot reach the database"):
         async with open_locked(server_at("postgresql://parley@127.0.0.1:1/parley")):
             raise AssertionError("it is open")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (psycopg.InternalError("received 2 results from command 'ROLLBACK'"), True),
+        (psycopg.OperationalError("the connection is lost"), True),
+        (psycopg.errors.UniqueViolation("duplicate key"), False),
+    ],
+)
+def test_a_session_that_is_out_of_step_is_lost(error: psycopg.Error, is_lost: bool) -> None:
+    """Psycopg says so without a code; what the server says has one."""
+    context = Mock(original_exception=error, is_disconnect=False)
+    postgres._note_loss(context)
+    assert context.is_disconnect is is_lost
